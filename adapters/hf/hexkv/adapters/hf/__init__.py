@@ -1,0 +1,1 @@
+"""hexkv under Hugging Face transformers."""

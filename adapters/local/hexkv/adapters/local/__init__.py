@@ -1,0 +1,1 @@
+"""Host memory and local disk as tiers. Standard library only."""

@@ -1,0 +1,1 @@
+"""Moving KV between paged and contiguous memory. Needs torch."""

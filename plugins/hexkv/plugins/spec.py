@@ -1,0 +1,90 @@
+"""What an adapter tells the framework about itself: the only list of extension points.
+
+pluggy decides what is built, and never runs while the cache is being read or written: a
+hook call costs some thirty plain calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pluggy
+
+from hexkv.ports import Clock
+
+hookspec = pluggy.HookspecMarker("hexkv")
+hookimpl = pluggy.HookimplMarker("hexkv")
+
+Kind = Literal["store", "memory", "policy", "serde", "checksum", "telemetry", "device"]
+"""What an adapter may be. ``device`` adapters are built by their host, not by configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSettings:
+    """For adapters that have nothing to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContext:
+    """What the framework tells an adapter that it builds, beside its settings."""
+
+    clock: Clock
+
+    name: str = ""
+    """The tier's name in the configuration; empty for anything but a store."""
+
+    budget: int | None = None
+    """Bytes that the core will let the tier hold. A store may refuse to exceed it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """One adapter, described without importing what it needs."""
+
+    kind: Kind
+
+    name: str
+    """The word a configuration uses, for instance ``redis``."""
+
+    summary: str
+    """One line for ``hexkv adapters`` to print."""
+
+    open: Callable[[Any, OpenContext], object]
+    """Build the adapter from an instance of *settings*. Heavy imports happen in here."""
+
+    settings: type = NoSettings
+    """A dataclass of plain fields: its names, types and defaults are the settings' schema."""
+
+    requires: tuple[str, ...] = ()
+    """Modules that must be importable, for instance ``("redis",)``."""
+
+    hint: str = ""
+    """What to tell a user who lacks them, for instance ``pip install hexkv-redis``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A command that a plugin adds to ``hexkv``."""
+
+    name: str
+    summary: str
+
+    run: Callable[[Sequence[str]], int]
+    """Takes the arguments after the name, gives the exit code. Heavy imports happen in here."""
+
+    requires: tuple[str, ...] = ()
+    hint: str = ""
+
+
+class Hooks:
+    """The hooks a plugin may implement."""
+
+    @hookspec
+    def hexkv_adapters(self) -> Iterable[AdapterSpec]:  # type: ignore[empty-body]
+        """Return the adapters this plugin offers. Called once per discovery."""
+
+    @hookspec
+    def hexkv_commands(self) -> Iterable[CommandSpec]:  # type: ignore[empty-body]
+        """Return the commands this plugin adds to ``hexkv``. Called once per discovery."""

@@ -1,0 +1,137 @@
+"""The vocabulary and the contracts the two sides of the hexagon agree on.
+
+Nothing in here does work: value objects, protocols, errors. It imports the standard
+library only, so an adapter that depends on it depends on nothing else. Read the modules
+in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``; then
+``policy``, ``serde``, ``device``, ``telemetry``, ``clock`` and ``errors`` as needed.
+"""
+
+from hexkv.ports.clock import Clock, Deadline
+from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
+from hexkv.ports.errors import (
+    AdapterUnavailable,
+    ConfigError,
+    CorruptFrame,
+    EngineClosed,
+    HexKVError,
+    InvalidRequest,
+    InvalidTokens,
+    LayoutMismatch,
+    PoolExhausted,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+from hexkv.ports.frame import (
+    FRAME_VERSION,
+    MAGIC,
+    PAGE,
+    Checksum,
+    FrameHeader,
+    frame_bytes,
+)
+from hexkv.ports.keys import (
+    DIGEST_BYTES,
+    KEY_BYTES,
+    NAMESPACE_BYTES,
+    ChunkKey,
+    Namespace,
+    ParallelSlice,
+    namespace_of,
+)
+from hexkv.ports.layout import DType, KVLayout, LayerGroup, Plane
+from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion
+from hexkv.ports.outcomes import (
+    Corrupt,
+    Failed,
+    Hit,
+    Miss,
+    MissReason,
+    Outcome,
+    ReadOutcome,
+    Stored,
+    TimedOut,
+    WriteOutcome,
+)
+from hexkv.ports.policy import Policy
+from hexkv.ports.serde import Serde
+from hexkv.ports.store import (
+    ChunkStore,
+    Entry,
+    Item,
+    Sink,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    SupportsSharing,
+)
+from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histogram, Telemetry
+
+__all__ = [
+    "DIGEST_BYTES",
+    "FRAME_VERSION",
+    "KEY_BYTES",
+    "MAGIC",
+    "NAMESPACE_BYTES",
+    "PAGE",
+    "AdapterUnavailable",
+    "CacheEvent",
+    "Change",
+    "Checksum",
+    "ChunkKey",
+    "ChunkStore",
+    "Clock",
+    "ConfigError",
+    "Corrupt",
+    "CorruptFrame",
+    "Counter",
+    "DType",
+    "Deadline",
+    "DeviceKV",
+    "EngineClosed",
+    "Entry",
+    "EventSink",
+    "Failed",
+    "Finished",
+    "FrameHeader",
+    "HexKVError",
+    "Histogram",
+    "Hit",
+    "InvalidRequest",
+    "InvalidTokens",
+    "Item",
+    "KVLayout",
+    "LayerGroup",
+    "LayoutMismatch",
+    "Lease",
+    "MemoryProvider",
+    "MemoryRegion",
+    "Miss",
+    "MissReason",
+    "Namespace",
+    "Outcome",
+    "ParallelSlice",
+    "Plane",
+    "Policy",
+    "PoolExhausted",
+    "ReadOutcome",
+    "Serde",
+    "Sink",
+    "Span",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "StoreUnreachable",
+    "Stored",
+    "SupportsQuarantine",
+    "SupportsRangeRead",
+    "SupportsScan",
+    "SupportsSharing",
+    "Telemetry",
+    "TimedOut",
+    "Transfer",
+    "WriteOutcome",
+    "frame_bytes",
+    "namespace_of",
+]

@@ -1,0 +1,41 @@
+"""Time, injected: nothing below the composition root reads a clock of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two kinds of time. Called from every thread; never raises, never blocks."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary moment; never goes back. For deadlines and durations."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC. For what outlives the process: frames, expiry."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The moment after which nobody waits for an answer any more."""
+
+    clock: Clock
+    at: float
+    """On ``clock.now()``'s scale."""
+
+    @classmethod
+    def after(cls, clock: Clock, seconds: float) -> Deadline:
+        """A deadline *seconds* from now."""
+        return cls(clock, clock.now() + seconds)
+
+    def remaining(self) -> float:
+        """Seconds left, never negative: what a time-out parameter wants."""
+        return max(0.0, self.at - self.clock.now())
+
+    @property
+    def expired(self) -> bool:
+        """Whether the moment has come."""
+        return self.clock.now() >= self.at

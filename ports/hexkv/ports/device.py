@@ -1,0 +1,73 @@
+"""The device port: a serving engine's KV memory, seen as one sequence of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from hexkv.ports.clock import Deadline
+from hexkv.ports.layout import KVLayout
+
+
+class Span(NamedTuple):
+    """A run of token positions, and the chunk bytes that go with it."""
+
+    start: int
+    end: int
+    """Positions ``[start, end)`` of the sequence."""
+
+    data: memoryview
+    """``layout.chunk_bytes(end - start)`` bytes, layer-major."""
+
+
+class Transfer(Protocol):
+    """A copy under way between a device and host memory."""
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until the copy is done. ``False`` if the deadline passed first.
+
+        Until it returns ``True`` the spans' memory belongs to the transfer.
+        """
+        ...
+
+
+class Finished:
+    """The transfer of a device that copies while it is called."""
+
+    __slots__ = ()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Done already."""
+        del deadline
+        return True
+
+
+@runtime_checkable
+class DeviceKV(Protocol):
+    """One request's window on a serving engine's KV memory.
+
+    The host adapter makes one per request: over a slot mapping (paged memory) or over
+    contiguous tensors. The engine calls it from the thread that called the engine. It
+    never touches positions outside the spans it is given.
+    """
+
+    @property
+    def layout(self) -> KVLayout:
+        """Shape of the KV of one token here; must equal the namespace's."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """How many token positions the window addresses: the length of the slot mapping."""
+        ...
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        """Copy KV from the device into each span's data.
+
+        With *layers* only those layers are copied, to their place in the chunk.
+        """
+        ...
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        """Copy each span's data into the device, likewise."""
+        ...

@@ -1,0 +1,75 @@
+"""How a chunk is written anywhere outside memory.
+
+A frame is one header page and the payload, padded with zeros to a whole number of pages:
+
+    +-- 4096 bytes ---------------------------+-- payload_bytes ----------+- zeros -+
+    | fixed fields | identity (JSON) | zeros  | KV, as the serde left it  |         |
+    +-----------------------------------------+---------------------------+---------+
+
+It describes itself: whoever finds one knows which model, layout, tokens and serde it is
+of without any index beside it. The byte layout is in :mod:`hexkv.core.frames`; it is
+versioned, and a version never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hexkv.ports.keys import ChunkKey
+
+PAGE = 4096
+"""Bytes of a header, and the alignment of frames in memory and of their lengths."""
+
+MAGIC = b"hexkv\xf0\r\n"
+"""How a frame starts. Not valid UTF-8, and damaged by any text conversion (as in PNG, RFC 2083)."""
+
+FRAME_VERSION = 1
+
+
+def frame_bytes(payload_bytes: int) -> int:
+    """Bytes of a frame with a payload of *payload_bytes*: always a multiple of ``PAGE``."""
+    return PAGE + -(-payload_bytes // PAGE) * PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What a frame says about itself."""
+
+    key: ChunkKey
+    identity: str
+    """Canonical JSON of the namespace; the tenant's salt appears as a digest only."""
+
+    tokens: int
+    """Tokens in the chunk."""
+
+    serde: str
+    """Which serde made the payload; ``raw`` for plain layer-major KV."""
+
+    raw_bytes: int
+    """Bytes of the chunk before the serde."""
+
+    payload_bytes: int
+    """Bytes of the payload, without the padding."""
+
+    created: float
+    """Wall-clock seconds at which the chunk was stored."""
+
+    checksum: str = ""
+    """Name of the checksum algorithm, filled in by the codec."""
+
+    version: int = FRAME_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A checksum algorithm, by the name that headers give it.
+
+    Guards against damage, not against malice: it need not be cryptographic.
+    """
+
+    name: str
+    """At most 16 ASCII characters, for instance ``xxh3-128``."""
+
+    digest: Callable[[memoryview], bytes]
+    """Gives at most 16 bytes. Should release the GIL: payloads have tens of megabytes."""

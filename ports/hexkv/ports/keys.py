@@ -1,0 +1,78 @@
+"""How KV is named, everywhere: a namespace, then a digest of the whole prefix.
+
+Stable on every host, Python version and ``PYTHONHASHSEED``. The rules by which keys are
+derived live in :mod:`hexkv.core.keys`; adapters treat a key as opaque bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from hexkv.ports.layout import KVLayout
+
+NAMESPACE_BYTES = 16
+"""How many bytes of the namespace's digest lead every key."""
+
+DIGEST_BYTES = 32
+"""How many bytes of the chained chunk digest follow."""
+
+KEY_BYTES = NAMESPACE_BYTES + DIGEST_BYTES
+
+ChunkKey = NewType("ChunkKey", bytes)
+"""The name of one chunk: ``KEY_BYTES`` bytes, namespace first.
+
+Bytes rather than a class of fields: a store cannot drop a field, a prompt of 512 chunks
+makes no 512 objects with a dictionary each, and every language can hold one.
+"""
+
+
+def namespace_of(key: ChunkKey) -> bytes:
+    """The part of *key* that every chunk of its namespace shares."""
+    return key[:NAMESPACE_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSlice:
+    """Which part of the model's KV heads or layers a rank holds."""
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.world}")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Everything besides the tokens that makes KV differ.
+
+    Two caches that may not be mixed differ in at least one field. Changing any field
+    changes every key.
+    """
+
+    model: str
+    """Model id, as the serving engine knows it."""
+
+    layout: KVLayout
+    """Dtype and shape of the KV of one token."""
+
+    revision: str = ""
+    """Revision or digest of the weights."""
+
+    parallel: ParallelSlice = ParallelSlice()
+
+    lora: str = ""
+    """Identity of the LoRA adapter, empty for the base model."""
+
+    salt: str = ""
+    """Tenant's salt. A secret: only its digest is ever written anywhere."""
+
+    extra: tuple[tuple[str, str], ...] = ()
+    """Further identity as sorted (name, value) pairs: quantisation, multimodal inputs, ..."""
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.extra]
+        if names != sorted(set(names)):
+            raise ValueError("extra identity must have sorted, unique names")

@@ -1,0 +1,140 @@
+"""What the KV of one token looks like, and where each layer lies in a chunk.
+
+The bytes of a chunk are always layer-major, ``[layer][plane][token][head * width]``, so
+that one layer of a chunk is one contiguous range, whichever engine it came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+
+class DType(StrEnum):
+    """Element types of KV, by their usual names. ``uint8`` also stands for opaque bytes."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3 = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    UINT8 = "uint8"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _ITEMSIZE[self]
+
+
+_ITEMSIZE = {
+    DType.FLOAT32: 4,
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.FLOAT8_E4M3: 1,
+    DType.FLOAT8_E5M2: 1,
+    DType.UINT8: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """One tensor per layer and token: ``heads`` rows of ``width`` elements.
+
+    Ordinary attention has the planes ``k`` and ``v``; multi-head latent attention (MLA)
+    has ``latent`` and ``rope``, of different widths and one head each.
+    """
+
+    name: str
+    heads: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.width < 1:
+            raise ValueError(f"plane {self.name!r} must have at least one head and one element")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Consecutive layers that share their planes."""
+
+    layers: int
+    planes: tuple[Plane, ...]
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or not self.planes:
+            raise ValueError("a layer group has at least one layer and one plane")
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """Dtype and planes of every layer of a model, or of one rank's slice of it."""
+
+    dtype: DType
+    groups: tuple[LayerGroup, ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ValueError("a layout has at least one layer")
+
+    @classmethod
+    def attention(
+        cls, dtype: DType, *, layers: int, heads: int, key_width: int, value_width: int | None = None
+    ) -> KVLayout:
+        """The layout of multi-head or grouped-query attention (``heads`` counts KV heads)."""
+        value_width = key_width if value_width is None else value_width
+        planes = (Plane("k", heads, key_width), Plane("v", heads, value_width))
+        return cls(dtype, (LayerGroup(layers, planes),))
+
+    @classmethod
+    def latent(cls, dtype: DType, *, layers: int, latent_width: int, rope_width: int) -> KVLayout:
+        """The layout of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
+        planes = (Plane("latent", 1, latent_width), Plane("rope", 1, rope_width))
+        return cls(dtype, (LayerGroup(layers, planes),))
+
+    @cached_property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return sum(group.layers for group in self.groups)
+
+    @cached_property
+    def planes(self) -> tuple[tuple[Plane, ...], ...]:
+        """The planes of each layer, in layer order."""
+        return tuple(group.planes for group in self.groups for _ in range(group.layers))
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        """Bytes per token before each layer, and before the end."""
+        starts = [0]
+        for planes in self.planes:
+            row = sum(plane.heads * plane.width for plane in planes)
+            starts.append(starts[-1] + row * self.dtype.itemsize)
+        return tuple(starts)
+
+    @cached_property
+    def token_bytes(self) -> int:
+        """Bytes of KV per token, over all layers."""
+        return self._starts[-1]
+
+    def chunk_bytes(self, tokens: int) -> int:
+        """Bytes of a chunk of *tokens* tokens."""
+        return tokens * self._starts[-1]
+
+    def layer_span(self, layer: int, tokens: int) -> tuple[int, int]:
+        """``(start, end)`` of one layer in the bytes of a chunk of *tokens* tokens."""
+        return self._starts[layer] * tokens, self._starts[layer + 1] * tokens
+
+    def describe(self) -> dict[str, object]:
+        """The layout as JSON values; equal layouts give equal values.
+
+        Neighbouring groups with equal planes are one group here, so that two spellings of
+        a layout have one identity.
+        """
+        groups: list[list[object]] = []
+        for group in self.groups:
+            planes = [[plane.name, plane.heads, plane.width] for plane in group.planes]
+            if groups and groups[-1][1] == planes:
+                groups[-1] = [group.layers + int(str(groups[-1][0])), planes]
+            else:
+                groups.append([group.layers, planes])
+        return {"dtype": self.dtype.value, "groups": groups}

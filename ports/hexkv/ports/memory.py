@@ -1,0 +1,76 @@
+"""The memory that chunks pass through: raw regions, and leases on blocks of a pool."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+
+class MemoryRegion(Protocol):
+    """One long range of memory, owned by whoever allocated it."""
+
+    @property
+    def buffer(self) -> memoryview:
+        """The range: writable, contiguous, of format ``B``, aligned to ``frame.PAGE``."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """Where the range starts, for registration with a device or a network card."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back. Views of it must be gone. Calling it twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class MemoryProvider(Protocol):
+    """Where the block pool's memory comes from: plain, huge, pinned or shared pages.
+
+    Called once when an engine is built, from the thread that builds it.
+    """
+
+    def allocate(self, size: int) -> MemoryRegion:
+        """A region of at least *size* bytes, its pages already backed by memory.
+
+        Raises:
+            PoolExhausted: the machine does not have that much.
+        """
+        ...
+
+
+class Lease(Protocol):
+    """A hold on one block: an aligned range of the pool, header page first.
+
+    While any lease on a block is held its memory is not reused, whatever deadline has
+    passed. Leases may be released from any thread. A block may carry a sealed frame
+    (its first bytes are ``frame.MAGIC``) or only a bare payload behind an empty header.
+    """
+
+    @property
+    def frame(self) -> memoryview:
+        """Header page and payload with its padding: what a store writes."""
+        ...
+
+    @property
+    def payload(self) -> memoryview:
+        """The chunk's bytes alone, without header and padding."""
+        ...
+
+    def share(self, owner: str) -> Lease:
+        """Another, independent hold on the same block, in the name of *owner*."""
+        ...
+
+    def release(self) -> None:
+        """Let go. Calling it twice is allowed; using the views afterwards is not."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

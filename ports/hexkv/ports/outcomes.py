@@ -1,0 +1,73 @@
+"""What became of one chunk in one operation.
+
+Every batch answers with one outcome per chunk, in the order of the request. A miss is a
+value, never an exception, and a batch may mix all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MissReason(StrEnum):
+    """Why a chunk was not given back."""
+
+    ABSENT = "absent"
+    """Nothing is stored under that key, as far as the answering side knows."""
+
+    EVICTED = "evicted"
+    EXPIRED = "expired"
+
+    REFUSED = "refused"
+    """It is there, but the reader gave no room for it (:class:`~hexkv.ports.store.Sink`)."""
+
+    TIER_OFF = "tier off"
+    """The tier that may hold it is not being asked at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The chunk's frame is in the buffer that the sink gave."""
+
+    size: int
+    """Bytes of the frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The chunk is readable from now on, whole."""
+
+    size: int
+    """Bytes of the frame; 0 where an equal one was there already and nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The chunk is not there. No error: the caller computes it."""
+
+    reason: MissReason = MissReason.ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """Something is stored under the key that was never put there."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The store could not answer for this chunk."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The deadline passed first. What was asked for may still happen, and is then ignored."""
+
+
+ReadOutcome = Hit | Miss | Corrupt | Failed | TimedOut
+WriteOutcome = Stored | Failed | TimedOut
+Outcome = Hit | Stored | Miss | Corrupt | Failed | TimedOut

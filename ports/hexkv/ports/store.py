@@ -1,0 +1,129 @@
+"""The store port: where frames are kept under keys.
+
+The core calls a store from several threads at once, always with batches (one chunk is a
+batch of one), and never trusts what it reads: frames are verified by the core, so a store
+treats them as opaque bytes of any length, 0 included. Scheduling, retries, breakers,
+budgets and eviction are the core's. A store does not promise durability, nor that a chunk
+it once took is still there.
+
+Errors: an outcome per chunk where chunks can differ; an exception of the ``StoreError``
+branch where the whole call failed. Anything else raised counts as a failure of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from hexkv.ports.clock import Deadline
+from hexkv.ports.keys import ChunkKey
+from hexkv.ports.memory import Lease
+from hexkv.ports.outcomes import ReadOutcome, WriteOutcome
+
+
+class Sink(Protocol):
+    """Gives a store the memory to read into, once the store knows how much it takes."""
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """A writable buffer of exactly *size* bytes for the chunk at *index* of the batch.
+
+        The same index may be asked for again, after a failed first try: the newer buffer
+        counts. ``None`` means: do not read this one, answer ``Miss(REFUSED)``. The buffer
+        starts at a multiple of ``frame.PAGE`` where the pool gave it. Never raises.
+        """
+        ...
+
+
+class Item(NamedTuple):
+    """One chunk to write. The buffer is the caller's again when the call returns."""
+
+    key: ChunkKey
+    frame: memoryview
+
+
+@runtime_checkable
+class ChunkStore(Protocol):
+    """Keeps frames by key, and gives back the same bytes or nothing."""
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """Whether each chunk is readable, as far as is known without reading it."""
+        ...
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        """Read each frame into the buffer that *sink* gives for it.
+
+        ``Hit(size)`` says that all *size* bytes of the buffer were written. After any other
+        outcome the buffer's content means nothing.
+        """
+        ...
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        """Keep each frame, in place of whatever was stored under its key.
+
+        A reader sees the old frame or the new one, whole, never a mixture. After anything
+        but ``Stored`` no half-written chunk is visible.
+        """
+        ...
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """Forget each chunk. Whether it was there."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; never blocks for long. Calling it twice is allowed."""
+        ...
+
+
+class Entry(NamedTuple):
+    """One stored chunk, as a scan lists it."""
+
+    key: ChunkKey
+    size: int
+    """Bytes of the frame."""
+
+    stored: float
+    """Wall-clock seconds at which it was stored, or last known to be used."""
+
+
+@runtime_checkable
+class SupportsScan(Protocol):
+    """A store that can list what it holds: the core rebuilds its index from this."""
+
+    def scan(self) -> Iterator[Entry]:
+        """Every chunk once, in no order, possibly stale; nothing that is not a chunk."""
+        ...
+
+
+@runtime_checkable
+class SupportsQuarantine(Protocol):
+    """A store that can set damaged chunks aside for a person to look at."""
+
+    def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
+        """Make the chunks unreadable, and keep a bounded number of them out of the way."""
+        ...
+
+
+@runtime_checkable
+class SupportsSharing(Protocol):
+    """A store in this process's memory that keeps leases instead of copies."""
+
+    def keep(self, key: ChunkKey, lease: Lease) -> None:
+        """Hold a share of the block under *key*, in place of what was there."""
+        ...
+
+    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+        """A share of each block, or ``None`` where there is none. Copies nothing."""
+        ...
+
+
+@runtime_checkable
+class SupportsRangeRead(Protocol):
+    """A store that can give a part of a frame: one layer of a chunk."""
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        """Fill *into* with the frame's bytes from *start* on. ``Hit(len(into))`` if whole."""
+        ...
