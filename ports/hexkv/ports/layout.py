@@ -79,7 +79,13 @@ class KVLayout:
 
     @classmethod
     def attention(
-        cls, dtype: DType, *, layers: int, heads: int, key_width: int, value_width: int | None = None
+        cls,
+        dtype: DType,
+        *,
+        layers: int,
+        heads: int,
+        key_width: int,
+        value_width: int | None = None,
     ) -> KVLayout:
         """The layout of multi-head or grouped-query attention (``heads`` counts KV heads)."""
         value_width = key_width if value_width is None else value_width

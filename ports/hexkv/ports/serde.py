@@ -18,7 +18,7 @@ class Serde(Protocol):
 
     @property
     def name(self) -> str:
-        """What frame headers call it: at most 32 ASCII characters; versions are names of their own."""
+        """What frame headers call it: up to 32 ASCII characters, version included."""
         ...
 
     @property
