@@ -1,0 +1,240 @@
+"""Test doubles for adapter authors: a clock, a sink, leases, telemetry and events."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter as Tally
+from collections.abc import Container
+from hashlib import sha256
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from hexkv.ports import (
+    DIGEST_BYTES,
+    NAMESPACE_BYTES,
+    PAGE,
+    CacheEvent,
+    ChunkKey,
+    Clock,
+    Counter,
+    Deadline,
+    Histogram,
+)
+
+FRESH = 0xA5
+"""What a sink's buffer is filled with before a store writes into it."""
+
+FREED = 0xDD
+"""What a block is filled with once nobody holds it."""
+
+
+class ManualClock:
+    """A clock that stands still until it is told to advance."""
+
+    def __init__(self, now: float = 1_000.0, wall: float = 1_700_000_000.0) -> None:
+        self._lock = Lock()
+        self._now = now
+        self._wall = wall
+
+    def now(self) -> float:
+        return self._now
+
+    def wall(self) -> float:
+        return self._wall
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass on both scales.
+
+        Raises:
+            ValueError: time does not go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back: {seconds}")
+        with self._lock:
+            self._now += seconds
+            self._wall += seconds
+
+
+def deadline(seconds: float = 60.0, clock: Clock | None = None) -> Deadline:
+    """A deadline *seconds* from now; without *clock* it never comes nearer.
+
+    With 0 or less it has expired already.
+    """
+    return Deadline.after(ManualClock() if clock is None else clock, seconds)
+
+
+def chunk_key(text: str, namespace: str = "contract") -> ChunkKey:
+    """A key of the real size that *text* and *namespace* determine."""
+    lead = sha256(namespace.encode()).digest()[:NAMESPACE_BYTES]
+    return ChunkKey(lead + sha256(text.encode()).digest()[:DIGEST_BYTES])
+
+
+class ListSink:
+    """A sink that keeps what it gave: poisoned buffers between guard bytes.
+
+    Args:
+        refuse: indexes for which there is no room.
+        offset: distance of each buffer from the nearest page before it; 0 for buffers
+            as the pool gives them, 1 for the worst alignment there is.
+    """
+
+    def __init__(self, *, refuse: Container[int] = (), offset: int = 0) -> None:
+        self._refuse = refuse
+        self._offset = offset
+        self._given: dict[int, tuple[bytearray, int, int]] = {}
+        self.calls: list[tuple[int, int]] = []
+        """Every ``(index, size)`` that was asked for, in order."""
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        self.calls.append((index, size))
+        if index in self._refuse:
+            return None
+        backing = bytearray([FRESH]) * (PAGE + self._offset + size + PAGE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(backing))
+        start = -address % PAGE + self._offset
+        self._given[index] = (backing, start, size)
+        return memoryview(backing)[start : start + size]
+
+    def data(self, index: int) -> bytes | None:
+        """What the newest buffer for *index* holds; ``None`` if none was given."""
+        if index not in self._given:
+            return None
+        backing, start, size = self._given[index]
+        return bytes(memoryview(backing)[start : start + size])
+
+    def spilled(self, index: int) -> bool:
+        """Whether anything was written beside the newest buffer for *index*."""
+        backing, start, size = self._given[index]
+        return backing.count(FRESH, 0, start) != start or backing.count(FRESH, start + size) != (
+            len(backing) - start - size
+        )
+
+    def reclaim(self) -> None:
+        """Take all the memory back.
+
+        Raises:
+            BufferError: somebody still holds a view of it.
+        """
+        for backing, _, _ in self._given.values():
+            backing.clear()
+
+
+class HeapBlock:
+    """One block on the heap and the ledger of its holders, for stores that keep leases.
+
+    Args:
+        frame: the block's content; its first page is the header.
+    """
+
+    def __init__(self, frame: bytes) -> None:
+        self.memory = bytearray(frame)
+        self._lock = Lock()
+        self._holds: Tally[str] = Tally()
+
+    @property
+    def held(self) -> int:
+        """How many leases on the block are held; 0 at rest."""
+        return self._holds.total()
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """How many leases each owner holds."""
+        return {owner: count for owner, count in self._holds.items() if count}
+
+    def lease(self, owner: str = "test") -> HeapLease:
+        """A hold on the block from outside, as the pool gives it; others are shared from it."""
+        return HeapLease(self, owner)
+
+    def _take(self, owner: str, *, first: bool) -> None:
+        with self._lock:
+            if not first and not self.held:
+                raise ValueError(f"{owner!r} shares a block that nobody holds")
+            self._holds[owner] += 1
+
+    def _drop(self, owner: str) -> None:
+        with self._lock:
+            self._holds[owner] -= 1
+            if not self.held:
+                self.memory[:] = bytes([FREED]) * len(self.memory)
+
+
+class HeapLease:
+    """A hold on a :class:`HeapBlock`. The last one to go poisons the memory."""
+
+    def __init__(self, block: HeapBlock, owner: str, *, shared: bool = False) -> None:
+        block._take(owner, first=not shared)
+        self._block = block
+        self._lock = Lock()
+        self.owner = owner
+        self.released = False
+
+    @property
+    def frame(self) -> memoryview:
+        if self.released:
+            raise ValueError(f"the lease of {self.owner!r} is used after its release")
+        return memoryview(self._block.memory)
+
+    @property
+    def payload(self) -> memoryview:
+        return self.frame[PAGE:]
+
+    def share(self, owner: str) -> HeapLease:
+        if self.released:
+            raise ValueError(f"the lease of {self.owner!r} is shared after its release")
+        return HeapLease(self._block, owner, shared=True)
+
+    def release(self) -> None:
+        with self._lock:
+            if self.released:
+                return
+            self.released = True
+        self._block._drop(self.owner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class RecordingTelemetry:
+    """Keeps every total and every duration that it was told."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.counts: Tally[tuple[Counter, str, str]] = Tally()
+        """Totals by counter, tier and reason."""
+        self.durations: list[tuple[Histogram, str, float]] = []
+
+    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
+        with self._lock:
+            self.counts[counter, tier, reason] += amount
+
+    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
+        with self._lock:
+            self.durations.append((histogram, tier, seconds))
+
+    def total(self, counter: Counter, *, tier: str | None = None) -> int:
+        """The sum over all reasons, of one *tier* or of all."""
+        with self._lock:
+            return sum(
+                amount
+                for (name, where, _), amount in self.counts.items()
+                if name == counter and tier in (None, where)
+            )
+
+
+class RecordingEvents:
+    """Keeps every event, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[CacheEvent] = []
+
+    def emit(self, event: CacheEvent) -> None:
+        self.events.append(event)
