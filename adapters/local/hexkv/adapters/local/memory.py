@@ -1,0 +1,156 @@
+"""Chunks in this process's memory: leases on the pool's blocks, or copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
+from hexkv.ports import (
+    ChunkKey,
+    Clock,
+    Deadline,
+    Entry,
+    Hit,
+    Item,
+    Lease,
+    Miss,
+    MissReason,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    TimedOut,
+    WriteOutcome,
+)
+
+__all__ = ["MemoryStore", "MmapMemory", "MmapRegion"]
+
+_OWNER = "memory store"
+
+
+class _Copy(NamedTuple):
+    """A frame that was written, in bytes of the store's own."""
+
+    frame: bytes
+
+
+class _Kept(NamedTuple):
+    held: Lease | _Copy
+    size: int
+    stored: float
+
+
+class MemoryStore:
+    """Keeps leases where it can, copies where it must. One lock, never held during a copy.
+
+    A chunk that was kept can be lent and read; one that was written can only be read: the
+    store's own bytes are no block of the pool. How much it holds is up to the core.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._chunks: dict[ChunkKey, _Kept] = {}
+        self._closed = False
+
+    def keep(self, key: ChunkKey, lease: Lease) -> None:
+        with self._lock:
+            self._check_open()
+            old = self._swap(key, lease.share(_OWNER), lease.frame.nbytes)
+        _let_go(old)
+
+    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+        with self._lock:
+            self._check_open()
+            found = [self._chunks.get(key) for key in keys]
+            return [
+                None if kept is None or isinstance(kept.held, _Copy) else kept.held.share(owner)
+                for kept in found
+            ]
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        del deadline
+        with self._lock:
+            self._check_open()
+            return [key in self._chunks for key in keys]
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        self._check_open()
+        return [self._read(i, key, sink, deadline) for i, key in enumerate(keys)]
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        self._check_open()
+        outcomes: list[WriteOutcome] = []
+        for key, frame in items:
+            if deadline.expired:
+                outcomes.append(TimedOut())
+                continue
+            copy = _Copy(bytes(frame))
+            with self._lock:
+                self._check_open()
+                old = self._swap(key, copy, frame.nbytes)
+            _let_go(old)
+            outcomes.append(Stored(frame.nbytes))
+        return outcomes
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        del deadline
+        with self._lock:
+            self._check_open()
+            gone = [self._chunks.pop(key, None) for key in keys]
+        for kept in gone:
+            _let_go(kept)
+        return [kept is not None for kept in gone]
+
+    def scan(self) -> Iterator[Entry]:
+        with self._lock:
+            self._check_open()
+            chunks = list(self._chunks.items())
+        for key, kept in chunks:
+            yield Entry(key, kept.size, kept.stored)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            chunks, self._chunks = self._chunks, {}
+        for kept in chunks.values():
+            _let_go(kept)
+
+    def _read(self, index: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> ReadOutcome:
+        if deadline.expired:
+            return TimedOut()
+        with self._lock:
+            kept = self._chunks.get(key)
+            if kept is None:
+                return Miss()
+            # A hold of our own: the chunk may be deleted while it is copied.
+            mine = kept.held if isinstance(kept.held, _Copy) else kept.held.share(_OWNER)
+        try:
+            room = sink.room(index, kept.size)
+            if room is None:
+                return Miss(MissReason.REFUSED)
+            room[:] = mine.frame
+            return Hit(kept.size)
+        finally:
+            if not isinstance(mine, _Copy):
+                mine.release()
+
+    def _swap(self, key: ChunkKey, held: Lease | _Copy, size: int) -> _Kept | None:
+        """What was there before."""
+        old = self._chunks.get(key)
+        self._chunks[key] = _Kept(held, size, self._clock.wall())
+        return old
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the memory store is closed")
+
+
+def _let_go(kept: _Kept | None) -> None:
+    """Release what *kept* holds. Outside the lock: the pool has one of its own."""
+    if kept is not None and not isinstance(kept.held, _Copy):
+        kept.held.release()

@@ -1,0 +1,64 @@
+"""Tells hexkv about host memory and local disk. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
+
+
+@dataclass(frozen=True, slots=True)
+class MmapSettings:
+    """Settings of the memory provider ``mmap``."""
+
+    huge_pages: bool = True
+    """Ask for transparent huge pages, where the system offers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """Settings of the store ``disk``."""
+
+    root: str
+    """The directory, created if need be. One engine at a time."""
+
+    quarantine_files: int = 16
+    """How many damaged chunks are kept under ``quarantine/``; 0 deletes them."""
+
+    quarantine_bytes: int = 256 << 20
+    """How many bytes they may have, on top of the tier's budget."""
+
+
+def _open_mmap(settings: MmapSettings, context: OpenContext) -> object:
+    del context
+    from hexkv.adapters.local.mapping import MmapMemory
+
+    return MmapMemory(huge_pages=settings.huge_pages)
+
+
+def _open_memory(settings: NoSettings, context: OpenContext) -> object:
+    del settings
+    from hexkv.adapters.local.memory import MemoryStore
+
+    return MemoryStore(context.clock)
+
+
+def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
+    from hexkv.adapters.local.disk import DiskStore
+
+    return DiskStore(
+        settings.root,
+        capacity=context.budget,
+        quarantine_files=settings.quarantine_files,
+        quarantine_bytes=settings.quarantine_bytes,
+    )
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec("memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings),
+        AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory),
+        AdapterSpec("store", "disk", "one file per chunk in a directory", _open_disk, DiskSettings),
+    ]
