@@ -3,9 +3,11 @@
 Nothing in here does work: value objects, protocols, errors. It imports the standard
 library only, so an adapter that depends on it depends on nothing else. Read the modules
 in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``; then
-``policy``, ``serde``, ``device``, ``telemetry``, ``clock`` and ``errors`` as needed.
+``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock`` and ``errors`` as
+needed.
 """
 
+from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
 from hexkv.ports.errors import (
@@ -76,11 +78,13 @@ __all__ = [
     "NAMESPACE_BYTES",
     "PAGE",
     "AdapterUnavailable",
+    "Bounds",
     "CacheEvent",
     "Change",
     "Checksum",
     "ChunkKey",
     "ChunkStore",
+    "Chunker",
     "Clock",
     "ConfigError",
     "Corrupt",

@@ -1,0 +1,256 @@
+"""The frame codec: how a chunk describes itself, and how damage is found.
+
+A frame is a header page and the payload, padded with zeros to whole pages. The header is
+little-endian, at fixed offsets; text is printable ASCII, padded with zeros:
+
+    ====== ===== ==========================================================
+    offset bytes field
+    ====== ===== ==========================================================
+         0     8 ``MAGIC``
+         8     4 format version, unsigned
+        12     4 length of the identity, unsigned
+        16     8 tokens in the chunk, unsigned
+        24     8 bytes of the chunk before the serde, unsigned
+        32     8 bytes of the payload, unsigned
+        40     8 moment of creation, IEEE 754 seconds since 1970-01-01 UTC
+        48    48 key
+        96    32 name of the serde
+       128    16 name of the checksum algorithm
+       144    16 checksum of payload and padding
+       160    16 checksum of this page with this field zero
+       176   848 zeros, for later versions
+      1024  3072 identity: canonical JSON of the namespace
+    ====== ===== ==========================================================
+
+Both checksums are of the algorithm that the header names; shorter ones are padded with
+zeros. A reader of another version refuses the frame: a miss, and it is computed anew.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
+
+from hexkv.ports import (
+    FRAME_VERSION,
+    KEY_BYTES,
+    MAGIC,
+    PAGE,
+    Checksum,
+    ChunkKey,
+    ConfigError,
+    CorruptFrame,
+    FrameHeader,
+    frame_bytes,
+)
+
+_FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16s")
+_SERDE_BYTES = 32
+_CHECKSUM_BYTES = 16
+_CHECKSUM_NAME = slice(128, 144)
+_PAYLOAD_CHECKSUM = slice(144, 160)
+_OWN_CHECKSUM = slice(160, 176)
+_RESERVED = slice(_FIELDS.size, 1024)
+_IDENTITY_AT = _RESERVED.stop
+
+IDENTITY_BYTES = PAGE - _IDENTITY_AT
+"""The longest identity that a header has room for."""
+
+
+def _crc32(data: memoryview) -> bytes:
+    return zlib.crc32(data).to_bytes(4, "little")
+
+
+CRC32 = Checksum("crc32", _crc32)
+"""What every Python has. Misses one damaged frame in 2**32: for tests, and where nothing
+better is installed."""
+
+
+class FrameCodec:
+    """Seals frames with one checksum algorithm, and opens those of every known one.
+
+    Immutable: any thread may use it. Frames are views of format ``B``.
+
+    Args:
+        checksum: what frames are sealed with.
+        known: further algorithms that frames may have been sealed with.
+
+    Raises:
+        ConfigError: an algorithm's name or digest does not fit into a header.
+    """
+
+    __slots__ = ("_known", "_own")
+
+    def __init__(self, checksum: Checksum, known: Iterable[Checksum] = ()) -> None:
+        self._own = checksum
+        self._known: dict[bytes, Checksum] = {}
+        for algorithm in (*known, checksum):
+            try:
+                name = _padded("its name", algorithm.name, _CHECKSUM_BYTES)
+                _digest(algorithm, memoryview(b""))
+            except ValueError as error:
+                raise ConfigError(f"checksum {algorithm.name!r}: {error}") from error
+            self._known[name] = algorithm
+
+    def seal(self, frame: memoryview, header: FrameHeader) -> None:
+        """Make *frame*, which holds the payload after its first page, a whole frame.
+
+        Zeroes the padding, then writes the header page in one copy. Of *header* the field
+        ``checksum`` is not asked: the frame gets the codec's own.
+
+        Args:
+            frame: ``frame_bytes(header.payload_bytes)`` writable bytes.
+            header: what the frame is to say.
+
+        Raises:
+            ValueError: *header* has no room in a header page, or *frame* is not as long
+                as it says.
+        """
+        page = _page(header)
+        padding = PAGE + header.payload_bytes
+        if len(frame) != frame_bytes(header.payload_bytes):
+            raise ValueError(f"a frame of {len(frame)} bytes is not one of {header.payload_bytes}")
+        frame[padding:] = bytes(len(frame) - padding)
+        page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, _CHECKSUM_BYTES)
+        page[_PAYLOAD_CHECKSUM] = _digest(self._own, frame[PAGE:])
+        page[_OWN_CHECKSUM] = _digest(self._own, memoryview(page))
+        frame[:PAGE] = page
+
+    def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
+        """What *frame* says, if every byte of it is as it was sealed.
+
+        Args:
+            frame: the whole frame, and nothing after it.
+            key: what it must be the frame of, where that is known.
+
+        Raises:
+            CorruptFrame: it is not a frame, is damaged or of another length than it was, or
+                was put under another key.
+        """
+        header, algorithm, checksum = self._read(frame)
+        if len(frame) != frame_bytes(header.payload_bytes):
+            raise CorruptFrame(
+                f"the frame has {len(frame)} bytes, not {frame_bytes(header.payload_bytes)}"
+            )
+        if key is not None and header.key != key:
+            raise CorruptFrame(f"the frame is of chunk {header.key.hex()}, not {key.hex()}")
+        if _digest(algorithm, frame[PAGE:]) != checksum:
+            raise CorruptFrame("the payload is damaged: its checksum differs")
+        return header
+
+    def peek(self, page: memoryview) -> FrameHeader:
+        """What a header page says, if that is undamaged; the payload is not looked at.
+
+        Args:
+            page: the first ``PAGE`` bytes of a frame, or more.
+
+        Raises:
+            CorruptFrame: it is no header page, or a damaged one.
+        """
+        return self._read(page)[0]
+
+    @staticmethod
+    def is_sealed(frame: memoryview) -> bool:
+        """Whether *frame* starts like one that was sealed. Verifies nothing."""
+        return frame[: len(MAGIC)] == MAGIC
+
+    def _read(self, frame: memoryview) -> tuple[FrameHeader, Checksum, bytes]:
+        """The verified header, and the checksum that the payload must have."""
+        if len(frame) < PAGE:
+            raise CorruptFrame(f"{len(frame)} bytes are too few for a frame's header")
+        page = bytearray(frame[:PAGE])
+        (
+            magic,
+            version,
+            identity_bytes,
+            tokens,
+            raw_bytes,
+            payload_bytes,
+            created,
+            key,
+            serde,
+            checksum_name,
+            payload_checksum,
+            own_checksum,
+        ) = _FIELDS.unpack_from(page)
+        if magic != MAGIC:
+            raise CorruptFrame("not a frame: it does not start with the magic bytes")
+        if version != FRAME_VERSION:
+            raise CorruptFrame(f"the frame has version {version}, not {FRAME_VERSION}")
+        algorithm = self._known.get(checksum_name)
+        if algorithm is None:
+            raise CorruptFrame(f"the frame's checksum algorithm is not known: {checksum_name!r}")
+        page[_OWN_CHECKSUM] = bytes(_CHECKSUM_BYTES)
+        if _digest(algorithm, memoryview(page)) != own_checksum:
+            raise CorruptFrame("the header is damaged: its checksum differs")
+
+        # The header is as its writer left it. What follows refuses a writer that errs.
+        identity_end = _IDENTITY_AT + identity_bytes
+        if identity_end > PAGE or any(page[_RESERVED]) or any(page[identity_end:]):
+            raise CorruptFrame("the header has bytes where none belong")
+        if not (math.isfinite(created) and created >= 0):
+            raise CorruptFrame(f"the header's moment of creation is {created}")
+        header = FrameHeader(
+            key=ChunkKey(key),
+            identity=_text("identity", page[_IDENTITY_AT:identity_end]),
+            tokens=tokens,
+            serde=_text("serde", serde.rstrip(b"\0")),
+            raw_bytes=raw_bytes,
+            payload_bytes=payload_bytes,
+            created=created,
+            checksum=algorithm.name,
+            version=version,
+        )
+        return header, algorithm, payload_checksum
+
+
+def _page(header: FrameHeader) -> bytearray:
+    """The header page, its checksum fields still zero."""
+    if header.version != FRAME_VERSION:
+        raise ValueError(f"version {header.version} is not {FRAME_VERSION}")
+    if len(header.key) != KEY_BYTES:
+        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(header.key)}")
+    if not (math.isfinite(header.created) and header.created >= 0):
+        raise ValueError(f"{header.created} is no moment of creation")
+    identity = _padded("identity", header.identity, IDENTITY_BYTES)
+    try:
+        fields = _FIELDS.pack(
+            MAGIC,
+            header.version,
+            len(header.identity),
+            header.tokens,
+            header.raw_bytes,
+            header.payload_bytes,
+            header.created,
+            header.key,
+            _padded("serde", header.serde, _SERDE_BYTES),
+            b"",
+            b"",
+            b"",
+        )
+    except StructError as error:
+        raise ValueError(f"a count of the header does not fit: {error}") from error
+    return bytearray(fields.ljust(_IDENTITY_AT, b"\0") + identity)
+
+
+def _padded(what: str, text: str, room: int) -> bytes:
+    if not (text and text.isascii() and text.isprintable() and len(text) <= room):
+        raise ValueError(f"{what} must be 1 to {room} printable ASCII characters: {text!r}")
+    return text.encode("ascii").ljust(room, b"\0")
+
+
+def _text(what: str, data: bytes | bytearray) -> str:
+    text = data.decode("latin-1")
+    if not (text and text.isascii() and text.isprintable()):
+        raise CorruptFrame(f"the header's {what} is not printable ASCII")
+    return text
+
+
+def _digest(algorithm: Checksum, data: memoryview) -> bytes:
+    digest = algorithm.digest(data)
+    if not 1 <= len(digest) <= _CHECKSUM_BYTES:
+        raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {_CHECKSUM_BYTES}")
+    return digest.ljust(_CHECKSUM_BYTES, b"\0")

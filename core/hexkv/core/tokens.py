@@ -1,0 +1,149 @@
+"""Tokens as every key is computed from them: contiguous little-endian uint32."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+
+from hexkv.ports import InvalidTokens
+
+TOKEN_BYTES = 4
+
+_SIGNED = "bhilqn"
+_UNSIGNED = "BHILQN"
+
+
+class Buffer(Protocol):
+    """Anything ``memoryview`` takes: ``collections.abc.Buffer``, from Python 3.12 on."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class Values(Protocol):
+    """An array library's array. Most are buffers, too; some type stubs do not say so."""
+
+    def tolist(self) -> object:
+        """Its elements as (nested) lists."""
+        ...
+
+
+@runtime_checkable
+class _Tensor(Protocol):
+    """What is needed of a torch tensor, which is no buffer and may lie on a device."""
+
+    def detach(self) -> _Tensor: ...
+    def cpu(self) -> _Tensor: ...
+    def numpy(self) -> Buffer: ...
+    def tolist(self) -> object: ...
+
+
+Tokens: TypeAlias = Sequence[int] | Buffer | Values
+"""What a caller may give as tokens: a sequence of integers, a one-dimensional buffer of an
+integer format (``array.array``, numpy, memoryview), or a torch tensor on any device."""
+
+
+def pack(tokens: Tokens) -> memoryview:
+    """The tokens as little-endian uint32: a read-only, contiguous view of format ``B``.
+
+    Copies only when needed. The view of a contiguous buffer that holds 32-bit tokens in
+    this order already *is* that buffer: do not change it while the view is in use.
+
+    Raises:
+        InvalidTokens: *tokens* is neither a sequence of integers in ``[0, 2**32)`` nor a
+            one-dimensional buffer of them. Booleans are no tokens but a mask: refused when
+            a buffer holds them, or a sequence begins with one.
+    """
+    if isinstance(tokens, list | tuple):
+        return _pack_integers(tokens)
+    try:
+        view = memoryview(tokens)  # type: ignore[arg-type] # what is no buffer is caught below
+    except TypeError:
+        if isinstance(tokens, _Tensor):
+            return _pack_tensor(tokens)
+        if isinstance(tokens, Sequence):
+            return _pack_integers(tokens)
+        raise InvalidTokens(f"a {type(tokens).__name__} is not a sequence of tokens") from None
+    except (BufferError, ValueError) as error:
+        raise InvalidTokens(f"the tokens' buffer cannot be read: {error}") from error
+    return _pack_buffer(view)
+
+
+def _pack_tensor(tensor: _Tensor) -> memoryview:
+    host = tensor.detach().cpu()
+    try:
+        return _pack_buffer(memoryview(host.numpy()))
+    except (RuntimeError, TypeError):  # torch without numpy, or a dtype that numpy lacks
+        values = host.tolist()
+    if not isinstance(values, list):
+        raise InvalidTokens("tokens must have one dimension, not 0")
+    return _pack_integers(values)
+
+
+def _pack_integers(tokens: Sequence[int]) -> memoryview:
+    try:
+        words = array("I", tokens)
+    except (OverflowError, TypeError) as error:
+        raise InvalidTokens(_first_fault(tokens) or str(error)) from error
+    if words and isinstance(tokens[0], bool):
+        raise InvalidTokens("token at position 0 is a bool: this is a mask, not tokens")
+    if sys.byteorder == "big":
+        words.byteswap()
+    return memoryview(words).toreadonly().cast("B")
+
+
+def _first_fault(tokens: Sequence[SupportsIndex]) -> str:
+    for position, token in enumerate(tokens):
+        try:
+            value = operator.index(token)
+        except TypeError:
+            return f"token at position {position} is a {type(token).__name__}, not an integer"
+        if not 0 <= value < 1 << 32:
+            # Python refuses to print integers of thousands of digits.
+            shown = str(value) if value.bit_length() <= 64 else f"of {value.bit_length()} bits"
+            return f"token {shown} at position {position} is not in [0, 2**32)"
+    return ""
+
+
+def _pack_buffer(view: memoryview) -> memoryview:
+    code = view.format[-1]
+    if len(view.format.lstrip("@=<>!")) != 1 or code not in _SIGNED + _UNSIGNED:
+        raise InvalidTokens(f"tokens must be integers, not of buffer format {view.format!r}")
+    if view.ndim != 1:
+        raise InvalidTokens(f"tokens must have one dimension, not {view.ndim}")
+    signed, order, width = code in _SIGNED, _byte_order(view.format), view.itemsize
+    ready = width == TOKEN_BYTES and order == "little"
+    if ready and not signed:
+        return _bytes_of(view)
+
+    # raw[i::width] is byte i of every token, taken at the speed of C: no loop over tokens.
+    raw = view.tobytes()
+    planes = range(width) if order == "little" else range(width - 1, -1, -1)
+    negative = signed and not raw[planes[-1] :: width].isascii()
+    zeros = bytes(len(view))
+    if negative or any(raw[plane::width] != zeros for plane in planes[TOKEN_BYTES:]):
+        words = (raw[at : at + width] for at in range(0, len(raw), width))
+        raise InvalidTokens(
+            _first_fault([int.from_bytes(word, order, signed=signed) for word in words])
+        )
+    if ready:
+        return _bytes_of(view)
+    packed = bytearray(len(view) * TOKEN_BYTES)
+    for place, plane in enumerate(planes[:TOKEN_BYTES]):
+        packed[place::TOKEN_BYTES] = raw[plane::width]
+    return memoryview(packed).toreadonly()
+
+
+def _byte_order(code: str) -> Literal["little", "big"]:
+    if code[0] in "<>!":
+        return "little" if code[0] == "<" else "big"
+    return sys.byteorder
+
+
+def _bytes_of(view: memoryview) -> memoryview:
+    # Only some views can be cast: not empty ones, nor those that name their byte order.
+    if view.c_contiguous and view.nbytes and len(view.format) == 1:
+        return view.toreadonly().cast("B")
+    return memoryview(view.tobytes())
