@@ -6,9 +6,10 @@ hook call costs some thirty plain calls.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal, get_args
 
 import pluggy
 
@@ -19,6 +20,8 @@ hookimpl = pluggy.HookimplMarker("hexkv")
 
 Kind = Literal["store", "memory", "policy", "serde", "checksum", "telemetry", "device"]
 """What an adapter may be. ``device`` adapters are built by their host, not by configuration."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,26 @@ class AdapterSpec:
     """Build the adapter from an instance of *settings*. Heavy imports happen in here."""
 
     settings: type = NoSettings
-    """A dataclass of plain fields: its names, types and defaults are the settings' schema."""
+    """A dataclass of plain fields: its names, types and defaults are the settings' schema.
+
+    What its ``__post_init__`` raises as ``ValueError`` is shown to the user. A field made with
+    ``field(repr=False)`` is a secret, and is never printed.
+    """
 
     requires: tuple[str, ...] = ()
     """Modules that must be importable, for instance ``("redis",)``."""
 
     hint: str = ""
     """What to tell a user who lacks them, for instance ``pip install hexkv-redis``."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"{self.name!r}: no adapter is of kind {self.kind!r}")
+        if not callable(self.open):
+            raise TypeError(f"{self.name!r}: open must be callable")
+        if not is_dataclass(self.settings):
+            raise TypeError(f"{self.name!r}: settings must be a dataclass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,16 @@ class CommandSpec:
 
     requires: tuple[str, ...] = ()
     hint: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not callable(self.run):
+            raise TypeError(f"{self.name!r}: run must be callable")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name: lower case letters, digits, '.', '_' and '-'")
 
 
 class Hooks:

@@ -1,0 +1,92 @@
+"""``hexkv``: the commands of all plugins under one name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from hexkv.plugins.cli.output import new_app, run_app
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import Registry, require
+from hexkv.plugins.spec import CommandSpec
+from hexkv.ports import AdapterUnavailable, HexKVError
+
+_DEMO = "Show a first hit with a real model"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code: 0 well, 1 something is wrong, 2 called wrongly.
+
+    Errors of hexkv's own tree are one line on the standard error stream.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # Before anything is parsed: discovery can fail, too.
+    debug = words[:1] == ["--debug"]
+    try:
+        return run_app(_application(discover()), "hexkv", words)
+    except HexKVError as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _application(registry: Registry) -> typer.Typer:
+    app = new_app("A pluggable multi-tier KV cache for LLM serving.")
+    app.callback(invoke_without_command=True)(_options)
+    commands = dict(registry.commands)
+    commands.setdefault("demo", CommandSpec("demo", _DEMO, lambda _: _no_demo(registry)))
+    for name in sorted(commands):
+        app.command(
+            name,
+            help=commands[name].summary,
+            # Every word after the name, --help included, is the command's own affair.
+            add_help_option=False,
+            context_settings={
+                "allow_extra_args": True,
+                "allow_interspersed_args": False,
+                "ignore_unknown_options": True,
+            },
+        )(_caller(commands[name]))
+    return app
+
+
+def _options(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where errors come from. Comes first.")
+    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    del debug  # main() looks for it itself
+    if version:
+        typer.echo(f"hexkv {importlib.metadata.version('hexkv')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+def _caller(command: CommandSpec) -> Callable[[typer.Context], None]:
+    def call(context: typer.Context) -> None:
+        require(command)
+        raise typer.Exit(command.run(context.args))
+
+    return call
+
+
+def _no_demo(registry: Registry) -> int:
+    broken = ", ".join(map(str, registry.broken))
+    raise AdapterUnavailable(
+        "demo",
+        f"no plugin offers it{f'; broken: {broken}' if broken else ''}",
+        'pip install "hexkv[hf]"',
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

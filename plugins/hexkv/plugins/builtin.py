@@ -1,0 +1,65 @@
+"""What the distribution ``hexkv`` itself offers, by the same door as any plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hexkv.core.frames import CRC32
+from hexkv.core.policies import POLICIES
+from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
+from hexkv.ports import Checksum, Policy
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    for name, policy in POLICIES.items():
+        summary = (policy.__doc__ or "").partition("\n")[0]
+        yield AdapterSpec("policy", name, summary, _policy(policy))
+    yield AdapterSpec(
+        "checksum",
+        "xxh3-128",
+        "XXH3, 128 bits: faster than memory",
+        _xxh3_128,
+        requires=("xxhash",),
+        hint="pip install xxhash",
+    )
+    yield AdapterSpec("checksum", "crc32", "CRC-32 of the standard library", _crc32)
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    yield CommandSpec("adapters", "List what is installed", _adapters)
+    yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
+    yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
+
+
+def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
+    return lambda _settings, _context: policy()
+
+
+def _xxh3_128(_settings: NoSettings, _context: OpenContext) -> Checksum:
+    import xxhash
+
+    return Checksum("xxh3-128", lambda data: xxhash.xxh3_128_digest(data))
+
+
+def _crc32(_settings: NoSettings, _context: OpenContext) -> Checksum:
+    return CRC32
+
+
+def _adapters(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli import adapters
+
+    return adapters.run(arguments)
+
+
+def _config(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli import config
+
+    return config.run(arguments)
+
+
+def _inspect(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli import inspect
+
+    return inspect.run(arguments)

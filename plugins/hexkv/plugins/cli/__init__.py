@@ -1,0 +1,1 @@
+"""The ``hexkv`` command. typer and rich are imported in here and nowhere else."""

@@ -1,0 +1,67 @@
+"""``hexkv adapters``: what is installed, and whether it can be used here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import typer
+
+from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import Registry, missing
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the list."""
+
+    kind: str
+    name: str
+    state: str
+    summary: str
+    plugin: str
+    distribution: str
+
+
+def rows(registry: Registry) -> list[Row]:
+    """Adapters, commands and broken plugins, by kind and name."""
+    found = []
+    for kind, spec in [
+        *((kind, spec) for (kind, _), spec in registry.adapters.items()),
+        *(("command", spec) for spec in registry.commands.values()),
+    ]:
+        lacking = missing(spec)
+        state = f"needs {', '.join(lacking)}" if lacking else "ready"
+        hint = f" ({spec.hint})" if lacking and spec.hint else ""
+        origin = registry.origin[kind, spec.name]
+        found.append(
+            Row(kind, spec.name, state + hint, spec.summary, origin.plugin, origin.distribution)
+        )
+    for origin, error in registry.broken.items():
+        reason = f"{type(error).__name__}: {error}"
+        found.append(
+            Row("plugin", origin.plugin, "broken", reason, origin.plugin, origin.distribution)
+        )
+    return sorted(found, key=lambda row: (row.kind, row.name))
+
+
+def adapters(as_json: Json = False) -> None:
+    """List what is installed. Exit code 1 if a plugin is broken."""
+    registry = discover()
+    found = rows(registry)
+    if as_json:
+        print_json([asdict(row) for row in found])
+    else:
+        print_table(
+            ["kind", "name", "state", "summary", "distribution"],
+            [(row.kind, row.name, row.state, row.summary, row.distribution) for row in found],
+        )
+    raise typer.Exit(1 if registry.broken else 0)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("List what is installed.")
+    app.command()(adapters)
+    return run_app(app, "hexkv adapters", arguments)

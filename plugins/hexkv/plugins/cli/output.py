@@ -1,0 +1,78 @@
+"""What all commands share: running one, and printing tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.main import get_command
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def new_app(summary: str) -> typer.Typer:
+    """An application whose errors are ours to print."""
+    return typer.Typer(
+        help=summary, add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False
+    )
+
+
+def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
+    """Run *app* with *arguments*; gives the exit code.
+
+    0: all is well; 1: something is wrong; 2: it was called wrongly.
+    """
+    try:
+        get_command(app).main(args=list(arguments), prog_name=name)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def print_json(value: object) -> None:
+    """Print *value* for programs; what JSON cannot say is printed as text."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print *rows* for people. A column whose heading ends in a space is aligned right.
+
+    A terminal's width decides where lines are folded; a pipe gets them whole.
+    """
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        justify = "right" if column.endswith(" ") else "left"
+        table.add_column(column.strip(), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(_plain(cell) for cell in row))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 100_000
+    console.print(table)
+
+
+def human_size(size: int) -> str:
+    """*size* bytes with a binary unit and three figures: ``31.9 MiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{size} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def human_age(seconds: float) -> str:
+    """A duration in its largest unit: ``3 h``."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _plain(cell: str) -> str:
+    """*cell* without control characters: file names and models are not ours."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell)

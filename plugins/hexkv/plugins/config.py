@@ -1,0 +1,86 @@
+"""Reading a configuration: defaults < YAML file < environment ``HEXKV_*`` < code.
+
+The only place that reads the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+from pydantic import ValidationError
+
+from hexkv.plugins.problems import Path, explain, render
+from hexkv.plugins.schema import EngineSettings, known_keys
+from hexkv.plugins.sources import (
+    FILE_VARIABLE,
+    Layers,
+    Value,
+    merge_code,
+    merge_environment,
+    merge_file,
+)
+from hexkv.ports import ConfigError
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and who said what in it."""
+
+    settings: EngineSettings
+
+    origins: Mapping[Path, str] = field(default_factory=lambda: {(): "code"})
+    """``FILE:line``, ``env NAME`` or ``code``, by place; what is not in it is a default."""
+
+    def origin(self, path: Path) -> str:
+        """Where the value at *path* came from."""
+        return self.origins.get(path, DEFAULT)
+
+    def locate(self, path: Path) -> str:
+        """*path* as messages name it, with the origin of it or of what it is missing from."""
+        return _locate(path, self.origins)
+
+
+def load(
+    path: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Loaded:
+    """The configuration that all layers together give.
+
+    Args:
+        path: a YAML file; otherwise the one that ``HEXKV_CONFIG`` names, if any.
+        environ: in place of the process's environment.
+        overrides: what the program itself wants, as a nested mapping; the strongest layer.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, a file that cannot be read. The message
+            names the key, the nearest known one, and where the value came from.
+    """
+    environ = os.environ if environ is None else environ
+    first: dict[str, Value] = {"store": "memory"}
+    layers = Layers({"tiers": [first]})
+    file = path if path is not None else environ.get(FILE_VARIABLE)
+    if file is not None:
+        merge_file(layers, FilePath(file))
+    merge_environment(layers, environ)
+    merge_code(layers, overrides or {})
+    try:
+        settings = EngineSettings.model_validate_json(json.dumps(layers.values))
+    except ValidationError as error:
+        problems = explain(error, lambda place: _locate(place, layers.origins), known_keys)
+        raise ConfigError("; ".join(problems)) from error
+    return Loaded(settings, layers.origins)
+
+
+def _locate(path: Path, origins: Mapping[Path, str]) -> str:
+    for end in range(len(path), -1, -1):
+        if origin := origins.get(path[:end]):
+            return f"{render(path)} (from {origin})"
+    mixed = any(place[: len(path)] == path for place in origins)
+    return render(path) if mixed else f"{render(path)} ({DEFAULT})"

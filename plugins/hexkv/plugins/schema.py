@@ -1,0 +1,193 @@
+"""What can be configured: the one schema, its types and its defaults.
+
+Strict: an unknown key is an error, and no value is bent into another type. Where a default
+holds no opinion is written here too, beside the field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{suffix}B": base**power
+    for power, prefix in enumerate("KMGTP", start=1)
+    for suffix, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?")
+
+
+def parse_size(value: object) -> object:
+    """Bytes in *value*: a whole number, or a text such as ``8GiB`` or ``1.5 MB``.
+
+    KB is 1000 bytes and KiB 1024. What is no text is given back for others to judge.
+
+    Raises:
+        ValueError: a text that is no size, or not a whole number of bytes.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or (match[2] or "") not in _UNITS:
+        raise ValueError(f"{value!r} is no size: write a number of bytes, or 512MiB, 8GiB, 1.5TB")
+    whole, _, fraction = match[1].partition(".")
+    size, rest = divmod(int(whole + fraction) * _UNITS[match[2] or ""], 10 ** len(fraction))
+    if rest:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return size
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
+"""Bytes, given as a number or with a unit."""
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """What all sections have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Instance(Section):
+    """Which engine of the process this is."""
+
+    id: str = Field(default="default", min_length=1, max_length=128)
+
+
+class Model(Section):
+    """Identity of the model's KV that its host cannot know, or does not.
+
+    A field left empty is the host's affair; what both give must agree.
+    """
+
+    name: str = ""
+    revision: str = ""
+    lora: str = ""
+    salt: SecretStr = SecretStr("")
+    extra: dict[str, str] = Field(default_factory=dict)
+
+
+class Chunk(Section):
+    """How a prompt is cut."""
+
+    chunker: Literal["prefix", "segment"] = "prefix"
+
+    size: int = Field(default=256, ge=1, le=65_536)
+    """Tokens of a chunk; of the longest one, where chunks differ."""
+
+    keep_tail: bool = False
+    """Whether the last chunk of a prompt may be shorter than the others."""
+
+    separator: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = ()
+    """Tokens at which the segment chunker cuts."""
+
+    @model_validator(mode="after")
+    def _separated(self) -> Chunk:
+        if (self.chunker == "segment") != bool(self.separator):
+            raise ValueError("the segment chunker, and no other, needs a separator")
+        return self
+
+
+class Pool(Section):
+    """The memory that chunks pass through."""
+
+    provider: str = "mmap"
+    bytes: Size = 2**30
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+
+    deadline: Seconds = 1.0
+    """How long to wait for a free block."""
+
+    poison: bool = False
+    """Debug mode: overwrite each block as it is freed."""
+
+
+class Deadlines(Section):
+    """How long each operation may take, in seconds."""
+
+    lookup: Seconds = 1.0
+    read: Seconds = 10.0
+    write: Seconds = 30.0
+
+
+class TierSettings(Section):
+    """One tier."""
+
+    store: str
+    """Which store adapter keeps the chunks."""
+
+    name: str = Field(default_factory=lambda data: data.get("store", ""), min_length=1)
+    """How reports and pins call the tier; the store's name unless two tiers share it."""
+
+    budget: Size | None = None
+    """The most bytes it may hold. ``null``: as much as the store has room for."""
+
+    policy: str = "lru"
+    """Who goes first when the budget is spent."""
+
+    promote: bool = True
+    """Whether chunks found further down are copied here."""
+
+    write: bool = True
+    """Whether new chunks are stored here."""
+
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """The adapter's own."""
+
+
+class EngineSettings(Section):
+    """Everything about one engine."""
+
+    instance: Instance = Instance()
+    model: Model = Model()
+    chunk: Chunk = Chunk()
+
+    hash: Literal["sha256", "blake2b", "blake3"] = "sha256"
+    """By which keys are derived. Hosts that share a cache must agree on it."""
+
+    checksum: str = "xxh3-128"
+    """By which new frames are guarded; frames name theirs, so it may change."""
+
+    pool: Pool = Pool()
+    deadlines: Deadlines = Deadlines()
+
+    tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)
+    """From the fastest to the slowest."""
+
+    @field_validator("tiers")
+    @classmethod
+    def _unique(cls, tiers: tuple[TierSettings, ...]) -> tuple[TierSettings, ...]:
+        first: dict[str, int] = {}
+        for index, tier in enumerate(tiers):
+            if first.setdefault(tier.name, index) != index:
+                raise ValueError(
+                    f"[{first[tier.name]}] and [{index}] are both called {tier.name!r}:"
+                    " give one of them another name"
+                )
+        return tiers
+
+
+def known_keys(path: tuple[str | int, ...]) -> list[str]:
+    """The keys of the section at *path*, which must be one of this schema."""
+    section: type[Section] = EngineSettings
+    for part in path:
+        if isinstance(part, str):
+            annotation = section.model_fields[part].annotation
+            section = next(
+                option
+                for option in (annotation, *get_args(annotation))
+                if isinstance(option, type) and issubclass(option, Section)
+            )
+    return list(section.model_fields)

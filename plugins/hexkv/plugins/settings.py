@@ -1,0 +1,40 @@
+"""An adapter's settings, read strictly from the dataclass that its spec names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+
+from pydantic import TypeAdapter, ValidationError
+
+from hexkv.plugins.problems import Locate, Path, explain, unknown
+from hexkv.plugins.spec import AdapterSpec
+from hexkv.ports import ConfigError
+
+
+def parse_settings(
+    spec: AdapterSpec, settings: Mapping[str, object], locate: Locate | None = None
+) -> object:
+    """An instance of ``spec.settings``.
+
+    Strict as JSON is: no string passes for a number, but a list is a tuple and a string a
+    path or the value of an enum, because YAML has no other way to write them.
+
+    Raises:
+        ConfigError: an unknown name (and the nearest known one), or a bad value.
+    """
+    names = [field.name for field in fields(spec.settings) if field.init]
+
+    def place(path: Path) -> str:
+        return locate(path) if locate else ".".join(map(str, (spec.name, *path)))
+
+    problems = [unknown((name,), names, place) for name in settings if name not in names]
+    if not problems:
+        try:
+            return TypeAdapter(spec.settings).validate_json(json.dumps(settings), strict=True)
+        except ValidationError as error:
+            problems = explain(error, place, lambda _: names)
+        except TypeError as error:  # an object that no configuration file can hold
+            problems = [f"{place(())}: {error}"]
+    raise ConfigError("; ".join(problems))

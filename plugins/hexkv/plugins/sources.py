@@ -1,0 +1,242 @@
+"""Where a configuration comes from: its layers, and who said what.
+
+Layers are laid over each other, weakest first. Mappings are merged key by key; a list
+replaces a list, except that the environment can address one item of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path as FilePath
+from pathlib import PurePath
+from typing import TypeAlias
+
+import yaml
+
+from hexkv.plugins.problems import Path, render
+from hexkv.ports import ConfigError
+
+Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"
+"""What a configuration is made of: what JSON can say."""
+
+PREFIX = "HEXKV_"
+FILE_VARIABLE = "HEXKV_CONFIG"
+MAX_FILE_BYTES = 256 * 1024
+"""A configuration is written by people; anything larger is some other file."""
+
+
+class Layers:
+    """Values as far as they are laid over each other, and the origin of each."""
+
+    def __init__(self, defaults: dict[str, Value]) -> None:
+        self.values = defaults
+        self.origins: dict[Path, str] = {}
+
+    def merge(self, values: Mapping[str, Value], origin: Callable[[Path], str]) -> None:
+        """Lay a mapping over what is there."""
+        self._merge(self.values, values, (), origin)
+
+    def assign(self, words: list[str], value: Value, origin: str) -> None:
+        """Set one value, at the place that *words* lead to.
+
+        Raises:
+            ConfigError: the way leads through something that is no section and no list.
+        """
+        node: Value = self.values
+        path: Path = ()
+        for position, word in enumerate(words):
+            part, fresh = self._step(node, path, word, origin)
+            path = (*path, part)
+            if position == len(words) - 1:
+                self._put(node, path, value, lambda _: origin)
+                return
+            if fresh:
+                self._put(node, path, {}, lambda _: origin)
+            node = node[part]  # type: ignore[index]  # _step has checked it
+
+    def _step(self, node: Value, path: Path, word: str, origin: str) -> tuple[str | int, bool]:
+        """The key or index that *word* is in *node*, and whether it is a new one."""
+        if isinstance(node, dict):
+            return word, word not in node
+        if not isinstance(node, list):
+            raise ConfigError(f"{render(path)} (from {origin}): is a value, not a section")
+        if not (word.isdecimal() and word.isascii() and int(word) <= len(node)):
+            raise ConfigError(
+                f"{render(path)} (from {origin}): {word!r} is no position"
+                f" in a list of {len(node)}, nor the next one"
+            )
+        return int(word), int(word) == len(node)
+
+    def _merge(
+        self,
+        into: dict[str, Value],
+        values: Mapping[str, Value],
+        path: Path,
+        origin: Callable[[Path], str],
+    ) -> None:
+        for key, value in values.items():
+            place = (*path, key)
+            old = into.get(key)
+            if isinstance(value, dict) and isinstance(old, dict):
+                self.origins[place] = origin(place)
+                self._merge(old, value, place, origin)
+            else:
+                self._put(into, place, value, origin)
+
+    def _put(self, node: Value, path: Path, value: Value, origin: Callable[[Path], str]) -> None:
+        """Set a value in its container, and forget where the old one came from."""
+        for stale in [known for known in self.origins if known[: len(path)] == path]:
+            del self.origins[stale]
+        last = path[-1]
+        if isinstance(node, dict) and isinstance(last, str):
+            node[last] = value
+        elif isinstance(node, list) and isinstance(last, int):
+            node[last:] = [value, *node[last + 1 :]]
+        self._note(value, path, origin)
+
+    def _note(self, value: Value, path: Path, origin: Callable[[Path], str]) -> None:
+        self.origins[path] = origin(path)
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self._note(item, (*path, key), origin)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self._note(item, (*path, index), origin)
+
+
+def merge_file(layers: Layers, path: FilePath) -> None:
+    """Lay a YAML file over *layers*.
+
+    Raises:
+        ConfigError: it cannot be read, or is not one mapping in plain YAML.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    value, lines = parse_yaml(text, str(path))
+    if value is None:  # nothing but comments
+        return
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: does not hold a mapping")
+    layers.merge(value, lambda place: f"{path}:{lines[place]}")
+
+
+def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
+    """Lay the variables ``HEXKV_*`` over *layers*, ``HEXKV_CONFIG`` excepted.
+
+    ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``; values are YAML.
+
+    Raises:
+        ConfigError: a name that leads nowhere, or a value that is no YAML.
+    """
+    found: list[tuple[list[tuple[bool, int, str]], str]] = []
+    for name in environ:
+        if name.startswith(PREFIX) and name != FILE_VARIABLE:
+            words = name.removeprefix(PREFIX).lower().split("__")
+            if not all(words):
+                raise ConfigError(f"environment variable {name}: names nothing")
+            # Positions in numeric order, so that an eleventh item comes after the tenth.
+            order = [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]
+            found.append((order, name))
+    for order, name in sorted(found):
+        origin = f"env {name}"
+        value, _ = parse_yaml(environ[name], origin)
+        layers.assign([word for _, _, word in order], value, origin)
+
+
+def merge_code(layers: Layers, overrides: Mapping[str, object]) -> None:
+    """Lay values that the program gives over *layers*.
+
+    Raises:
+        ConfigError: something in them that a file could not hold.
+    """
+    layers.merge({key: _plain(value, (key,)) for key, value in overrides.items()}, lambda _: "code")
+
+
+def _plain(value: object, path: Path) -> Value:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, (*path, str(key))) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, (*path, index)) for index, item in enumerate(value)]
+    if isinstance(value, PurePath):
+        return str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ConfigError(
+        f"{render(path)} (from code): a configuration holds no {type(value).__name__}"
+    )
+
+
+def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
+    """The value of one YAML document, and the line of each place in it.
+
+    Plain YAML only: no tags, no aliases (a few lines of them can stand for gigabytes), and
+    no key twice.
+
+    Raises:
+        ConfigError: anything else, with the line.
+    """
+    loader = yaml.SafeLoader(text)
+    lines: dict[Path, int] = {}
+    try:
+        node = loader.get_single_node()
+        return (None if node is None else _Walk(loader, source, lines).value(node, ())), lines
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{source}{line}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a scalar unlike its tag
+        raise ConfigError(f"{source}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: nested too deeply") from error
+    finally:
+        loader.dispose()
+
+
+class _Walk:
+    """Turns a graph of YAML nodes into plain values."""
+
+    def __init__(self, loader: yaml.SafeLoader, source: str, lines: dict[Path, int]) -> None:
+        self._loader = loader
+        self._source = source
+        self._lines = lines
+        self._seen: set[int] = set()
+
+    def value(self, node: yaml.Node, path: Path) -> Value:
+        if id(node) in self._seen:
+            raise self._wrong(node, "aliases are not supported")
+        self._seen.add(id(node))
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            scalar: object = self._loader.construct_object(node)
+            if scalar is None or isinstance(scalar, str | int | float | bool):
+                return scalar
+            raise self._wrong(node, f"write {node.value!r} in quotes")
+        raise self._wrong(node, f"{node.tag} is not supported")
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._wrong(key_node, "a key must be a word")
+            key: str = key_node.value
+            if key in values:
+                first = self._lines[*path, key]
+                raise self._wrong(key_node, f"{key!r} is given twice, first in line {first}")
+            self._lines[*path, key] = key_node.start_mark.line + 1
+            values[key] = self.value(value_node, (*path, key))
+        return values
+
+    def _wrong(self, node: yaml.Node, what: str) -> ConfigError:
+        return ConfigError(f"{self._source}:{node.start_mark.line + 1}: {what}")
