@@ -1,0 +1,87 @@
+"""The bytes of chunks as tensors, and the checks that both device windows share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from hexkv.kernels.dtypes import bits, torch_dtype
+from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span
+
+
+def check_planes(
+    layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """*tensors* reinterpreted as integers, each of its plane's dtype and width.
+
+    Raises:
+        LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's.
+    """
+    if len(tensors) != layout.layers:
+        raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
+    dtype, word = torch_dtype(layout.dtype), bits(layout.dtype)
+    for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
+        if len(given) != len(planes):
+            raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
+        for plane, tensor in zip(planes, given, strict=True):
+            if tensor.dtype != dtype:
+                raise LayoutMismatch(
+                    f"layer {layer} plane {plane.name!r} is {tensor.dtype}, not {dtype}"
+                )
+            if tensor.dim() != 4 or tensor.shape[-1] != plane.width:
+                raise LayoutMismatch(
+                    f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}; "
+                    f"four dimensions are expected, the last of {plane.width}"
+                )
+    return [[tensor.detach().view(word) for tensor in planes] for planes in tensors]
+
+
+def check_spans(
+    layout: KVLayout, tokens: int, spans: Sequence[Span], layers: range | None
+) -> range:
+    """The layers to move, once the whole request is known to mean something.
+
+    Raises:
+        InvalidRequest: a span leaves ``[0, tokens)``, its data has another size than the
+            chunk, or *layers* names a layer that is not there.
+    """
+    chosen = range(layout.layers) if layers is None else layers
+    if any(not 0 <= layer < layout.layers for layer in chosen):
+        raise InvalidRequest(f"layers {chosen} are not among the {layout.layers} of the layout")
+    for start, end, data in spans:
+        if not 0 <= start <= end <= tokens:
+            raise InvalidRequest(f"span [{start}, {end}) leaves the window's {tokens} tokens")
+        if not data.c_contiguous or data.nbytes != layout.chunk_bytes(end - start):
+            raise InvalidRequest(
+                f"a chunk of {end - start} tokens takes {layout.chunk_bytes(end - start)} "
+                f"contiguous bytes, not {data.nbytes}"
+            )
+    return chosen
+
+
+def rows(
+    layout: KVLayout, tokens: int, data: memoryview, layers: range, *, write: bool
+) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Each ``(layer, plane, [tokens, heads, width])`` of a chunk's bytes, as integers.
+
+    The tensors are views: writing to them writes the chunk.
+
+    Raises:
+        InvalidRequest: *write* is asked of read-only memory.
+    """
+    if not tokens:
+        return
+    if data.readonly:
+        if write:
+            raise InvalidRequest("the chunk's memory is read-only")
+        # torch has no read-only tensors, and warns about making a writable one of these.
+        data = memoryview(bytearray(data))
+    flat = torch.frombuffer(data, dtype=bits(layout.dtype))
+    for layer in layers:
+        at = layout.layer_span(layer, tokens)[0] // layout.dtype.itemsize
+        for index, plane in enumerate(layout.planes[layer]):
+            row = plane.heads * plane.width
+            shape = (tokens, plane.heads, plane.width)
+            yield layer, index, flat.as_strided(shape, (row, plane.width, 1), at)
+            at += tokens * row

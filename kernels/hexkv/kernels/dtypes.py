@@ -1,0 +1,45 @@
+"""The element types of KV, in torch's words."""
+
+from __future__ import annotations
+
+import torch
+
+from hexkv.ports import DType, LayoutMismatch
+
+_TORCH = {
+    DType.FLOAT32: torch.float32,
+    DType.FLOAT16: torch.float16,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT8_E4M3: torch.float8_e4m3fn,
+    DType.FLOAT8_E5M2: torch.float8_e5m2,
+    DType.UINT8: torch.uint8,
+}
+_OURS = {theirs: ours for ours, theirs in _TORCH.items()}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch dtype of *dtype*."""
+    return _TORCH[dtype]
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """What the ports call a torch dtype.
+
+    Raises:
+        LayoutMismatch: KV of that type cannot be cached.
+    """
+    try:
+        return _OURS[dtype]
+    except KeyError:
+        known = ", ".join(_TORCH)
+        raise LayoutMismatch(f"KV of {dtype} cannot be cached; it can be {known}") from None
+
+
+def bits(dtype: DType) -> torch.dtype:
+    """The integer type of the same size.
+
+    KV is moved as integers: torch lacks indexing kernels for fp8 on the CPU, and no
+    conversion may touch the payload of a NaN.
+    """
+    return _BITS[dtype.itemsize]

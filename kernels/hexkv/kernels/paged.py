@@ -1,0 +1,152 @@
+"""KV in pages of fixed size, as vLLM and SGLang keep it (PagedAttention, arXiv 2309.06180)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from hexkv.kernels.chunks import check_planes, check_spans, rows
+from hexkv.kernels.transfer import transfer_on
+from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
+
+
+class _Places(NamedTuple):
+    """Where the tokens of one span live."""
+
+    blocks: torch.Tensor
+    offsets: torch.Tensor
+    """Block and place in the block, of every token that has a slot."""
+
+    kept: torch.Tensor | None
+    """Which tokens of the span have a slot; ``None`` where all have."""
+
+    whole: torch.Tensor | None
+    """The blocks in order, where the span fills each of them from end to end."""
+
+
+class PagedKV:
+    """A window on one request, ``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``.
+
+    Token *i* lives at ``slots[i] = block * block_size + offset``; ``-1`` says that it has
+    no place: scattering passes it over, and gathering it is an error, since the chunk
+    would be stored with a hole. Two tokens must not share a slot.
+
+    Whole blocks are moved as rows of 64-bit words, which is several times faster on the
+    CPU than moving tokens; anything else (a span that starts inside a block, pages with
+    strides of their own, a GPU) takes the general way.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        pages: Sequence[Sequence[torch.Tensor]],
+        slots: torch.Tensor | Sequence[int],
+    ) -> None:
+        """Look at *pages* through *slots*, one integer for every token of the request.
+
+        Raises:
+            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
+                in blocks or device.
+            InvalidRequest: *slots* is not a row of integers, or one points past the pages.
+        """
+        self._pages = check_planes(layout, pages)
+        self._layout = layout
+        blocks, self._block = self._pages[0][0].shape[:2]
+        if not self._block:
+            raise LayoutMismatch("pages have room for no token")
+        self._device = self._pages[0][0].device
+        for layer, (planes, given) in enumerate(zip(layout.planes, self._pages, strict=True)):
+            for plane, page in zip(planes, given, strict=True):
+                expected = (blocks, self._block, plane.heads, plane.width)
+                if page.shape != expected or page.device != self._device:
+                    raise LayoutMismatch(
+                        f"layer {layer} plane {plane.name!r} has shape {tuple(page.shape)} on "
+                        f"{page.device}, not {expected} on {self._device}"
+                    )
+        self._slots = _checked(slots, int(blocks) * self._block)
+        # All planes or none: a narrow plane would push the next one off its words in a chunk.
+        wide = all(_wide(page) for given in self._pages for page in given)
+        self._words: list[list[torch.Tensor]] | None = None
+        if wide:
+            self._words = [[page.flatten(1).view(torch.int64) for page in g] for g in self._pages]
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._layout
+
+    @property
+    def tokens(self) -> int:
+        return len(self._slots)
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = check_spans(self._layout, self.tokens, spans, layers)
+        for start, end, data in spans:
+            places = self._places(start, end)
+            if places.kept is not None:
+                raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
+            for layer, plane, chunk in rows(self._layout, end - start, data, chosen, write=True):
+                if self._words is not None and places.whole is not None:
+                    out = chunk.view(len(places.whole), -1).view(torch.int64)
+                    torch.index_select(self._words[layer][plane], 0, places.whole, out=out)
+                else:
+                    page = self._pages[layer][plane]
+                    chunk.copy_(page[places.blocks, places.offsets], non_blocking=True)
+        return transfer_on([self._device])
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = check_spans(self._layout, self.tokens, spans, layers)
+        # Serving engines make their pages in inference mode, and may be written only there.
+        with torch.inference_mode():
+            for start, end, data in spans:
+                places = self._places(start, end)
+                chunks = rows(self._layout, end - start, data, chosen, write=False)
+                for layer, plane, chunk in chunks:
+                    self._put(layer, plane, places, chunk)
+        return transfer_on([self._device])
+
+    def _put(self, layer: int, plane: int, places: _Places, chunk: torch.Tensor) -> None:
+        if self._words is not None and places.whole is not None:
+            blocks = chunk.view(len(places.whole), -1).view(torch.int64)
+            self._words[layer][plane].index_copy_(0, places.whole, blocks)
+        else:
+            kept = chunk if places.kept is None else chunk[places.kept]
+            page = self._pages[layer][plane]
+            page[places.blocks, places.offsets] = kept.to(self._device, non_blocking=True)
+
+    def _places(self, start: int, end: int) -> _Places:
+        slots = self._slots[start:end]
+        placed = slots >= 0
+        kept = None if bool(torch.all(placed)) else placed
+        if kept is not None:
+            slots = slots[kept]
+        blocks, offsets = slots // self._block, slots % self._block
+        whole = None
+        if kept is None and len(slots) % self._block == 0:
+            firsts = slots[:: self._block]
+            expected = firsts[:, None] + torch.arange(self._block)
+            if bool(torch.all(firsts % self._block == 0)) and torch.equal(
+                slots.view(-1, self._block), expected
+            ):
+                whole = firsts // self._block
+        return _Places(blocks.to(self._device), offsets.to(self._device), kept, whole)
+
+
+def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
+    mapping = torch.as_tensor(slots)
+    if mapping.numel() == 0:
+        mapping = mapping.to(torch.int64)
+    if mapping.dim() != 1 or mapping.is_floating_point() or mapping.dtype == torch.bool:
+        raise InvalidRequest("a slot mapping is one row of integers")
+    mapping = mapping.to("cpu", torch.int64)
+    if bool(torch.any((mapping < -1) | (mapping >= places))):
+        raise InvalidRequest(f"a slot is not in [-1, {places})")
+    return mapping
+
+
+def _wide(page: torch.Tensor) -> bool:
+    """Whether each block of *page* is a row of whole, aligned 64-bit words on the CPU."""
+    places = (page.shape[1:].numel(), page.stride(0), page.storage_offset())
+    aligned = all(count * page.element_size() % 8 == 0 for count in places)
+    return aligned and page.device.type == "cpu" and page[:1].is_contiguous()

@@ -1,0 +1,112 @@
+"""Windows that would move the wrong bytes are refused, and so are such requests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hexkv.kernels import ContiguousKV, PagedKV, dtype_of
+from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
+
+LAYOUT = KVLayout.attention(DType.FLOAT32, layers=2, heads=2, key_width=3, value_width=4)
+
+
+def sequence(tokens: int = 5) -> list[list[torch.Tensor]]:
+    return [[torch.zeros(1, 2, tokens, 3), torch.zeros(1, 2, tokens, 4)] for _ in range(2)]
+
+
+def pages() -> list[list[torch.Tensor]]:
+    return [[torch.zeros(3, 4, 2, 3), torch.zeros(3, 4, 2, 4)] for _ in range(2)]
+
+
+def chunk(tokens: int) -> memoryview:
+    return memoryview(bytearray(LAYOUT.chunk_bytes(tokens)))
+
+
+def spoiled(tensors, replacement):
+    tensors[1][1] = replacement
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        (sequence()[:1], "1 layers"),
+        ([planes[:1] for planes in sequence()], "1 planes"),
+        (spoiled(sequence(), torch.zeros(1, 2, 5, 4).half()), "float16"),
+        (spoiled(sequence(), torch.zeros(1, 2, 5, 3)), "last of 4"),
+        (spoiled(sequence(), torch.zeros(2, 5, 4)), "four dimensions"),
+        (spoiled(sequence(), torch.zeros(1, 1, 5, 4)), "layer 1 plane 'v'"),
+        (spoiled(sequence(), torch.zeros(2, 2, 5, 4)), "layer 1 plane 'v'"),
+        (spoiled(sequence(), torch.zeros(1, 2, 6, 4)), "layer 1 plane 'v'"),
+    ],
+)
+def test_a_sequence_of_another_shape_is_refused(tensors, reason):
+    with pytest.raises(LayoutMismatch, match=reason):
+        ContiguousKV(LAYOUT, tensors)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        (pages()[:1], "1 layers"),
+        (spoiled(pages(), torch.zeros(3, 4, 1, 4)), "layer 1 plane 'v'"),
+        (spoiled(pages(), torch.zeros(2, 4, 2, 4)), "layer 1 plane 'v'"),
+        (spoiled(pages(), torch.zeros(3, 4, 2, 4, device="meta")), "on meta"),
+        ([[torch.zeros(3, 0, 2, 3), torch.zeros(3, 0, 2, 4)] for _ in range(2)], "no token"),
+    ],
+)
+def test_pages_of_another_shape_are_refused(tensors, reason):
+    with pytest.raises(LayoutMismatch, match=reason):
+        PagedKV(LAYOUT, tensors, [0])
+
+
+@pytest.mark.parametrize("slots", [[12], [-2], [0.5], [[0]], [True], torch.tensor([2**40])])
+def test_a_slot_mapping_that_leaves_the_pages_is_refused(slots):
+    with pytest.raises(InvalidRequest):
+        PagedKV(LAYOUT, pages(), slots)
+
+
+def test_an_empty_slot_mapping_is_a_window_on_no_tokens():
+    assert PagedKV(LAYOUT, pages(), []).tokens == 0
+
+
+@pytest.mark.parametrize(
+    "window", [ContiguousKV(LAYOUT, sequence()), PagedKV(LAYOUT, pages(), range(5))]
+)
+@pytest.mark.parametrize(
+    ("span", "layers"),
+    [
+        (Span(0, 6, chunk(6)), None),
+        (Span(-1, 1, chunk(2)), None),
+        (Span(3, 2, chunk(0)), None),
+        (Span(0, 2, chunk(1)), None),
+        (Span(0, 2, chunk(3)), None),
+        (Span(0, 2, chunk(4)[::2]), None),
+        (Span(0, 2, chunk(2)), range(1, 3)),
+        (Span(0, 2, chunk(2)), range(-1, 1)),
+    ],
+)
+def test_a_span_that_does_not_fit_is_refused_before_anything_moves(window, span, layers):
+    good = Span(0, 1, memoryview(bytearray(b"\xff" * LAYOUT.chunk_bytes(1))))
+    for move in (window.gather, window.scatter):
+        with pytest.raises(InvalidRequest):
+            move([good, span], layers)
+    assert bytes(good.data) == b"\xff" * LAYOUT.chunk_bytes(1)
+
+
+def test_gathering_a_token_without_a_slot_is_refused_rather_than_leaving_a_hole():
+    window = PagedKV(LAYOUT, pages(), [0, -1, 2])
+    window.gather([Span(0, 1, chunk(1)), Span(2, 3, chunk(1))])
+    with pytest.raises(InvalidRequest, match="no slot"):
+        window.gather([Span(0, 3, chunk(3))])
+
+
+def test_gathering_into_read_only_memory_is_refused():
+    with pytest.raises(InvalidRequest, match="read-only"):
+        ContiguousKV(LAYOUT, sequence()).gather([Span(0, 1, chunk(1).toreadonly())])
+
+
+def test_a_dtype_that_the_ports_do_not_know_is_named():
+    with pytest.raises(LayoutMismatch, match="complex64"):
+        dtype_of(torch.complex64)
