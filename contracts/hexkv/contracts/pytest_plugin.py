@@ -1,9 +1,65 @@
-"""Found by pytest: readable assertions in the kit, and its marks under strict mode."""
+"""Found by pytest: names broken promises, and lists what adapters do not offer.
+
+Imports no hexkv code, so that whatever measures coverage sees all of it.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Generator
+
 import pytest
+
+pytest.register_assert_rewrite(
+    "hexkv.contracts.plugin",
+    "hexkv.contracts.policy",
+    "hexkv.contracts.store",
+    "hexkv.contracts.whole",
+)
+
+_NOT_OFFERED = "not offered: "
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "promise(number, text, hint): what a contract's test checks")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    mark = item.get_closest_marker("promise")
+    if mark is not None and report.failed and report.when == "call":
+        number, text = mark.args
+        _name_promise(report, f"broken promise {number}: {text}", mark.kwargs.get("hint", ""))
+    return report
+
+
+def _name_promise(report: pytest.TestReport, sentence: str, hint: str) -> None:
+    """Put *sentence* into the traceback, the short summary and the JUnit file."""
+    longrepr = report.longrepr
+    if longrepr is None or isinstance(longrepr, tuple):
+        return
+    if isinstance(longrepr, str):
+        report.longrepr = f"{sentence}\n{longrepr}"
+        return
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = f"{sentence}\n{crash.message}"
+    add = getattr(longrepr, "addsection", None)
+    if add is not None:
+        add("contract", f"{sentence}\nhint: {hint}" if hint else sentence)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lacking: dict[str, set[str]] = defaultdict(set)
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple) and _NOT_OFFERED in report.longrepr[2]:
+            suite = report.nodeid.rpartition("::")[0]
+            lacking[suite].add(report.longrepr[2].partition(_NOT_OFFERED)[2])
+    if lacking:
+        terminalreporter.section("contracts: not offered", sep="-")
+        for suite, abilities in sorted(lacking.items()):
+            terminalreporter.write_line(f"{suite}: {', '.join(sorted(abilities))}")

@@ -1,0 +1,129 @@
+"""What every part of the store contract stands on: the fixtures and the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from threading import Thread
+from typing import Protocol, TypeVar
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, deadline
+from hexkv.contracts.whole import Whole
+from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stored
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""Seconds of real time after which a call counts as hanging."""
+
+
+class RawAccess(Protocol):
+    """The back door: the store's medium, reached without any method of the store.
+
+    Were the store's own methods used, a store that drops a byte on the way in and adds it
+    on the way out would test itself and pass.
+    """
+
+    def get(self, key: ChunkKey) -> bytes | None:
+        """The bytes that the medium holds as *key*'s frame, or ``None``."""
+        ...
+
+    def put(self, key: ChunkKey, frame: bytes) -> None:
+        """Make the medium hold *frame* under *key*, in place of what was there."""
+        ...
+
+    def keys(self) -> set[ChunkKey]:
+        """Every key under which the medium holds a frame."""
+        ...
+
+
+Reopen = Callable[[], ChunkStore] | None
+"""Closes the store and opens another over the same medium; ``None`` if nothing outlives it."""
+
+
+class StoreCase(Whole):
+    """The fixtures that an author gives."""
+
+    @pytest.fixture
+    def store(self) -> ChunkStore:
+        """An empty, open store with room for 128 MiB; closed after the test."""
+        raise NotImplementedError(f"give {type(self).__name__} a `store` fixture")
+
+    @pytest.fixture
+    def raw(self) -> RawAccess:
+        """The back door to the medium of this very store."""
+        raise NotImplementedError(f"give {type(self).__name__} a `raw` fixture")
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        """For persistent stores: see :data:`Reopen`. What it opens is closed after the test."""
+        return None
+
+
+def content(size: int, seed: int = 0) -> bytes:
+    """*size* bytes in which no two places look alike."""
+    return Random(seed).randbytes(size)  # noqa: S311 - nothing here is secret
+
+
+def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:
+    """Write *frames* in one batch; all of it must be taken."""
+    outcomes = store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
+    assert len(outcomes) == len(frames), "one outcome per item"
+    for frame, outcome in zip(frames.values(), outcomes, strict=True):
+        assert isinstance(outcome, Stored), f"a write of {len(frame)} bytes answered {outcome}"
+
+
+def read(store: ChunkStore, *keys: ChunkKey) -> list[bytes | None]:
+    """Read *keys* in one batch: bytes for each hit, ``None`` for each miss, nothing else."""
+    sink = ListSink()
+    outcomes = store.read(keys, sink, deadline())
+    assert len(outcomes) == len(keys), "one outcome per key"
+    for outcome in outcomes:
+        assert isinstance(outcome, Hit | Miss), f"a plain read answered {outcome}"
+    return [arrived(sink, index, outcome) for index, outcome in enumerate(outcomes)]
+
+
+def arrived(sink: ListSink, index: int, outcome: ReadOutcome) -> bytes | None:
+    """The bytes that came with a hit, in a buffer that was asked for and not overrun."""
+    if not isinstance(outcome, Hit):
+        return None
+    data = sink.data(index)
+    assert data is not None, f"chunk {index} is {outcome}, but the sink gave no buffer for it"
+    assert outcome.size == len(data), f"{outcome} in a buffer of {len(data)} bytes"
+    assert not sink.spilled(index), f"chunk {index} was written beyond its buffer"
+    return data
+
+
+def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> None:
+    """Compare chunk by chunk; megabytes of difference do not make a readable message."""
+    assert len(actual) == len(expected)
+    for index, (got, want) in enumerate(zip(actual, expected, strict=True)):
+        if got == want:
+            continue
+        assert want is not None, f"chunk {index}: a hit, where there is nothing"
+        assert got is not None, f"chunk {index}: a miss, instead of {len(want)} bytes"
+        assert len(got) == len(want), f"chunk {index}: {len(got)} bytes instead of {len(want)}"
+        place = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+        raise AssertionError(f"chunk {index}: byte {place} of {len(want)} is not what was put")
+
+
+def promptly(call: Callable[[], T], patience: float = PATIENCE) -> T:
+    """What *call* gives or raises; a failure if it takes longer than *patience* seconds."""
+    given: list[T] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            given.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+            raised.append(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(patience)
+    assert not thread.is_alive(), f"no answer within {patience} seconds"
+    if raised:
+        raise raised[0]
+    return given[0]

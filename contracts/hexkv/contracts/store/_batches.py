@@ -1,0 +1,149 @@
+"""L1, continued: batches, look-alike keys, and deadlines that have passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import promise
+from hexkv.contracts.store._base import (
+    RawAccess,
+    StoreCase,
+    arrived,
+    content,
+    promptly,
+    read,
+    same,
+    write,
+)
+from hexkv.ports import (
+    KEY_BYTES,
+    NAMESPACE_BYTES,
+    ChunkKey,
+    ChunkStore,
+    Corrupt,
+    Failed,
+    Item,
+    Stored,
+    StoreError,
+    TimedOut,
+)
+
+A, B, C = (chunk_key(name) for name in "abc")
+_BASE = bytes(range(0x41, 0x41 + KEY_BYTES))
+
+
+def _changed(place: int, value: int = 0) -> bytes:
+    return _BASE[:place] + bytes([value]) + _BASE[place + 1 :]
+
+
+LOOK_ALIKE = {
+    "namespace, first byte": (_BASE, _changed(0)),
+    "namespace, last byte": (_BASE, _changed(NAMESPACE_BYTES - 1)),
+    "digest, first byte": (_BASE, _changed(NAMESPACE_BYTES)),
+    "digest, last byte": (_BASE, _changed(KEY_BYTES - 1)),
+    "digest, one bit": (_BASE, _changed(30, _BASE[30] ^ 1)),
+    "letter case": (b"k" * KEY_BYTES, b"K" * KEY_BYTES),
+    "text after a zero byte": (b"k\0a" + _BASE[3:], b"k\0b" + _BASE[3:]),
+    "trailing blanks": (_BASE[:-2] + b"\0\0", _BASE[:-2] + b"  "),
+    "line ends": (_BASE[:-2] + b"\r\n", _BASE[:-2] + b"\n\n"),
+    "not UTF-8": (b"\xff" * KEY_BYTES, b"\xfe" * KEY_BYTES),
+    "paths": (b"../" * (KEY_BYTES // 3), b"./." * (KEY_BYTES // 3)),
+    "the ends of the range": (bytes(KEY_BYTES), b"\xff" * KEY_BYTES),
+}
+"""Pairs of keys that a store might take for one, by what it would have to overlook."""
+
+
+class Batches(StoreCase):
+    """Several chunks at once, and names that are easily confused."""
+
+    @promise("L1.20", "answers a batch in the order of the request, hits and misses mixed")
+    def test_a_batch_is_answered_in_order(self, store: ChunkStore) -> None:
+        keys = [chunk_key(f"chunk {i}") for i in range(12)]
+        frames = {key: content(100 + i, seed=i) for i, key in enumerate(keys) if i % 3}
+        write(store, frames)
+        for order in (keys, keys[::-1], keys[5:] + keys[:5]):
+            same(read(store, *order), [frames.get(key) for key in order])
+            here = store.contains(order, deadline())
+            assert list(here) == [key in frames for key in order]
+
+    @promise("L1.21", "answers a key that is asked twice in a batch twice")
+    def test_duplicates_in_a_batch_are_each_answered(self, store: ChunkStore) -> None:
+        write(store, {A: b"aaa", B: b"b"})
+        same(read(store, A, B, A, C, A), [b"aaa", b"b", b"aaa", None, b"aaa"])
+        assert list(store.contains([A, A, C, C], deadline())) == [True, True, False, False]
+        gone = store.delete([A, A], deadline())
+        assert len(gone) == 2
+        assert any(gone)
+        same(read(store, A, B), [None, b"b"])
+
+    @promise("L1.22", "keeps one of two frames that a batch writes under one key, whole")
+    def test_duplicates_in_a_write_leave_one_of_them(self, store: ChunkStore) -> None:
+        one, two = content(5000, seed=1), content(300, seed=2)
+        outcomes = store.write([Item(A, memoryview(one)), Item(A, memoryview(two))], deadline())
+        assert all(isinstance(outcome, Stored) for outcome in outcomes)
+        assert len(outcomes) == 2
+        assert read(store, A) in ([one], [two])
+
+    @promise(
+        "L1.23",
+        "keeps keys apart that differ in a single byte",
+        hint="a key is opaque bytes: use all of them, encode them without loss",
+    )
+    @pytest.mark.parametrize("pair", LOOK_ALIKE.values(), ids=LOOK_ALIKE)
+    def test_keeps_look_alike_keys_apart(
+        self, store: ChunkStore, raw: RawAccess, pair: tuple[bytes, bytes]
+    ) -> None:
+        one, other = map(ChunkKey, pair)
+        write(store, {one: b"one"})
+        same(read(store, one, other), [b"one", None])
+        assert list(store.contains([other], deadline())) == [False]
+        assert list(store.delete([other], deadline())) == [False]
+        write(store, {other: b"the other"})
+        same(read(store, one, other), [b"one", b"the other"])
+        same([raw.get(one), raw.get(other)], [b"one", b"the other"])
+        store.delete([one], deadline())
+        same(read(store, one, other), [None, b"the other"])
+
+    @promise(
+        "L1.24",
+        "answers at once when the deadline has passed: TimedOut, a failure, or the answer",
+        hint="look at the deadline before you wait, and give Deadline.remaining() to what waits",
+    )
+    @pytest.mark.parametrize("operation", ["contains", "read", "write", "delete"])
+    def test_an_expired_deadline_is_answered_at_once(
+        self, store: ChunkStore, operation: str
+    ) -> None:
+        frame, passed, sink = content(5000), deadline(-1.0), ListSink()
+        write(store, {A: frame})
+        calls: dict[str, Callable[[], Sequence[object]]] = {
+            "contains": lambda: store.contains([A], passed),
+            "read": lambda: store.read([A], sink, passed),
+            "write": lambda: store.write([Item(B, memoryview(frame))], passed),
+            "delete": lambda: store.delete([A], passed),
+        }
+        with suppress(StoreError):
+            answers = promptly(calls[operation])
+            assert len(answers) == 1
+        assert read(store, A) in ([frame], [None])
+        assert read(store, B) in ([frame], [None])
+
+    @promise("L1.25", "tells the truth when the deadline has passed")
+    def test_an_expired_deadline_makes_nobody_lie(self, store: ChunkStore) -> None:
+        frames = {A: content(5000, seed=1), B: content(300, seed=2)}
+        write(store, frames)
+        sink = ListSink()
+        with suppress(StoreError):
+            answers = promptly(lambda: store.read([A, B], sink, deadline(-1.0)))
+            for index, (key, outcome) in enumerate(zip(frames, answers, strict=True)):
+                assert not isinstance(outcome, Corrupt)
+                assert arrived(sink, index, outcome) in (None, frames[key])
+        item = Item(C, memoryview(b"late"))
+        with suppress(StoreError):
+            (late,) = promptly(lambda: store.write([item], deadline(-1.0)))
+            assert isinstance(late, Stored | TimedOut | Failed)
+            if isinstance(late, Stored):
+                same(read(store, C), [b"late"])

@@ -1,0 +1,93 @@
+"""L2: the medium lies. The core refuses what it must not use, if it gets to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import promise
+from hexkv.contracts.store._base import RawAccess, StoreCase, arrived, content, read, same, write
+from hexkv.ports import ChunkKey, ChunkStore, StoreError
+
+A, B, C = (chunk_key(name) for name in "abc")
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a flipped bit at the start": lambda f: bytes([f[0] ^ 1]) + f[1:],
+    "a flipped bit in the middle": lambda f: f[:5000] + bytes([f[5000] ^ 0x10]) + f[5001:],
+    "a flipped bit at the end": lambda f: f[:-1] + bytes([f[-1] ^ 0x80]),
+    "one byte short": lambda f: f[:-1],
+    "cut after a page": lambda f: f[:4096],
+    "cut to nothing": lambda _: b"",
+    "longer than written": lambda f: f + f[:100],
+    "zeros in a page": lambda f: f[:4096] + bytes(4096) + f[8192:],
+    "a torn end": lambda f: f[:6000] + bytes(len(f) - 6000),
+}
+
+
+class Damage(StoreCase):
+    """What happens to bytes behind the store's back."""
+
+    @promise(
+        "L2.1",
+        "gives damaged bytes back as they are, or no hit",
+        hint="the core verifies frames: mend nothing, guess nothing, and do not fall over",
+    )
+    @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+    def test_damage_is_given_back_as_it_is_or_not_at_all(
+        self, store: ChunkStore, raw: RawAccess, damage: Callable[[bytes], bytes]
+    ) -> None:
+        frames = {A: content(10_000, seed=1), B: content(10_000, seed=2)}
+        write(store, frames)
+        damaged = damage(frames[A])
+        raw.put(A, damaged)
+        same(_survived(store, A, damaged), [damaged])
+        same(read(store, B), [frames[B]])
+
+    @promise(
+        "L2.2",
+        "gives swapped chunks back as they are, or no hit",
+        hint="look a chunk up by its key alone, never by where it used to be",
+    )
+    def test_swapped_chunks_are_seen_as_swapped(self, store: ChunkStore, raw: RawAccess) -> None:
+        one, two = content(10_000, seed=1), content(10_000, seed=2)
+        write(store, {A: one, B: two, C: b"c"})
+        raw.put(A, two)
+        raw.put(B, one)
+        same(_survived(store, A, two), [two])
+        same(_survived(store, B, one), [one])
+        same(read(store, C), [b"c"])
+
+    @promise("L2.3", "gives a stale chunk back as it is, or no hit")
+    def test_a_stale_chunk_is_seen_as_stale(self, store: ChunkStore, raw: RawAccess) -> None:
+        old, new = content(10_000, seed=1), content(12_000, seed=2)
+        write(store, {A: old})
+        write(store, {A: new})
+        raw.put(A, old)
+        same(_survived(store, A, old), [old])
+
+    @promise("L2.4", "lets a damaged chunk be deleted and written anew")
+    @pytest.mark.parametrize("damage", [b"", b"short", b"long" * 5000])
+    def test_damage_can_be_repaired(self, store: ChunkStore, raw: RawAccess, damage: bytes) -> None:
+        frame = content(10_000)
+        write(store, {A: frame})
+        raw.put(A, damage)
+        write(store, {A: frame})
+        same(read(store, A), [frame])
+        raw.put(A, damage)
+        store.delete([A], deadline())
+        same(read(store, A), [None])
+        write(store, {A: frame})
+        same(read(store, A), [frame])
+
+
+def _survived(store: ChunkStore, key: ChunkKey, expected: bytes) -> list[bytes]:
+    """What a hit on *key* brought; *expected* if there was none, for that is as good."""
+    sink = ListSink()
+    try:
+        (outcome,) = store.read([key], sink, deadline())
+    except StoreError:
+        return [expected]
+    data = arrived(sink, 0, outcome)
+    return [expected if data is None else data]

@@ -1,0 +1,193 @@
+"""L1: what is written under a key is what is read under that key."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import promise
+from hexkv.contracts.store._base import (
+    RawAccess,
+    Reopen,
+    StoreCase,
+    arrived,
+    content,
+    read,
+    same,
+    write,
+)
+from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, MissReason, Stored
+
+A, B, C, D = (chunk_key(name) for name in "abcd")
+
+
+class Data(StoreCase):
+    """One chunk at a time, in and out."""
+
+    @promise("L1.1", "gives back the bytes that were written")
+    @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 1 << 20])
+    def test_gives_back_what_was_written(self, store: ChunkStore, size: int) -> None:
+        frame = content(size)
+        write(store, {A: frame})
+        same(read(store, A), [frame])
+
+    @promise("L1.2", "takes a frame of 64 MiB", hint="loop over short reads and short writes")
+    def test_takes_a_large_frame(self, store: ChunkStore) -> None:
+        frame = content(64 << 20)
+        write(store, {A: frame})
+        same(read(store, A), [frame])
+
+    @promise("L1.3", "takes buffers that start anywhere in memory")
+    @pytest.mark.parametrize("size", [1, 4096, 70_001])
+    def test_takes_unaligned_buffers(self, store: ChunkStore, size: int) -> None:
+        backing = bytearray(content(size + 1))
+        outcomes = store.write([Item(A, memoryview(backing)[1:])], deadline())
+        assert isinstance(outcomes[0], Stored)
+        sink = ListSink(offset=1)
+        (outcome,) = store.read([A], sink, deadline())
+        same([arrived(sink, 0, outcome)], [bytes(backing[1:])])
+
+    @promise(
+        "L1.4",
+        "lets go of the caller's buffers when the call returns",
+        hint="keep a copy of the bytes, and no memoryview of them",
+    )
+    def test_lets_go_of_the_callers_buffers(self, store: ChunkStore) -> None:
+        backing = bytearray(content(5000))
+        before = bytes(backing)
+        view = memoryview(backing)
+        store.write([Item(A, view)], deadline())
+        backing[:] = bytes(len(backing))
+        same(read(store, A), [before])
+        view.release()
+        sink = ListSink()
+        store.read([A], sink, deadline())
+        try:
+            backing.clear()
+            sink.reclaim()
+        except BufferError as error:
+            raise AssertionError("the store still holds a view of a buffer") from error
+        same(read(store, A), [before])
+
+    @promise(
+        "L1.5",
+        "asks the sink for exactly the frame's size, and fills all of it",
+        hint="Hit(size) means that every byte of the buffer was written",
+    )
+    @pytest.mark.parametrize("size", [1, 4096, 10_000])
+    def test_fills_exactly_the_room_it_asked_for(self, store: ChunkStore, size: int) -> None:
+        frame = bytes(size)  # zeros: what a store forgot to write would not be zero
+        write(store, {A: frame})
+        sink = ListSink()
+        outcomes = store.read([A], sink, deadline())
+        assert list(outcomes) == [Hit(size)]
+        assert set(sink.calls) == {(0, size)}
+        same([arrived(sink, 0, outcomes[0])], [frame])
+
+    @promise("L1.6", "says Stored with the frame's size, and then the frame is readable")
+    def test_stored_means_readable(self, store: ChunkStore) -> None:
+        frame = content(300)
+        (first,) = store.write([Item(A, memoryview(frame))], deadline())
+        assert first == Stored(300)
+        same(read(store, A), [frame])
+        (again,) = store.write([Item(A, memoryview(frame))], deadline())
+        assert again in (Stored(300), Stored(0))
+        same(read(store, A), [frame])
+
+    @promise("L1.7", "answers Miss(ABSENT) for what it does not have", hint="a miss is no error")
+    def test_a_miss_is_a_value(self, store: ChunkStore) -> None:
+        sink = ListSink()
+        assert list(store.read([A], sink, deadline())) == [Miss(MissReason.ABSENT)]
+
+    @promise("L1.8", "replaces a frame whole", hint="truncate, or publish a new file by renaming")
+    @pytest.mark.parametrize(
+        ("old", "new"), [(9000, 100), (100, 9000), (5000, 5000), (5000, 0), (0, 5000)]
+    )
+    def test_overwriting_replaces_the_whole(self, store: ChunkStore, old: int, new: int) -> None:
+        write(store, {A: content(old, seed=1), B: content(old, seed=2)})
+        write(store, {A: content(new, seed=3)})
+        same(read(store, A, B), [content(new, seed=3), content(old, seed=2)])
+
+    @promise("L1.9", "contains what can be read, and nothing else")
+    def test_contains_agrees_with_read(self, store: ChunkStore) -> None:
+        write(store, {A: b"a", C: b""})
+        assert list(store.contains([A, B, C, D], deadline())) == [True, False, True, False]
+        store.delete([A], deadline())
+        assert list(store.contains([A, C], deadline())) == [False, True]
+
+    @promise("L1.10", "tells for each deleted chunk whether it was there")
+    def test_delete_tells_whether_it_was_there(self, store: ChunkStore) -> None:
+        write(store, {A: b"a", C: b"c"})
+        assert list(store.delete([A, B, C], deadline())) == [True, False, True]
+        assert list(store.delete([A], deadline())) == [False]
+
+    @promise("L1.11", "forgets what is deleted, and nothing beside it")
+    def test_a_deleted_chunk_is_a_miss(self, store: ChunkStore) -> None:
+        write(store, {A: b"a", B: b"b"})
+        store.delete([A], deadline())
+        same(read(store, A, B), [None, b"b"])
+        write(store, {A: b"again"})
+        same(read(store, A), [b"again"])
+
+    @promise(
+        "L1.12",
+        "answers a refused room with Miss(REFUSED), and disturbs no neighbour",
+        hint="Sink.room may give None",
+    )
+    def test_a_refused_room_is_a_miss(self, store: ChunkStore) -> None:
+        write(store, {A: b"a" * 10, B: b"b" * 20, C: b"c" * 30})
+        sink = ListSink(refuse={1})
+        outcomes = store.read([A, B, C], sink, deadline())
+        assert list(outcomes) == [Hit(10), Miss(MissReason.REFUSED), Hit(30)]
+        same([sink.data(0), sink.data(2)], [b"a" * 10, b"c" * 30])
+        same(read(store, B), [b"b" * 20])
+
+    @promise(
+        "L1.13",
+        "puts exactly the frame's bytes on the medium",
+        hint="the `raw` fixture must give the frame as the medium holds it",
+    )
+    def test_what_is_written_is_on_the_medium(self, store: ChunkStore, raw: RawAccess) -> None:
+        frames = {A: content(5000, seed=1), B: b"", C: content(1, seed=2)}
+        write(store, frames)
+        assert raw.keys() == set(frames)
+        same([raw.get(key) for key in frames], list(frames.values()))
+        store.delete([A], deadline())
+        assert raw.get(A) is None
+        assert raw.keys() == {B, C}
+
+    @promise(
+        "L1.14",
+        "reads what is on the medium",
+        hint="at the latest after it was opened again, where it keeps an index of its own",
+    )
+    def test_what_is_on_the_medium_is_read(
+        self, store: ChunkStore, raw: RawAccess, reopen: Reopen
+    ) -> None:
+        frame = content(5000)
+        raw.put(A, frame)
+        if reopen is not None and read(store, A) == [None]:
+            store = reopen()
+        same(read(store, A), [frame])
+        assert list(store.contains([A], deadline())) == [True]
+
+    @promise("L1.15", "agrees with a dictionary, whatever it is asked in which order")
+    @pytest.mark.parametrize("seed", range(3))
+    def test_agrees_with_a_dictionary(self, store: ChunkStore, seed: int) -> None:
+        random = Random(seed)  # noqa: S311 - nothing here is secret
+        model: dict[ChunkKey, bytes] = {}
+        for step in range(120):
+            keys = random.sample([A, B, C, D], random.randint(1, 4))
+            match random.choice(["write", "write", "delete", "read"]):
+                case "write":
+                    frames = {k: content(random.choice([0, 7, 4096, 9999]), step) for k in keys}
+                    write(store, frames)
+                    model.update(frames)
+                case "delete":
+                    gone = list(store.delete(keys, deadline()))
+                    assert gone == [model.pop(key, None) is not None for key in keys]
+                case _:
+                    assert list(store.contains(keys, deadline())) == [k in model for k in keys]
+                    same(read(store, *keys), [model.get(key) for key in keys])

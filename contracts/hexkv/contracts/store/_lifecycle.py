@@ -1,0 +1,93 @@
+"""L0: a store can be opened, asked nothing, and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import promise
+from hexkv.contracts.store._base import RawAccess, StoreCase, read, write
+from hexkv.ports import (
+    ChunkStore,
+    Hit,
+    Item,
+    Stored,
+    StoreError,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    SupportsSharing,
+)
+
+ABILITIES: tuple[type, ...] = (
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    SupportsSharing,
+)
+
+
+class Lifecycle(StoreCase):
+    """What must hold before the first chunk and after the last."""
+
+    @promise("L0.1", "has every method of a ChunkStore")
+    def test_is_a_chunk_store(self, store: ChunkStore) -> None:
+        assert isinstance(store, ChunkStore)
+
+    @promise(
+        "L0.2",
+        "has all methods of an optional ability, or none",
+        hint="a misspelt method makes the core believe that the ability is not offered",
+    )
+    def test_offers_an_ability_whole_or_not_at_all(self, store: ChunkStore) -> None:
+        for ability in ABILITIES:
+            methods = {name for name in vars(ability) if not name.startswith("_")}
+            present = {name for name in methods if hasattr(store, name)}
+            assert present in (set(), methods), f"{ability.__name__} without {methods - present}"
+
+    @promise("L0.3", "holds nothing when it is new", hint="the `store` fixture must be empty")
+    def test_begins_empty(self, store: ChunkStore, raw: RawAccess) -> None:
+        key = chunk_key("never written")
+        assert read(store, key) == [None]
+        assert list(store.contains([key], deadline())) == [False]
+        assert list(store.delete([key], deadline())) == [False]
+        assert raw.get(key) is None
+        assert raw.keys() == set()
+
+    @promise("L0.4", "answers an empty batch with an empty answer")
+    def test_an_empty_batch_has_an_empty_answer(self, store: ChunkStore) -> None:
+        sink = ListSink()
+        assert list(store.contains([], deadline())) == []
+        assert list(store.read([], sink, deadline())) == []
+        assert list(store.write([], deadline())) == []
+        assert list(store.delete([], deadline())) == []
+        assert sink.calls == []
+
+    @promise("L0.5", "may be closed twice", hint="remember that you are closed")
+    def test_may_be_closed_twice(self, store: ChunkStore) -> None:
+        write(store, {chunk_key("a"): b"frame"})
+        store.close()
+        store.close()
+
+    @promise(
+        "L0.6",
+        "fails as a store does once it is closed",
+        hint="raise a StoreError, or answer with anything but a hit",
+    )
+    def test_a_closed_store_fails_as_a_store_does(self, store: ChunkStore) -> None:
+        key = chunk_key("a")
+        write(store, {key: b"frame"})
+        store.close()
+        new = Item(chunk_key("b"), memoryview(b"frame"))
+        calls: list[Callable[[], Iterable[object]]] = [
+            lambda: store.contains([key], deadline()),
+            lambda: store.read([key], ListSink(), deadline()),
+            lambda: store.write([new], deadline()),
+            lambda: store.delete([key], deadline()),
+        ]
+        for call in calls:
+            with suppress(StoreError):
+                (answer,) = call()
+                assert answer is not True
+                assert not isinstance(answer, Hit | Stored)

@@ -1,0 +1,178 @@
+"""Sharing: a store in memory that keeps leases instead of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from hexkv.contracts.doubles import HeapBlock, chunk_key, deadline
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.store._base import StoreCase, content, read, same, write
+from hexkv.ports import MAGIC, PAGE, ChunkKey, ChunkStore, Lease, SupportsScan, SupportsSharing
+
+A, B, C = (chunk_key(name) for name in "abc")
+
+
+def _block(seed: int = 0, payload: int = PAGE) -> HeapBlock:
+    """A block with a frame in it, held by nobody yet."""
+    return HeapBlock(MAGIC + content(PAGE - len(MAGIC) + payload, seed))
+
+
+def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> bytes:
+    """Let the store keep a share of *block*, and let go of our own. The frame's bytes."""
+    with block.lease() as lease:
+        frame = bytes(lease.frame)
+        sharing.keep(key, lease)
+    return frame
+
+
+@contextmanager
+def _lent(sharing: SupportsSharing, *keys: ChunkKey) -> Iterator[list[Lease | None]]:
+    leases = list(sharing.lend(keys, "borrower"))
+    assert len(leases) == len(keys), "one lease or None per key"
+    try:
+        yield leases
+    finally:
+        for lease in leases:
+            if lease is not None:
+                lease.release()
+
+
+class Sharing(StoreCase):
+    """``SupportsSharing``."""
+
+    @pytest.fixture
+    def sharing(self, store: ChunkStore) -> SupportsSharing:
+        """The store, seen as one that keeps and lends leases."""
+        if not isinstance(store, SupportsSharing):
+            not_offered("SupportsSharing")
+        return store
+
+    @promise("sharing.1", "lends the very memory that it was given to keep")
+    def test_lends_the_memory_it_keeps(self, sharing: SupportsSharing) -> None:
+        block = _block()
+        _keep(sharing, A, block)
+        with _lent(sharing, A) as (lease,):
+            assert lease is not None
+            block.memory[PAGE] ^= 0xFF
+            assert lease.frame[PAGE] == block.memory[PAGE], "a copy was lent"
+            assert len(lease.frame) == len(block.memory)
+
+    @promise(
+        "sharing.2",
+        "holds a share of its own, whatever the caller does with the lease",
+        hint="keep(lease) calls lease.share(), and releases that share later",
+    )
+    def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+        block = _block()
+        lease = block.lease("caller")
+        frame = bytes(lease.frame)
+        sharing.keep(A, lease)
+        assert block.held == 2
+        assert not lease.released, "the caller's lease is the caller's"
+        lease.release()
+        assert block.held == 1
+        same(read(store, A), [frame])
+
+    @promise("sharing.3", "reads, contains and lists what it keeps")
+    def test_what_is_kept_is_a_chunk_like_any_other(
+        self, store: ChunkStore, sharing: SupportsSharing
+    ) -> None:
+        frame = _keep(sharing, A, _block())
+        write(store, {B: b"written"})
+        same(read(store, B, A, C), [b"written", frame, None])
+        assert list(store.contains([A, B, C], deadline())) == [True, True, False]
+        if isinstance(store, SupportsScan):
+            listed = {entry.key: entry.size for entry in store.scan()}
+            assert listed == {A: len(frame), B: len(b"written")}
+
+    @promise("sharing.4", "lends nothing after a delete, and lets go of the block")
+    def test_lends_nothing_after_a_delete(
+        self, store: ChunkStore, sharing: SupportsSharing
+    ) -> None:
+        block = _block()
+        _keep(sharing, A, block)
+        assert list(store.delete([A, C], deadline())) == [True, False]
+        assert block.owners == {}
+        with _lent(sharing, A) as (lease,):
+            assert lease is None
+        same(read(store, A), [None])
+
+    @promise("sharing.5", "leaves what it has lent to the borrower, even after a delete")
+    def test_a_borrower_outlasts_a_delete_and_a_close(
+        self, store: ChunkStore, sharing: SupportsSharing
+    ) -> None:
+        one, two = _block(1), _block(2)
+        first, second = _keep(sharing, A, one), _keep(sharing, B, two)
+        with _lent(sharing, A, B) as (lease, other):
+            assert lease is not None
+            assert other is not None
+            store.delete([A], deadline())
+            assert bytes(lease.frame) == first
+            store.close()
+            assert bytes(other.frame) == second
+            assert one.held == two.held == 1
+        assert one.held == two.held == 0
+
+    @promise("sharing.6", "lends in the order of the request, each time a lease of its own")
+    def test_lends_in_order_and_independently(self, sharing: SupportsSharing) -> None:
+        blocks = {A: _block(1), B: _block(2)}
+        frames = {key: _keep(sharing, key, block) for key, block in blocks.items()}
+        with _lent(sharing, B, C, A, B) as leases:
+            same(
+                [None if lease is None else bytes(lease.frame) for lease in leases],
+                [frames[B], None, frames[A], frames[B]],
+            )
+            assert blocks[B].held == 3
+            assert blocks[B].owners["borrower"] == 2, "lent in the name of the borrower"
+            if leases[0] is not None and leases[3] is not None:
+                leases[0].release()
+                leases[0].release()
+                assert bytes(leases[3].frame) == frames[B]
+
+    @promise("sharing.7", "lets go of a block when another takes its place")
+    def test_replacing_lets_go(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+        old, new = _block(1), _block(2)
+        _keep(sharing, A, old)
+        frame = _keep(sharing, A, new)
+        assert (old.held, new.held) == (0, 1)
+        same(read(store, A), [frame])
+        write(store, {A: b"written"})
+        assert new.held == 0
+        same(read(store, A), [b"written"])
+        newest = _block(3)
+        frame = _keep(sharing, A, newest)
+        same(read(store, A), [frame])
+        assert list(store.delete([A], deadline())) == [True]
+        same(read(store, A), [None])
+
+    @promise("sharing.8", "lends what was written as bytes whole, or not at all")
+    def test_what_was_written_is_lent_whole_or_not(
+        self, store: ChunkStore, sharing: SupportsSharing
+    ) -> None:
+        frame = MAGIC + content(2 * PAGE - len(MAGIC))
+        write(store, {A: frame})
+        with _lent(sharing, A) as (lease,):
+            assert lease is None or bytes(lease.frame) == frame
+
+    @promise(
+        "sharing.9",
+        "has given back every lease once it is closed",
+        hint="close() releases what keep() shared; read() releases what it borrowed",
+    )
+    def test_leases_balance(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+        blocks = {chunk_key(f"chunk {i}"): _block(i) for i in range(6)}
+        keys = list(blocks)
+        for key, block in blocks.items():
+            _keep(sharing, key, block)
+        read(store, *keys, *keys, C)
+        store.contains(keys, deadline())
+        with _lent(sharing, *keys, C):
+            pass
+        assert {block.held for block in blocks.values()} == {1}
+        store.delete(keys[:2], deadline())
+        store.close()
+        store.close()
+        assert {block.held for block in blocks.values()} == {0}

@@ -1,0 +1,204 @@
+"""L3: many threads at once, and opening again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from struct import pack
+from threading import Barrier, Event, Thread
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.store._base import (
+    RawAccess,
+    Reopen,
+    StoreCase,
+    arrived,
+    content,
+    promptly,
+    read,
+    same,
+    write,
+)
+from hexkv.ports import ChunkKey, ChunkStore, Item, StoreError, SupportsScan
+
+WORKERS = 4
+ROUNDS = 40
+
+
+def _stamped(name: int, version: int, size: int) -> bytes:
+    """A frame that says in every 16 bytes what it is: any mixture of two can be told."""
+    return (pack("<IIQ", name, version, size) * (size // 16 + 1))[:size]
+
+
+def _is_one_value(frame: bytes, name: int) -> bool:
+    """Whether *frame* is one whole value of chunk *name*."""
+    version = int.from_bytes(frame[4:8], "little")
+    return len(frame) >= 16 and frame == _stamped(name, version, len(frame))
+
+
+def _together(work: Callable[[int], None]) -> None:
+    """Run *work* in several threads that start at one moment; raise what any of them raises."""
+    barrier = Barrier(WORKERS)
+    failures: list[BaseException] = []
+
+    def run(worker: int) -> None:
+        try:
+            barrier.wait()
+            work(worker)
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+            failures.append(error)
+
+    threads = [Thread(target=run, args=(i,), daemon=True) for i in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a thread did not come back"
+    if failures:
+        raise failures[0]
+
+
+class Threads(StoreCase):
+    """The core calls from several threads at once."""
+
+    @pytest.fixture
+    def restless(self) -> Iterator[None]:
+        """Threads that take turns very often, so that what can interleave does."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        yield
+        sys.setswitchinterval(before)
+
+    @pytest.mark.usefixtures("restless")
+    @promise(
+        "L3.1",
+        "shows a reader the old frame or the new one, whole, while it is overwritten",
+        hint="publish a frame in one step: build it aside, then rename or swap it in",
+    )
+    def test_no_reader_sees_a_mixture(self, store: ChunkStore) -> None:
+        keys = [chunk_key(f"shared {i}") for i in range(3)]
+        write(store, {key: _stamped(i, 0, 4096) for i, key in enumerate(keys)})
+
+        def work(worker: int) -> None:
+            random = Random(worker)  # noqa: S311 - nothing here is secret
+            for turn in range(ROUNDS):
+                if worker % 2:
+                    frames = [
+                        _stamped(i, worker << 16 | turn, random.randint(16, 30_000))
+                        for i in range(len(keys))
+                    ]
+                    write(store, dict(zip(keys, frames, strict=True)))
+                for name, frame in enumerate(read(store, *keys)):
+                    assert frame is not None, "a chunk vanished while it was overwritten"
+                    assert _is_one_value(frame, name), "a mixture of two frames"
+
+        _together(work)
+
+    @pytest.mark.usefixtures("restless")
+    @promise("L3.2", "keeps what different threads do with different keys apart")
+    def test_threads_do_not_disturb_each_other(self, store: ChunkStore) -> None:
+        def work(worker: int) -> None:
+            random = Random(worker)  # noqa: S311 - nothing here is secret
+            keys = [chunk_key(f"{worker}:{i}") for i in range(4)]
+            model: dict[ChunkKey, bytes] = {}
+            for turn in range(ROUNDS):
+                some = random.sample(keys, 2)
+                if turn % 3 == 2:
+                    gone = list(store.delete(some, deadline()))
+                    assert gone == [model.pop(key, None) is not None for key in some]
+                else:
+                    frames = {key: content(random.randint(0, 9000), turn) for key in some}
+                    write(store, frames)
+                    model.update(frames)
+                same(read(store, *keys), [model.get(key) for key in keys])
+
+        _together(work)
+
+    @promise(
+        "L3.3",
+        "ends every call when it is closed meanwhile, with an outcome or a StoreError",
+        hint="a closed file descriptor or socket must not surface as an OSError",
+    )
+    def test_closing_ends_what_is_under_way(self, store: ChunkStore) -> None:
+        keys = [chunk_key(f"chunk {i}") for i in range(3)]
+        frames = {key: _stamped(i, 0, 20_000) for i, key in enumerate(keys)}
+        write(store, frames)
+        begun, closed = Event(), Event()
+
+        def work(worker: int) -> None:
+            if worker == 0:
+                begun.wait(30)
+                promptly(store.close)
+                closed.set()
+                return
+            after = 0
+            while after < 3:
+                after += closed.is_set()
+                with suppress(StoreError):
+                    sink = ListSink()
+                    for i, outcome in enumerate(store.read(keys, sink, deadline())):
+                        assert arrived(sink, i, outcome) in (None, frames[keys[i]])
+                    store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
+                begun.set()
+
+        _together(work)
+
+
+class Reopening(StoreCase):
+    """What outlives a store, for those that are persistent."""
+
+    @pytest.fixture
+    def again(self, reopen: Reopen) -> Callable[[], ChunkStore]:
+        """Close and open the store again."""
+        if reopen is None:
+            not_offered("reopen")
+        return reopen
+
+    @promise("L3.4", "keeps or loses whole chunks when it is closed and opened again")
+    def test_reopening_keeps_or_loses_whole_chunks(
+        self, store: ChunkStore, again: Callable[[], ChunkStore]
+    ) -> None:
+        frames = {chunk_key(f"chunk {i}"): content(i * 3000, seed=i) for i in range(8)}
+        write(store, frames)
+        store = again()
+        found = read(store, *frames)
+        for frame, want in zip(found, frames.values(), strict=True):
+            if frame is not None:
+                same([frame], [want])
+        here = [frame is not None for frame in found]
+        assert list(store.contains(list(frames), deadline())) == here
+        if isinstance(store, SupportsScan):
+            listed = {entry.key: entry.size for entry in store.scan()}
+            held = zip(frames, found, strict=True)
+            assert listed == {key: len(frame) for key, frame in held if frame is not None}
+
+    @promise("L3.5", "brings back nothing that was deleted or overwritten")
+    def test_reopening_brings_nothing_back(
+        self, store: ChunkStore, raw: RawAccess, again: Callable[[], ChunkStore]
+    ) -> None:
+        a, b = chunk_key("a"), chunk_key("b")
+        write(store, {a: b"old a", b: b"old b"})
+        write(store, {a: b"new a"})
+        store.delete([b], deadline())
+        store = again()
+        assert read(store, a) in ([b"new a"], [None])
+        assert read(store, b) == [None]
+        assert raw.get(b) is None
+
+    @promise("L3.6", "works after it was opened again as it did before")
+    def test_a_reopened_store_works(
+        self, store: ChunkStore, again: Callable[[], ChunkStore]
+    ) -> None:
+        a, b = chunk_key("a"), chunk_key("b")
+        write(store, {a: b"a"})
+        store = again()
+        write(store, {a: b"new a", b: b"b"})
+        same(read(store, a, b), [b"new a", b"b"])
+        assert list(store.delete([a, b], deadline())) == [True, True]
+        store = again()
+        assert read(store, a, b) == [None, None]
