@@ -1,0 +1,240 @@
+"""What every eviction policy promises, as tests."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import pytest
+
+from hexkv.contracts.whole import Whole
+from hexkv.ports import KEY_BYTES, ChunkKey, Policy
+
+SMALL, LARGE = 1_000, 32_000
+"""Chunks on a small and on a large tier: work for all of them shows as a factor of 32."""
+
+
+class PolicyContract(Whole):
+    """Subclass this and give it a ``policy`` fixture.
+
+    The fixture gives a policy of an empty tier that :func:`copy.deepcopy` can double.
+    """
+
+    @pytest.fixture
+    def policy(self) -> Policy:
+        """A new policy, of a tier that holds nothing yet."""
+        raise NotImplementedError("give the subclass a `policy` fixture")
+
+    def test_is_a_policy(self, policy: Policy) -> None:
+        """It has every method of the port."""
+        assert isinstance(policy, Policy)
+
+    def test_an_empty_tier_has_no_victims(self, policy: Policy) -> None:
+        """Empty calls are allowed, and nothing comes of them."""
+        policy.admit([], None)
+        policy.touch([])
+        assert list(policy.victims()) == []
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_victims_are_the_chunks_on_the_tier_each_once(self, policy: Policy, seed: int) -> None:
+        """Whatever happened before: none twice, none forgotten, none that left."""
+        for resident in _replay(policy, seed):
+            victims = list(policy.victims())
+            assert len(victims) == len(set(victims)), "a chunk is its victim twice"
+            assert set(victims) == resident
+
+    def test_looking_at_victims_changes_nothing(self, policy: Policy) -> None:
+        """Not looking at all of them, not at some: the order stays what it would have been."""
+        watched = copy.deepcopy(policy)
+        for _ in zip(_replay(policy, 7), _replay(watched, 7), strict=True):
+            list(islice(watched.victims(), 3))
+            assert list(watched.victims()) == list(watched.victims())
+        assert list(watched.victims()) == list(policy.victims())
+
+    def test_victims_are_lazy(self, policy: Policy) -> None:
+        """The first victim takes no memory for all the others."""
+        policy.admit(_keys(LARGE), None)
+        tracemalloc.start()
+        try:
+            next(policy.victims())
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < LARGE, f"{peak} bytes for the first of {LARGE} victims"
+
+    @pytest.mark.parametrize("evicted", [True, False])
+    def test_a_dropped_chunk_is_no_victim(self, policy: Policy, evicted: bool) -> None:
+        """However it left, and wherever it stood."""
+        keys = _keys(30)
+        policy.admit(keys, None)
+        policy.touch(keys[:10])
+        left = set(keys)
+        for key in random.Random(1).sample(keys, len(keys)):  # noqa: S311 - any order will do
+            policy.drop(key, evicted=evicted)
+            left.remove(key)
+            assert set(policy.victims()) == left
+
+    @pytest.mark.parametrize("evicted", [True, False])
+    def test_a_dropped_chunk_may_come_back(self, policy: Policy, evicted: bool) -> None:
+        """A tier may take again what it let go of, as often as it likes."""
+        keys = _keys(8)
+        for _ in range(3):
+            policy.admit(keys, None)
+            policy.touch(keys)
+            for key in list(policy.victims()):
+                policy.drop(key, evicted=evicted)
+        policy.admit(keys, None)
+        assert sorted(policy.victims()) == sorted(keys)
+
+    def test_the_end_of_a_prompt_goes_before_its_beginning(self, policy: Policy) -> None:
+        """A chunk is useless without those before it, so they must not go first."""
+        keys = _keys(10)
+        policy.admit(keys, None)
+        assert list(policy.victims()) == keys[::-1]
+
+    def test_a_chunk_may_follow_one_that_is_not_here(self, policy: Policy) -> None:
+        """Its parent may have left, or never have been on this tier."""
+        left, *keys = _keys(4)
+        policy.admit([left], None)
+        policy.drop(left, evicted=True)
+        policy.admit(keys[:2], left)
+        policy.admit(keys[2:], ChunkKey(b"\xff" * KEY_BYTES))
+        assert sorted(policy.victims()) == sorted(keys)
+
+    def test_the_callers_lists_stay_the_callers(self, policy: Policy) -> None:
+        """They are not kept, and not changed."""
+        keys = _keys(5)
+        given = list(keys)
+        policy.admit(given, None)
+        policy.touch(given)
+        assert given == keys, "the policy changed the list it was given"
+        given.clear()
+        assert sorted(policy.victims()) == sorted(keys)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_same_calls_give_the_same_victims(self, policy: Policy, seed: int) -> None:
+        """No randomness, no clock, no identity of objects: a trace can be replayed."""
+        twin = copy.deepcopy(policy)
+        for _ in zip(_replay(policy, seed), _replay(twin, seed), strict=True):
+            assert list(policy.victims()) == list(twin.victims())
+
+    def test_memory_of_evicted_chunks_is_bounded(self, policy: Policy) -> None:
+        """A tier that runs for months must not remember every chunk it ever held."""
+        held, rounds = 64, 8_000
+        policy.admit(_keys(held), None)
+
+        def churn(first: int) -> None:
+            for n in range(first, first + rounds):
+                policy.admit([_key(n)], None)
+                policy.drop(next(policy.victims()), evicted=True)
+
+        churn(held)
+        tracemalloc.start()
+        try:
+            churn(held + rounds)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < rounds * 20, f"{kept} bytes kept after {rounds} evictions"
+
+    def test_the_cost_of_a_call_does_not_grow_with_the_tier(self, policy: Policy) -> None:
+        """A tier may hold a hundred thousand chunks, and its index waits for the policy."""
+        large = copy.deepcopy(policy)
+        policy.admit(_keys(SMALL), None)
+        large.admit(_keys(LARGE), None)
+        touching = _Timed(_touch(policy, SMALL)), _Timed(_touch(large, LARGE))
+        evicting = _Timed(_replace(policy, SMALL)), _Timed(_replace(large, LARGE))
+        for what, (few, many) in {"touching": touching, "evicting": evicting}.items():
+            assert many.best < 10 * few.best, (
+                f"{what} takes {many.best / few.best:.0f} times as long among {LARGE} chunks "
+                f"as among {SMALL}"
+            )
+
+
+class _Timed:
+    """The best of a few runs, in processor time: others on the machine do not count."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.best = min(self._once(work) for _ in range(5))
+
+    def _once(self, work: Callable[[], None]) -> float:
+        start = time.thread_time()
+        work()
+        return time.thread_time() - start
+
+
+def _touch(policy: Policy, count: int) -> Callable[[], None]:
+    keys = [_key(n) for n in range(0, count, count // 200)]
+
+    def work() -> None:
+        for key in keys:
+            policy.touch([key])
+
+    return work
+
+
+def _replace(policy: Policy, count: int) -> Callable[[], None]:
+    fresh = map(_key, range(count, count + 1_000_000))
+
+    def work() -> None:
+        for key in islice(fresh, 200):
+            policy.drop(next(policy.victims()), evicted=True)
+            policy.admit([key], None)
+
+    return work
+
+
+def _key(n: int) -> ChunkKey:
+    return ChunkKey(n.to_bytes(KEY_BYTES, "big"))
+
+
+def _keys(count: int) -> list[ChunkKey]:
+    return [_key(n) for n in range(count)]
+
+
+def _replay(policy: Policy, seed: int) -> Iterator[set[ChunkKey]]:
+    """Play requests over a small tier; after each, give the chunks that are on it.
+
+    Prompts share prefixes, as conversations do. Every key is a new object.
+    """
+    dice = random.Random(seed)  # noqa: S311 - a trace, not a secret
+    resident: set[ChunkKey] = set()
+    for _ in range(120):
+        talk, turns = dice.randrange(6), dice.randint(1, 8)
+        prompt = [_key(0), *(_key(100 * talk + turn) for turn in range(1, turns))]
+        here = [key for key in prompt if key in resident]
+        new = [key for key in prompt if key not in resident]
+        policy.touch(here)
+        for run, after in _runs(prompt, new):
+            policy.admit(run, after)
+        resident.update(new)
+        while len(resident) > 20:
+            victim = next(policy.victims())
+            policy.drop(victim, evicted=True)
+            resident.discard(victim)
+        if resident and dice.random() < 0.1:
+            lost = dice.choice(sorted(resident))
+            policy.drop(lost, evicted=False)
+            resident.discard(lost)
+        yield set(resident)
+
+
+def _runs(
+    prompt: Sequence[ChunkKey], new: Sequence[ChunkKey]
+) -> Iterator[tuple[list[ChunkKey], ChunkKey | None]]:
+    """The unbroken stretches of *new* chunks in *prompt*, each with the chunk before it."""
+    run: list[ChunkKey] = []
+    after: ChunkKey | None = None
+    for before, key in zip([None, *prompt[:-1]], prompt, strict=True):
+        if key in new:
+            after = after if run else before
+            run.append(key)
+        elif run:
+            yield run, after
+            run = []
+    if run:
+        yield run, after

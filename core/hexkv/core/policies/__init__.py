@@ -1,0 +1,23 @@
+"""The eviction policies that come with hexkv, by the names that a configuration uses.
+
+KV is only useful from the start of a prompt on: a chunk without those before it is dead
+weight. So all of them let the last chunk of a call go before the first, and LRU and LFU
+never let a parent go before its child, however the calls came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hexkv.core.policies.fifo import FIFO
+from hexkv.core.policies.lfu import LFU
+from hexkv.core.policies.lru import LRU
+from hexkv.core.policies.mru import MRU
+from hexkv.ports import Policy
+
+POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU}
+)
+
+__all__ = ["FIFO", "LFU", "LRU", "MRU", "POLICIES"]

@@ -1,0 +1,60 @@
+"""Keys in an order that changes in the middle: the ground that every policy stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hexkv.ports import ChunkKey
+
+
+class Order:
+    """A doubly linked list of keys, from oldest to newest; every step is O(1).
+
+    The links are the values of two dictionaries, so a key costs two dictionary entries
+    and no object of its own. (``OrderedDict`` takes as much and cannot insert beside a
+    given key; a plain ``dict`` finds its oldest key by passing every one deleted before.)
+    ``None`` stands beyond both ends.
+    """
+
+    __slots__ = ("_newer", "_older")
+
+    def __init__(self) -> None:
+        self._newer: dict[ChunkKey | None, ChunkKey | None] = {None: None}
+        self._older: dict[ChunkKey | None, ChunkKey | None] = {None: None}
+
+    def __len__(self) -> int:
+        return len(self._newer) - 1
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._newer
+
+    def __iter__(self) -> Iterator[ChunkKey]:
+        key = self._newer[None]
+        while key is not None:
+            yield key
+            key = self._newer[key]
+
+    def __reversed__(self) -> Iterator[ChunkKey]:
+        key = self._older[None]
+        while key is not None:
+            yield key
+            key = self._older[key]
+
+    def older(self, key: ChunkKey) -> ChunkKey | None:
+        """The neighbour on the old side; ``None`` for the oldest."""
+        return self._older[key]
+
+    def put_below(self, newer: ChunkKey | None, key: ChunkKey) -> None:
+        """Insert *key* just older than *newer*; below ``None`` it is the newest."""
+        older = self._older[newer]
+        self._older[key], self._newer[key] = older, newer
+        self._newer[older] = self._older[newer] = key
+
+    def put_above(self, older: ChunkKey | None, key: ChunkKey) -> None:
+        """Insert *key* just newer than *older*; above ``None`` it is the oldest."""
+        self.put_below(self._newer[older], key)
+
+    def remove(self, key: ChunkKey) -> None:
+        """Take *key* out."""
+        older, newer = self._older.pop(key), self._newer.pop(key)
+        self._newer[older], self._older[newer] = newer, older

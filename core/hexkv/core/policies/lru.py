@@ -1,0 +1,39 @@
+"""Least recently used, the end of a prompt first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hexkv.core.policies._order import Order
+from hexkv.ports import ChunkKey
+
+
+class LRU:
+    """Evicts what was not used for longest.
+
+    Within one call the last key counts as used first, and new chunks go in just below the
+    chunk they follow: a parent is never older than its child. So this is exactly LRU over
+    the leaves of the prefix tree, without a tree.
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self) -> None:
+        self._order = Order()
+
+    def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
+        parent = after if after is not None and after in self._order else None
+        for key in reversed(keys):
+            self._order.put_below(parent, key)
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        for key in reversed(keys):
+            self._order.remove(key)
+            self._order.put_below(None, key)
+
+    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
+        del evicted
+        self._order.remove(key)
+
+    def victims(self) -> Iterator[ChunkKey]:
+        return iter(self._order)

@@ -1,0 +1,223 @@
+"""Each policy against a model that is too simple to be wrong, and too slow to be used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.core.policies import FIFO, LFU, LRU, MRU, POLICIES
+from hexkv.ports import ChunkKey, Policy
+
+A, B, C, D, E, F = (ChunkKey(letter.encode()) for letter in "ABCDEF")
+
+
+@dataclass
+class Model:
+    """Chunks from worst to best in one list; every call is O(n)."""
+
+    order: list[ChunkKey] = field(default_factory=list)
+
+    def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
+        self.order += reversed(keys)
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        pass
+
+    def drop(self, key: ChunkKey) -> None:
+        self.order.remove(key)
+
+
+class ModelFIFO(Model):
+    pass
+
+
+class ModelLRU(Model):
+    def admit(self, keys, after):
+        at = self.order.index(after) if after in self.order else len(self.order)
+        self.order[at:at] = reversed(keys)
+
+    def touch(self, keys):
+        for key in reversed(keys):
+            self.order.remove(key)
+            self.order.append(key)
+
+
+class ModelMRU(Model):
+    def admit(self, keys, after):
+        self.order[:0] = reversed(keys)
+
+    def touch(self, keys):
+        for key in keys:
+            self.order.remove(key)
+            self.order.insert(0, key)
+
+
+class ModelLFU(ModelLRU):
+    """LRU, stably sorted by count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[ChunkKey, int] = {}
+
+    def admit(self, keys, after):
+        # A parent that was used more often stands further up: its child starts at the
+        # top of those used once.
+        super().admit(keys, after if self.counts.get(after) == 1 else None)
+        self.counts.update(dict.fromkeys(keys, 1))
+        self._sort()
+
+    def touch(self, keys):
+        for key in reversed(keys):
+            super().touch([key])
+            self.counts[key] += 1
+            self._sort()
+
+    def drop(self, key):
+        super().drop(key)
+        del self.counts[key]
+
+    def _sort(self) -> None:
+        self.order.sort(key=self.counts.__getitem__)
+
+
+PAIRS = [(LRU, ModelLRU), (LFU, ModelLFU), (FIFO, ModelFIFO), (MRU, ModelMRU)]
+
+keys = st.integers(0, 11).map(lambda n: ChunkKey(b"%02d" % n))
+batches = st.lists(keys, min_size=1, max_size=5, unique=True)
+calls = st.one_of(
+    st.tuples(st.just("admit"), batches, st.none() | keys),
+    st.tuples(st.just("touch"), batches, st.none()),
+    st.tuples(st.just("drop"), batches, st.none()),
+    st.tuples(st.just("evict"), st.just([]), st.none()),
+)
+
+
+@pytest.mark.parametrize(("policy_class", "model_class"), PAIRS)
+@given(trace=st.lists(calls, max_size=40))
+def test_a_policy_orders_victims_as_its_model_does(policy_class, model_class, trace):
+    policy: Policy = policy_class()
+    model: Model = model_class()
+    for what, batch, after in trace:
+        here = [key for key in batch if key in model.order]
+        if what == "admit":
+            new = [key for key in batch if key not in model.order]
+            policy.admit(new, after)
+            model.admit(new, after)
+        elif what == "touch":
+            policy.touch(here)
+            model.touch(here)
+        elif what == "drop":
+            for key in here:
+                policy.drop(key, evicted=False)
+                model.drop(key)
+        elif model.order:
+            victim = next(policy.victims())
+            policy.drop(victim, evicted=True)
+            model.drop(victim)
+        assert list(policy.victims()) == model.order
+
+
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(
+    lambda path: [ChunkKey(bytes(path[: end + 1])) for end in range(len(path))]
+)
+
+
+@pytest.mark.parametrize("policy_class", [LRU, LFU])
+@given(
+    requests=st.lists(
+        st.tuples(prompts, st.integers(1, 4), st.sampled_from(["before", "after"])), max_size=20
+    ),
+    budget=st.integers(1, 12),
+)
+def test_a_parent_outlives_its_children(policy_class, requests, budget):
+    """Keys are paths in a tree: a parent's key is its child's without the last byte."""
+    policy = policy_class()
+    resident: set[ChunkKey] = set()
+    for prompt, batch, touched in requests:
+        here = [key for key in prompt if key in resident]
+        new = prompt[len(here) :]
+        assert here == prompt[: len(here)], "a gap in a prompt: a parent went first"
+        if touched == "before":
+            policy.touch(here)
+        for start in range(0, len(new), batch):
+            part = new[start : start + batch]
+            before = len(here) + start
+            policy.admit(part, prompt[before - 1] if before else None)
+        if touched == "after":
+            policy.touch(here)
+        resident.update(new)
+        victims = list(policy.victims())
+        for at, key in enumerate(victims):
+            assert ChunkKey(key[:-1]) not in victims[:at]
+        for victim in victims[: max(0, len(victims) - budget)]:
+            policy.drop(victim, evicted=True)
+            resident.remove(victim)
+
+
+def test_lru_lets_the_end_of_the_prompt_used_longest_ago_go_first():
+    policy = LRU()
+    policy.admit([A, B, C], None)
+    policy.admit([D, E], None)
+    policy.touch([A, B])
+    assert list(policy.victims()) == [C, E, D, B, A]
+
+
+def test_lru_keeps_a_parent_that_its_children_joined_late():
+    policy = LRU()
+    policy.admit([A], None)
+    policy.admit([B], None)
+    policy.admit([C, D], A)
+    assert list(policy.victims()) == [D, C, A, B]
+
+
+def test_lfu_lets_the_least_used_go_first():
+    policy = LFU()
+    policy.admit([A, B], None)
+    policy.admit([C], None)
+    policy.touch([A, B])
+    policy.touch([A])
+    assert list(policy.victims()) == [C, B, A]
+
+
+def test_lfu_forgets_counts_with_the_chunk():
+    policy = LFU()
+    policy.admit([A], None)
+    policy.touch([A])
+    policy.drop(A, evicted=True)
+    policy.admit([A], None)
+    policy.admit([B], None)
+    assert list(policy.victims()) == [A, B]
+
+
+def test_fifo_does_not_care_about_use():
+    policy = FIFO()
+    policy.admit([A, B], None)
+    policy.admit([C], B)
+    policy.touch([A, B, C])
+    assert list(policy.victims()) == [B, A, C]
+
+
+def test_mru_lets_what_was_just_used_go_first():
+    policy = MRU()
+    policy.admit([A, B], None)
+    policy.admit([C, D, E, F], None)
+    policy.touch([A, B])
+    assert list(policy.victims()) == [B, A, F, E, D, C]
+
+
+def test_every_policy_has_the_name_a_configuration_uses():
+    assert {name: type(build()) for name, build in POLICIES.items()} == {
+        "lru": LRU,
+        "lfu": LFU,
+        "fifo": FIFO,
+        "mru": MRU,
+    }
+
+
+def test_building_a_policy_twice_gives_two():
+    for build in POLICIES.values():
+        one, other = build(), build()
+        one.admit([A], None)
+        assert list(other.victims()) == []
