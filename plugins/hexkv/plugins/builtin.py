@@ -48,18 +48,18 @@ def _crc32(_settings: NoSettings, _context: OpenContext) -> Checksum:
 
 
 def _adapters(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli import adapters
+    from hexkv.plugins.cli.adapters import run
 
-    return adapters.run(arguments)
+    return run(arguments)
 
 
 def _config(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli import config
+    from hexkv.plugins.cli.config import run
 
-    return config.run(arguments)
+    return run(arguments)
 
 
 def _inspect(arguments: Sequence[str]) -> int:
-    from hexkv.plugins.cli import inspect
+    from hexkv.plugins.cli.inspect import run
 
-    return inspect.run(arguments)
+    return run(arguments)

@@ -63,8 +63,9 @@ def load(
             names the key, the nearest known one, and where the value came from.
     """
     environ = os.environ if environ is None else environ
-    first: dict[str, Value] = {"store": "memory"}
-    layers = Layers({"tiers": [first]})
+    # Only the tiers: the environment may address one that no other layer mentions.
+    tiers: list[Value] = [tier.model_dump(exclude_unset=True) for tier in EngineSettings().tiers]
+    layers = Layers({"tiers": tiers})
     file = path if path is not None else environ.get(FILE_VARIABLE)
     if file is not None:
         merge_file(layers, FilePath(file))

@@ -116,7 +116,6 @@ class Registry:
         name: str,
         settings: Mapping[str, object],
         context: OpenContext,
-        locate: Locate | None = None,
     ) -> Any:
         """Build an adapter; arguments as for :meth:`parse`. Gives what the kind's port asks for.
 
@@ -124,7 +123,7 @@ class Registry:
             ConfigError: as :meth:`parse`; or what was built does not have the port's methods.
             AdapterUnavailable: it requires something that cannot be imported here.
         """
-        parsed = self.parse(kind, name, settings, locate)
+        parsed = self.parse(kind, name, settings)
         spec = self.find(kind, name)
         require(spec)
         built = spec.open(parsed, context)

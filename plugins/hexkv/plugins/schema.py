@@ -1,7 +1,6 @@
 """What can be configured: the one schema, its types and its defaults.
 
-Strict: an unknown key is an error, and no value is bent into another type. Where a default
-holds no opinion is written here too, beside the field.
+Strict: an unknown key is an error, and no value is bent into another type.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pydantic import (
     JsonValue,
     SecretStr,
     field_validator,
-    model_validator,
 )
 
 _UNITS = {"": 1, "B": 1} | {
@@ -82,22 +80,11 @@ class Model(Section):
 class Chunk(Section):
     """How a prompt is cut."""
 
-    chunker: Literal["prefix", "segment"] = "prefix"
-
     size: int = Field(default=256, ge=1, le=65_536)
-    """Tokens of a chunk; of the longest one, where chunks differ."""
+    """Tokens of a chunk."""
 
     keep_tail: bool = False
     """Whether the last chunk of a prompt may be shorter than the others."""
-
-    separator: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = ()
-    """Tokens at which the segment chunker cuts."""
-
-    @model_validator(mode="after")
-    def _separated(self) -> Chunk:
-        if (self.chunker == "segment") != bool(self.separator):
-            raise ValueError("the segment chunker, and no other, needs a separator")
-        return self
 
 
 class Pool(Section):
@@ -107,19 +94,17 @@ class Pool(Section):
     bytes: Size = 2**30
     settings: dict[str, JsonValue] = Field(default_factory=dict)
 
-    deadline: Seconds = 1.0
-    """How long to wait for a free block."""
-
     poison: bool = False
     """Debug mode: overwrite each block as it is freed."""
 
 
-class Deadlines(Section):
-    """How long each operation may take, in seconds."""
+class Calls(Section):
+    """How long each call of the engine may take, in seconds."""
 
     lookup: Seconds = 1.0
-    read: Seconds = 10.0
-    write: Seconds = 30.0
+    retrieve: Seconds = 10.0
+    store: Seconds = 30.0
+    close: Seconds = 30.0
 
 
 class TierSettings(Section):
@@ -132,7 +117,7 @@ class TierSettings(Section):
     """How reports and pins call the tier; the store's name unless two tiers share it."""
 
     budget: Size | None = None
-    """The most bytes it may hold. ``null``: as much as the store has room for."""
+    """The most bytes it may hold. ``null``: as much as the store has room for, or the pool."""
 
     policy: str = "lru"
     """Who goes first when the budget is spent."""
@@ -161,7 +146,7 @@ class EngineSettings(Section):
     """By which new frames are guarded; frames name theirs, so it may change."""
 
     pool: Pool = Pool()
-    deadlines: Deadlines = Deadlines()
+    deadlines: Calls = Calls()
 
     tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)
     """From the fastest to the slowest."""

@@ -10,6 +10,7 @@ import typer
 from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.spec import AdapterSpec, CommandSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,12 @@ class Row:
 def rows(registry: Registry) -> list[Row]:
     """Adapters, commands and broken plugins, by kind and name."""
     found = []
-    for kind, spec in [
-        *((kind, spec) for (kind, _), spec in registry.adapters.items()),
-        *(("command", spec) for spec in registry.commands.values()),
-    ]:
+    specs: list[AdapterSpec | CommandSpec] = [
+        *registry.adapters.values(),
+        *registry.commands.values(),
+    ]
+    for spec in specs:
+        kind = spec.kind if isinstance(spec, AdapterSpec) else "command"
         lacking = missing(spec)
         state = f"needs {', '.join(lacking)}" if lacking else "ready"
         hint = f" ({spec.hint})" if lacking and spec.hint else ""

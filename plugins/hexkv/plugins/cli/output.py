@@ -45,8 +45,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     """
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        justify = "right" if column.endswith(" ") else "left"
-        table.add_column(column.strip(), justify=justify, overflow="fold")
+        table.add_column(
+            column.strip(),
+            justify="right" if column.endswith(" ") else "left",
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
     console = Console(highlight=False, markup=False)

@@ -1,0 +1,54 @@
+"""Hashes and checksums by the names that a configuration and frames use."""
+
+from __future__ import annotations
+
+from hexkv.core.frames import FrameCodec
+from hexkv.core.keys import BLAKE2B, SHA256, HashAlgorithm
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import AdapterUnavailable
+
+
+def hash_algorithm(name: str) -> HashAlgorithm:
+    """The hash that a configuration calls *name*: ``sha256``, ``blake2b`` or ``blake3``.
+
+    No extension point: hosts that name chunks differently miss each other, so there are
+    only those that all of them can have.
+
+    Raises:
+        AdapterUnavailable: BLAKE3 is not installed.
+    """
+    if name == "blake3":
+        return _blake3()
+    return {"sha256": SHA256, "blake2b": BLAKE2B}[name]
+
+
+def frame_codec(registry: Registry, checksum: str) -> FrameCodec:
+    """A codec that seals with *checksum*, and opens what any installed one has sealed.
+
+    Raises:
+        ConfigError: no such checksum is installed.
+        AdapterUnavailable: it cannot be imported here.
+    """
+    context = OpenContext(SystemClock())
+    others = [
+        registry.open("checksum", name, {}, context)
+        for name in registry.names("checksum")
+        if name != checksum and not missing(registry.find("checksum", name))
+    ]
+    return FrameCodec(registry.open("checksum", checksum, {}, context), others)
+
+
+def _blake3() -> HashAlgorithm:
+    try:
+        from blake3 import blake3
+    except ImportError as error:
+        hint = 'pip install "hexkv[blake3]"'
+        raise AdapterUnavailable("blake3", "it is not installed", hint) from error
+
+    def digest(data: bytes) -> bytes:
+        found: bytes = blake3(data).digest()
+        return found
+
+    return HashAlgorithm("blake3", digest)

@@ -1,0 +1,240 @@
+"""The composition root: from a configuration to an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from hexkv.core.chunking import PrefixChunker
+from hexkv.core.engine import CacheEngine, Deadlines
+from hexkv.core.index import TierIndex
+from hexkv.core.pool import BlockPool
+from hexkv.core.registry import EngineRegistry
+from hexkv.core.stack import TierStack
+from hexkv.core.tiers import Tier
+from hexkv.plugins.algorithms import frame_codec, hash_algorithm
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import Loaded
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.problems import Path
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.schema import EngineSettings, TierSettings
+from hexkv.plugins.spec import Kind, OpenContext
+from hexkv.plugins.telemetry import NoTelemetry
+from hexkv.ports import (
+    Clock,
+    ConfigError,
+    EventSink,
+    Namespace,
+    SupportsScan,
+    Telemetry,
+    frame_bytes,
+)
+
+
+def build(
+    settings: EngineSettings | Loaded,
+    namespace: Namespace,
+    *,
+    registry: Registry | None = None,
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+    events: Sequence[EventSink] = (),
+) -> CacheEngine:
+    """An engine as *settings* describe it. If that fails, everything opened is closed again.
+
+    Args:
+        settings: preferably as :func:`~hexkv.plugins.config.load` gives them: then messages
+            say where a value came from.
+        namespace: of the model whose KV is cached; see :func:`identify`.
+        registry: what is installed, if that is known already.
+        clock: the machine's, unless time is simulated.
+        telemetry: told about every operation.
+        events: told what each tier holds.
+
+    Raises:
+        ConfigError: the settings describe nothing that can be built.
+        AdapterUnavailable: an adapter's requirement is missing.
+        PoolExhausted: the machine does not have the pool's memory.
+        StoreError: a store cannot be opened.
+    """
+    loaded = _loaded(settings)
+    settings = loaded.settings
+    registry = discover() if registry is None else registry
+    clock = SystemClock() if clock is None else clock
+    check(loaded, registry)
+    namespace = identify(namespace, loaded)
+    chunk = namespace.layout.chunk_bytes(settings.chunk.size)
+    _check_sizes(loaded, frame_bytes(chunk))
+    algorithm = hash_algorithm(settings.hash)
+    codec = frame_codec(registry, settings.checksum)
+    with ExitStack() as opened:
+        context = OpenContext(clock)
+        pool = settings.pool
+        provider = registry.open("memory", pool.provider, pool.settings, context)
+        blocks = BlockPool(provider.allocate(pool.bytes), frame_bytes(chunk), poison=pool.poison)
+        opened.callback(blocks.close)
+        tiers = []
+        for index, wanted in enumerate(settings.tiers):
+            tier = _open_tier(wanted, registry, clock)
+            opened.callback(tier.close)
+            if wanted.budget is not None and tier.index is None:
+                raise ConfigError(
+                    f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
+                    " list what it holds, so no budget can be kept after a restart"
+                )
+            tiers.append(tier)
+        stack = TierStack(tiers, blocks, codec, clock, telemetry or NoTelemetry(), events)
+        engine = CacheEngine(
+            namespace,
+            stack,
+            PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
+            algorithm=algorithm,
+            deadlines=Deadlines(**settings.deadlines.model_dump()),
+        )
+        opened.pop_all()
+    return engine
+
+
+def get_or_create(
+    engines: EngineRegistry,
+    settings: EngineSettings | Loaded,
+    namespace: Namespace,
+    *,
+    registry: Registry | None = None,
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+    events: Sequence[EventSink] = (),
+) -> CacheEngine:
+    """The engine of ``settings.instance.id`` in *engines*, built on the first call.
+
+    ``engines.destroy(id)`` closes it. Other arguments and errors as for :func:`build`.
+
+    Raises:
+        ConfigError: the engine exists, with other settings or in another namespace.
+    """
+    loaded = _loaded(settings)
+    # The salt is masked in a dump of the settings; the namespace has it.
+    configuration = loaded.settings.model_dump_json(), identify(namespace, loaded)
+    return engines.get_or_create(
+        loaded.settings.instance.id,
+        configuration,
+        lambda: build(
+            loaded,
+            namespace,
+            registry=registry,
+            clock=clock,
+            telemetry=telemetry,
+            events=events,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The adapters' settings, as instances of their dataclasses."""
+
+    pool: object
+    tiers: tuple[object, ...]
+
+
+def check(loaded: Loaded, registry: Registry) -> Checked:
+    """Compare a configuration with what is installed; opens nothing.
+
+    Raises:
+        ConfigError: it names an adapter that is not there, or gives one bad settings.
+    """
+
+    def find(kind: Kind, name: str, path: Path) -> None:
+        try:
+            registry.find(kind, name)
+        except ConfigError as error:
+            raise ConfigError(f"{loaded.locate(path)}: {error}") from error
+
+    def parse(kind: Kind, name: str, values: Mapping[str, object], path: Path) -> object:
+        return registry.parse(kind, name, values, lambda inner: loaded.locate((*path, *inner)))
+
+    settings = loaded.settings
+    find("checksum", settings.checksum, ("checksum",))
+    find("memory", settings.pool.provider, ("pool", "provider"))
+    pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
+    tiers = []
+    for index, tier in enumerate(settings.tiers):
+        find("store", tier.store, ("tiers", index, "store"))
+        find("policy", tier.policy, ("tiers", index, "policy"))
+        tiers.append(parse("store", tier.store, tier.settings, ("tiers", index, "settings")))
+    return Checked(pool, tuple(tiers))
+
+
+def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
+    """*namespace* with what the section ``model`` adds to it.
+
+    Raises:
+        ConfigError: both say something, and not the same: one of them is wrong, and a cache
+            that believed it would mix KV that must not be mixed.
+    """
+    model = loaded.settings.model
+    host = {
+        "name": namespace.model,
+        "revision": namespace.revision,
+        "lora": namespace.lora,
+        "salt": namespace.salt,
+    }
+    configured = {
+        "name": model.name,
+        "revision": model.revision,
+        "lora": model.lora,
+        "salt": model.salt.get_secret_value(),
+    }
+    extra = dict(namespace.extra)
+    for name, value in configured.items():
+        if value and host[name] not in ("", value):
+            raise _disagree(loaded, ("model", name), "" if name == "salt" else host[name])
+    for name, value in model.extra.items():
+        if extra.setdefault(name, value) != value:
+            raise _disagree(loaded, ("model", "extra", name), extra[name])
+    return replace(
+        namespace,
+        model=host["name"] or configured["name"],
+        revision=host["revision"] or configured["revision"],
+        lora=host["lora"] or configured["lora"],
+        salt=host["salt"] or configured["salt"],
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:
+    said = f" {host!r}" if host else " something else"
+    return ConfigError(f"{loaded.locate(path)}: the engine's host says{said}")
+
+
+def _loaded(settings: EngineSettings | Loaded) -> Loaded:
+    return settings if isinstance(settings, Loaded) else Loaded(settings)
+
+
+def _check_sizes(loaded: Loaded, frame: int) -> None:
+    sizes: list[tuple[Path, int | None]] = [(("pool", "bytes"), loaded.settings.pool.bytes)]
+    for index, tier in enumerate(loaded.settings.tiers):
+        sizes.append((("tiers", index, "budget"), tier.budget))
+    for path, size in sizes:
+        if size is not None and size < frame:
+            raise ConfigError(
+                f"{loaded.locate(path)}: {size} bytes do not hold one chunk of"
+                f" {loaded.settings.chunk.size} tokens, which takes {frame}"
+            )
+
+
+def _open_tier(wanted: TierSettings, registry: Registry, clock: Clock) -> Tier:
+    policy = registry.open("policy", wanted.policy, {}, OpenContext(clock))
+    context = OpenContext(clock, wanted.name, wanted.budget)
+    store = registry.open("store", wanted.store, wanted.settings, context)
+    # What cannot be listed may hold chunks that no index of ours would know of.
+    listed = isinstance(store, SupportsScan)
+    return Tier(
+        wanted.name,
+        store,
+        TierIndex(policy, wanted.budget) if listed else None,
+        writes=wanted.write,
+        promotes=wanted.promote,
+    )

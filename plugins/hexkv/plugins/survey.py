@@ -1,0 +1,135 @@
+"""What lies in a directory of frames.
+
+Frames are found by their first bytes, not by their names: they describe themselves, so
+that this works for any directory they are in, whichever store wrote it, and while the
+store goes on writing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from hexkv.core.frames import FrameCodec
+from hexkv.ports import (
+    KEY_BYTES,
+    MAGIC,
+    PAGE,
+    CorruptFrame,
+    FrameHeader,
+    InvalidRequest,
+    frame_bytes,
+)
+
+
+class Found(NamedTuple):
+    """One frame."""
+
+    path: str
+    header: FrameHeader
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a directory holds."""
+
+    frames: list[Found] = field(default_factory=list)
+
+    damaged: list[tuple[str, str]] = field(default_factory=list)
+    """Path and reason: torn, flipped, under another chunk's name, or set aside by a store."""
+
+    unfinished: int = 0
+    """Files that a store is writing, or was."""
+
+    foreign: int = 0
+    """Files that are no frames."""
+
+
+def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
+    """Look at every file below *root*. What vanishes meanwhile was evicted, and is left out.
+
+    Args:
+        root: a directory.
+        codec: knows the checksums that frames may have.
+        verify: read the payloads as well.
+
+    Raises:
+        InvalidRequest: *root* cannot be listed.
+    """
+    if not root.is_dir():
+        raise InvalidRequest(f"{root}: is not a directory")
+    contents = Contents()
+    for path in _files(root):
+        name = path.relative_to(root).as_posix()
+        if path.suffix == ".tmp":
+            contents.unfinished += 1
+            continue
+        try:
+            found = _look(path, codec, verify)
+        except FileNotFoundError:
+            continue
+        except CorruptFrame as error:
+            contents.damaged.append((name, str(error)))
+            continue
+        except OSError as error:
+            contents.damaged.append((name, f"cannot be read: {error.strerror}"))
+            continue
+        if found is None:
+            contents.foreign += not path.name.startswith((".hexkv-", "hexkv-"))
+        elif "quarantine" in path.relative_to(root).parts[:-1]:
+            contents.damaged.append((name, "set aside by the store"))
+        else:
+            contents.frames.append(Found(name, found))
+    contents.frames.sort(key=lambda frame: frame.header.created, reverse=True)
+    return contents
+
+
+def _files(root: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        if error.filename == os.fspath(root):
+            raise InvalidRequest(f"{root}: cannot be listed: {error.strerror}") from error
+
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():  # a pipe would block us
+                yield path
+
+
+def _look(path: Path, codec: FrameCodec, verify: bool) -> FrameHeader | None:
+    """The header of the frame in a file; ``None`` if it holds no frame."""
+    with path.open("rb", buffering=0) as file:
+        page = file.read(PAGE)
+        if not page.startswith(MAGIC):
+            if _stem_key(path) is not None:
+                raise CorruptFrame("named as a chunk, but does not start as a frame")
+            return None
+        header = codec.peek(memoryview(page))
+        size = os.fstat(file.fileno()).st_size
+        if size != frame_bytes(header.payload_bytes):
+            raise CorruptFrame(
+                f"{size} bytes, but the header says {frame_bytes(header.payload_bytes)}"
+            )
+        if _stem_key(path) not in (None, header.key):
+            raise CorruptFrame("under another chunk's name")
+        if verify:
+            frame = bytearray(size)
+            file.seek(0)
+            got = 0
+            while step := file.readinto(memoryview(frame)[got:]):
+                got += step
+            codec.open(memoryview(frame)[:got])
+        return header
+
+
+def _stem_key(path: Path) -> bytes | None:
+    """The key that a file is named by, if it is named as stores name files."""
+    try:
+        key = bytes.fromhex(path.stem)
+    except ValueError:
+        return None
+    return key if len(key) == KEY_BYTES else None
