@@ -1,0 +1,149 @@
+import ctypes
+import errno
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from hexkv.adapters.local._available import available_bytes
+from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
+from hexkv.ports import PAGE, InvalidRequest, MemoryProvider, PoolExhausted
+
+MIB = 1 << 20
+
+
+def resident_bytes(region: MmapRegion) -> int:
+    """What the kernel says about the mapping that holds the region."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            inside = start <= region.address < end
+        elif inside and first == "Rss:":
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the region is not mapped")
+
+
+def test_it_is_a_memory_provider():
+    assert isinstance(MmapMemory(), MemoryProvider)
+
+
+@pytest.mark.parametrize("size", [1, PAGE, PAGE + 1, 3 * MIB])
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_a_region_is_writable_aligned_and_large_enough(size, huge_pages):
+    region = MmapMemory(huge_pages=huge_pages).allocate(size)
+    assert region.buffer.nbytes >= size
+    assert region.buffer.format == "B"
+    assert not region.buffer.readonly
+    assert region.address % PAGE == 0
+    region.buffer[size - 1] = 0xAB
+    assert ctypes.string_at(region.address + size - 1, 1) == b"\xab"
+    region.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_every_page_is_backed_before_it_is_used(huge_pages):
+    region = MmapMemory(huge_pages=huge_pages).allocate(16 * MIB)
+    assert resident_bytes(region) >= 16 * MIB
+    region.close()
+
+
+class OldKernelMap(mmap.mmap):
+    """A mapping of a kernel that knows no advice at all."""
+
+    def madvise(self, *advice: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_are_backed_on_a_kernel_that_takes_no_advice(monkeypatch):
+    monkeypatch.setattr(mmap, "mmap", OldKernelMap)
+    region = MmapMemory().allocate(16 * MIB + PAGE)
+    assert resident_bytes(region) >= 16 * MIB + PAGE
+    region.close()
+
+
+def test_more_than_the_machine_has_is_refused_with_both_numbers():
+    with pytest.raises(PoolExhausted, match=r"8,192 bytes .* 8,191 are available"):
+        MmapMemory(available=lambda: 8191).allocate(8192)
+
+
+def test_the_real_machine_does_not_have_an_exabyte():
+    with pytest.raises(PoolExhausted):
+        MmapMemory().allocate(1 << 60)
+
+
+def test_what_the_system_refuses_is_pool_exhausted(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(PoolExhausted, match="Cannot allocate memory"):
+        MmapMemory().allocate(PAGE)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_region_of_nothing_means_nothing(size):
+    with pytest.raises(InvalidRequest):
+        MmapMemory().allocate(size)
+
+
+def test_close_twice_is_allowed():
+    region = MmapMemory().allocate(PAGE)
+    region.close()
+    region.close()
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        pytest.param(lambda view: view[:8], id="slice"),
+        pytest.param(lambda view: (ctypes.c_char * 8).from_buffer(view), id="foreign"),
+    ],
+)
+def test_memory_that_is_looked_at_outlives_close(export):
+    region = MmapMemory().allocate(PAGE)
+    region.buffer[:8] = b"kept kv!"
+    view = export(region.buffer)
+    region.close()
+    assert bytes(view) == b"kept kv!"
+
+
+def machine(root: Path, available_kib: int, groups: dict[str, tuple[str, int, int]], inside: str):
+    """A fake /proc and /sys: each group has a limit, its use, and inactive page cache."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(
+        f"MemTotal:  99999999 kB\nMemAvailable:   {available_kib} kB\n"
+    )
+    (root / "proc/self/cgroup").write_text(f"0::{inside}\n")
+    for name, (limit, used, inactive) in groups.items():
+        folder = root / "sys/fs/cgroup" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive}\n")
+    return root
+
+
+def test_without_a_limit_the_machine_decides(tmp_path):
+    assert available_bytes(machine(tmp_path, 7, {"a": ("max", 5, 0)}, "/a")) == 7 * 1024
+
+
+def test_the_tightest_group_around_the_process_decides(tmp_path):
+    groups = {"a": ("1000", 300, 100), "a/b": ("5000", 0, 0), "other": ("1", 0, 0)}
+    assert available_bytes(machine(tmp_path, 7, groups, "/a/b")) == 800
+
+
+def test_a_container_sees_its_limit_at_the_top(tmp_path):
+    assert available_bytes(machine(tmp_path, 7, {"": ("1000", 300, 0)}, "/")) == 700
+
+
+def test_a_group_over_its_limit_has_nothing_to_give(tmp_path):
+    assert available_bytes(machine(tmp_path, 7, {"a": ("1000", 3000, 0)}, "/a")) == 0
+
+
+def test_a_system_without_proc_is_asked_for_all_it_has(tmp_path):
+    assert available_bytes(tmp_path) > 64 * MIB

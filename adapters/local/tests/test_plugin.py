@@ -1,0 +1,47 @@
+import json
+from dataclasses import asdict
+
+import pytest
+
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.mapping import MmapMemory
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.adapters.local.plugin import DiskSettings, MmapSettings, hexkv_adapters
+from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
+from hexkv.plugins.spec import NoSettings, OpenContext
+from hexkv.ports import Failed, Item, StoreFull
+
+
+@pytest.fixture
+def adapters():
+    return {(spec.kind, spec.name): spec for spec in hexkv_adapters()}
+
+
+def test_it_offers_memory_and_disk(adapters):
+    assert set(adapters) == {("memory", "mmap"), ("store", "memory"), ("store", "disk")}
+    assert not any(spec.requires for spec in adapters.values())
+
+
+def test_what_it_opens_is_what_it_says(adapters, tmp_path):
+    context = OpenContext(ManualClock())
+    opened = [
+        adapters["memory", "mmap"].open(MmapSettings(), context),
+        adapters["store", "memory"].open(NoSettings(), context),
+        adapters["store", "disk"].open(DiskSettings(str(tmp_path)), context),
+    ]
+    assert [type(it) for it in opened] == [MmapMemory, MemoryStore, DiskStore]
+    opened[1].close()
+    opened[2].close()
+
+
+def test_the_tier_budget_is_the_disk_store_s_capacity(adapters, tmp_path):
+    context = OpenContext(ManualClock(), "disk", budget=4)
+    store = adapters["store", "disk"].open(DiskSettings(str(tmp_path)), context)
+    (outcome,) = store.write([Item(chunk_key("a"), memoryview(b"12345"))], deadline())
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, StoreFull)
+    store.close()
+
+
+def test_settings_can_be_written_as_json():
+    assert json.loads(json.dumps(asdict(DiskSettings("/cache"))))["root"] == "/cache"
