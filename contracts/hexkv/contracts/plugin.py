@@ -1,0 +1,165 @@
+"""What every plugin promises about being found, and about what it offers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from typing import ClassVar
+
+import pytest
+
+from hexkv.contracts.promise import promise
+from hexkv.contracts.whole import Whole
+from hexkv.plugins.discovery import GROUP, discover
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.spec import AdapterSpec, CommandSpec
+
+HEAVY = frozenset(
+    {
+        "awscrt",
+        "boto3",
+        "cupy",
+        "lmcache",
+        "mooncake",
+        "nixl",
+        "numpy",
+        "pydantic",
+        "redis",
+        "rich",
+        "sglang",
+        "torch",
+        "transformers",
+        "triton",
+        "typer",
+        "vllm",
+        "yaml",
+        "zmq",
+    }
+)
+"""Modules that cost time or memory to import, or may not be there."""
+
+_LOAD_ALONE = """
+import importlib.metadata, json, sys
+
+path, refused, group, name = json.loads(sys.argv[1])
+sys.path[:] = path
+asked = []
+
+class Refuse:
+    @staticmethod
+    def find_spec(module, path=None, target=None):
+        if module.partition(".")[0] in refused:
+            asked.append(module)
+            raise ImportError(f"{module} is refused during discovery")
+
+sys.meta_path.insert(0, Refuse)
+(entry,) = importlib.metadata.entry_points(group=group, name=name)
+plugin = entry.load()
+for hook in ("hexkv_adapters", "hexkv_commands"):
+    list(getattr(plugin, hook, list)())
+print(json.dumps(sorted(set(asked))))
+"""
+
+
+class PluginContract(Whole):
+    """Subclass this and name your entry point."""
+
+    entry_point: ClassVar[str]
+    """The left side of your line in ``[project.entry-points.hexkv]``."""
+
+    @pytest.fixture
+    def registry(self) -> Registry:
+        """What is installed here."""
+        return discover()
+
+    @promise("plugin.1", "is installed once", hint="[project.entry-points.hexkv], pip install -e .")
+    def test_is_installed_once(self) -> None:
+        found = importlib.metadata.entry_points(group=GROUP, name=self.entry_point)
+        assert len(found) == 1
+
+    @promise("plugin.2", "is found by discovery, and is not broken")
+    def test_is_found_by_discovery(self, registry: Registry) -> None:
+        broken = {origin.plugin: error for origin, error in registry.broken.items()}
+        assert self.entry_point not in broken, repr(broken.get(self.entry_point))
+        assert list(self._offered(registry)), "it offers neither an adapter nor a command"
+
+    @promise(
+        "plugin.3",
+        "imports nothing heavy to say what it offers",
+        hint="import in the function that opens the adapter; a guarded import counts, too",
+    )
+    def test_discovery_imports_nothing_heavy(self, registry: Registry) -> None:
+        required = {name.partition(".")[0] for s in self._offered(registry) for name in s.requires}
+        order = [sys.path, sorted(HEAVY | required), GROUP, self.entry_point]
+        done = subprocess.run(  # noqa: S603 - our own interpreter and our own script
+            [sys.executable, "-P", "-c", _LOAD_ALONE, json.dumps(order)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == []
+
+    @promise("plugin.4", "gives everything that it offers a plain name and a line of summary")
+    def test_offers_have_names_and_summaries(self, registry: Registry) -> None:
+        for spec in self._offered(registry):
+            assert re.fullmatch(r"[a-z][a-z0-9_-]*", spec.name), spec.name
+            assert spec.summary.strip(), f"{spec.name} has no summary"
+            assert "\n" not in spec.summary, f"the summary of {spec.name} has more than one line"
+
+    @promise(
+        "plugin.5",
+        "describes settings as dataclasses of fields that a configuration file can hold",
+        hint="str, int, float, bool, None, and lists, dictionaries and dataclasses of them",
+    )
+    def test_settings_are_plain(self, registry: Registry) -> None:
+        for spec in self._offered(registry):
+            if isinstance(spec, AdapterSpec):
+                assert is_dataclass(spec.settings), f"settings of {spec.name}"
+                for setting in fields(spec.settings):
+                    assert _is_plain(setting), f"default of {spec.name}'s {setting.name}"
+
+    @promise("plugin.6", "says how to get what it requires", hint="AdapterSpec(hint=...)")
+    def test_says_how_to_get_what_it_requires(self, registry: Registry) -> None:
+        for spec in self._offered(registry):
+            assert not spec.requires or spec.hint.strip(), f"{spec.name} has no hint"
+
+    def _offered(self, registry: Registry) -> Iterator[AdapterSpec | CommandSpec]:
+        for (kind, name), origin in registry.origin.items():
+            if origin.plugin != self.entry_point:
+                continue
+            if kind == "command":
+                yield registry.commands[name]
+            else:
+                yield registry.adapters[kind, name]
+
+
+def _is_plain(setting: Field[object]) -> bool:
+    """Whether the default, if there is one, survives a trip through JSON."""
+    if setting.default is not MISSING:
+        value = setting.default
+    elif setting.default_factory is not MISSING:
+        value = setting.default_factory()
+    else:
+        return True
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    try:
+        return bool(json.loads(json.dumps(value)) == _listed(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _listed(value: object) -> object:
+    """*value* with lists for tuples: what JSON makes of them."""
+    if isinstance(value, tuple | list):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return value
