@@ -63,7 +63,7 @@ BLAKE2B = HashAlgorithm("blake2b-256", _blake2b)
 
 
 def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
-    """All that makes KV differ besides the tokens, as canonical JSON (ASCII, sorted, dense).
+    """What makes KV differ besides the tokens, as canonical JSON: sorted, dense, printable.
 
     Says everything in the open but the salt, which is a secret: its SHA-256 stands for it.
     A salt that can be guessed can be found by trying; give it 128 random bits.
@@ -95,7 +95,8 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
         json.dumps(described, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"the namespace of model {namespace.model!a}: {error}") from error
-    text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+    # JSON leaves DEL alone; a header holds what is safe to print.
+    text = json.dumps(described, sort_keys=True, separators=(",", ":")).replace("\x7f", "\\u007f")
     if len(text) > IDENTITY_BYTES:
         raise ConfigError(
             f"the namespace of model {namespace.model[:80]!r} takes {len(text)} bytes to "

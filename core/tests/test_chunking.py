@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.core.chunking import PrefixChunker, SegmentChunker
+from hexkv.core.tokens import pack
+from hexkv.ports import Chunker, ConfigError
+
+# Few distinct tokens make separators meet; these bytes also make them match across tokens.
+TOKENS = st.lists(st.sampled_from([0, 1, 256, 65536, 16777216]), max_size=60)
+SEPARATOR = st.lists(st.sampled_from([0, 1, 256]), min_size=1, max_size=3)
+
+
+def cut(chunker, tokens):
+    bounds = chunker.cut(pack(tokens))
+    return list(zip(bounds.starts, bounds.ends, strict=True))
+
+
+def split(tokens, separator):
+    """The reference: walk over the tokens."""
+    pieces, start, at = [], 0, 0
+    while at < len(tokens):
+        if tokens[at : at + len(separator)] == separator:
+            pieces.append((start, at))
+            at = start = at + len(separator)
+        else:
+            at += 1
+    return [*pieces, (start, len(tokens))]
+
+
+@pytest.mark.parametrize("chunker", [PrefixChunker(), SegmentChunker([1])])
+def test_both_are_chunkers(chunker):
+    assert isinstance(chunker, Chunker)
+
+
+@pytest.mark.parametrize(
+    ("count", "full", "with_tail"),
+    [
+        (0, [], []),
+        (1, [], [(0, 1)]),
+        (3, [], [(0, 3)]),
+        (4, [(0, 4)], [(0, 4)]),
+        (5, [(0, 4)], [(0, 4), (4, 5)]),
+        (8, [(0, 4), (4, 8)], [(0, 4), (4, 8)]),
+    ],
+)
+def test_a_prefix_is_cut_into_full_chunks_and_a_tail_if_wanted(count, full, with_tail):
+    assert cut(PrefixChunker(4), range(count)) == full
+    assert cut(PrefixChunker(4, keep_tail=True), range(count)) == with_tail
+
+
+@given(st.integers(0, 200), st.integers(1, 70), st.booleans())
+def test_prefix_chunks_leave_no_gap_and_miss_only_an_unwanted_tail(count, size, keep_tail):
+    bounds = cut(PrefixChunker(size, keep_tail=keep_tail), range(count))
+    covered = [position for start, end in bounds for position in range(start, end)]
+    assert covered == list(range(count if keep_tail else count - count % size))
+    assert all(end - start == size for start, end in bounds[:-1])
+
+
+def test_a_tail_is_no_other_scheme_but_a_size_is():
+    assert PrefixChunker(4).scheme == PrefixChunker(4, keep_tail=True).scheme
+    assert PrefixChunker(4).scheme != PrefixChunker(8).scheme
+
+
+def test_the_default_chunk_has_256_tokens():
+    assert cut(PrefixChunker(), range(600)) == [(0, 256), (256, 512)]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_chunk_without_tokens_is_refused(size):
+    with pytest.raises(ConfigError):
+        PrefixChunker(size)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bounds"),
+    [
+        ([], []),
+        ([5], [(0, 1)]),
+        ([7, 7], []),
+        ([7], [(0, 1)]),
+        ([7, 7, 5], [(2, 3)]),
+        ([5, 7, 7], [(0, 1)]),
+        ([5, 7, 7, 7, 7, 6], [(0, 1), (5, 6)]),
+        ([5, 7, 7, 7, 6], [(0, 1), (3, 5)]),
+        ([5, 7, 6], [(0, 3)]),
+    ],
+)
+def test_segments_lie_between_separators_matched_from_the_left(tokens, bounds):
+    assert cut(SegmentChunker([7, 7]), tokens) == bounds
+
+
+def test_a_separator_is_not_found_across_the_bytes_of_two_tokens():
+    assert cut(SegmentChunker([0]), [256, 256, 0, 1]) == [(0, 2), (3, 4)]
+    assert cut(SegmentChunker([1]), [16777216, 16777216]) == [(0, 2)]
+
+
+@given(TOKENS, SEPARATOR, st.integers(1, 5), st.integers(0, 5))
+def test_every_token_outside_separators_is_in_one_segment_of_at_most_the_maximum(
+    tokens, separator, minimum, more
+):
+    maximum = minimum + more
+    bounds = cut(SegmentChunker(separator, maximum=maximum, minimum=minimum), tokens)
+    pieces = [
+        (at, min(at + maximum, end))
+        for start, end in split(tokens, separator)
+        for at in range(start, end, maximum)
+    ]
+    assert bounds == [(start, end) for start, end in pieces if end - start >= minimum]
+
+
+@given(TOKENS, TOKENS, SEPARATOR)
+def test_pieces_touch_exactly_where_they_are_of_one_segment(left, right, separator):
+    bounds = cut(SegmentChunker(separator, maximum=3), [*left, *separator, *right])
+    segments = split([*left, *separator, *right], separator)
+    for (_, end), (start, _) in pairwise(bounds):
+        together = any(first <= end - 1 and start < last for first, last in segments)
+        assert (start == end) == together
+
+
+def test_a_hostile_prompt_is_cut_in_linear_time():
+    # Every token looks like a separator from its fourth byte on. Quadratic: minutes.
+    packed = pack(np.full(200_000, 16777216, np.uint32))
+    began = time.process_time()
+    assert SegmentChunker([1], maximum=200_000).cut(packed).ends == [200_000]
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("separator", "limits"),
+    [
+        ([], {}),
+        ([-1], {}),
+        ([1.5], {}),
+        ([1], {"minimum": 0}),
+        ([1], {"maximum": 0}),
+        ([1], {"minimum": 9, "maximum": 8}),
+    ],
+)
+def test_a_separator_or_a_limit_that_means_nothing_is_refused(separator, limits):
+    with pytest.raises(ConfigError):
+        SegmentChunker(separator, **limits)

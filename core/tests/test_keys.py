@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hexkv.core.keys
+import hexkv.ports
+from hexkv.core.chunking import PrefixChunker, SegmentChunker
+from hexkv.core.frames import IDENTITY_BYTES
+from hexkv.core.keys import BLAKE2B, SHA256, HashAlgorithm, Keyer, identity
+from hexkv.core.tokens import pack
+from hexkv.ports import (
+    KEY_BYTES,
+    ConfigError,
+    DType,
+    KVLayout,
+    LayerGroup,
+    Namespace,
+    ParallelSlice,
+    Plane,
+    namespace_of,
+)
+
+GOLDEN = Path(__file__).with_name("golden_keys.json")
+CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=4)
+PLAIN = Namespace("model", LAYOUT)
+
+# For every field, values that differ from the plain namespace's and from each other.
+CHANGES = {
+    "model": ["", "Model", "model ", "modèl", "\x7f", "\\\x7f", "\\u007f"],
+    "layout": [
+        KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=4),
+        KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=4),
+        KVLayout.attention(DType.BFLOAT16, layers=2, heads=1, key_width=4),
+        KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=8),
+        KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=4, value_width=8),
+        KVLayout.latent(DType.BFLOAT16, layers=2, latent_width=4, rope_width=4),
+        KVLayout(DType.BFLOAT16, (LayerGroup(2, (Plane("v", 2, 4), Plane("k", 2, 4))),)),
+    ],
+    "revision": ["1", "main"],
+    "parallel": [ParallelSlice(0, 2), ParallelSlice(1, 2), ParallelSlice(0, 4)],
+    "lora": ["1", "adapter"],
+    "salt": ["1", "tenant"],
+    "extra": [(("a", ""),), (("", "a"),), (("a", "b"),), (("a", "b"), ("c", ""))],
+}
+
+TEXT = st.text(max_size=8)
+NAMESPACES = st.builds(
+    Namespace,
+    model=TEXT,
+    layout=st.sampled_from([LAYOUT, *CHANGES["layout"]]),
+    revision=TEXT,
+    parallel=st.sampled_from([ParallelSlice(), *CHANGES["parallel"]]),
+    lora=TEXT,
+    salt=TEXT,
+    extra=st.dictionaries(TEXT, TEXT, max_size=2).map(lambda pairs: tuple(sorted(pairs.items()))),
+)
+PROMPTS = st.lists(st.integers(0, 3), max_size=30)
+
+
+def name(keyer, tokens):
+    return keyer.name(pack(tokens))
+
+
+def of_golden(case):
+    described = case["namespace"]
+    dtype, groups = described["layout"]
+    layout = KVLayout(
+        DType(dtype),
+        tuple(
+            LayerGroup(count, tuple(Plane(*plane) for plane in planes)) for count, planes in groups
+        ),
+    )
+    namespace = Namespace(
+        **{field: described[field] for field in ("model", "revision", "lora", "salt")},
+        layout=layout,
+        parallel=ParallelSlice(*described["parallel"]),
+        extra=tuple((left, right) for left, right in described["extra"]),
+    )
+    settings = dict(case["chunker"])
+    chunker = {"prefix": PrefixChunker, "segment": SegmentChunker}[settings.pop("kind")](**settings)
+    algorithm = {known.name: known for known in (SHA256, BLAKE2B)}[case["algorithm"]]
+    tokens = case["tokens"]
+    if isinstance(tokens, dict):
+        tokens = [i * tokens["multiplier"] % tokens["modulus"] for i in range(tokens["count"])]
+    return Keyer(namespace, algorithm, chunker), tokens
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_identity_bounds_and_keys_are_the_committed_ones(case):
+    keyer, tokens = of_golden(case)
+    chunks = name(keyer, tokens)
+    assert keyer.identity == case["identity"]
+    assert [[chunks.start(i), chunks.end(i)] for i in range(len(chunks))] == case["bounds"]
+    assert [key.hex() for key in chunks.keys] == case["keys"]
+    assert chunks.tokens == len(tokens)
+
+
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from hexkv.core.keys import Keyer
+from hexkv.core.tokens import pack
+from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
+layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
+extra = (("image", "0f3a"), ("quant", "awq"))
+namespace = Namespace("m", layout, "r", ParallelSlice(3, 8), "lora", "salt", extra)
+print(Keyer(namespace).name(pack(range(1024))).keys[-1].hex(), hash("a") % 1000)
+"""
+
+
+def test_a_hundred_processes_with_other_hash_seeds_agree():
+    roots = {str(Path(module.__file__).parents[2]) for module in (hexkv.core.keys, hexkv.ports)}
+
+    def run(seed):
+        child = subprocess.run(
+            [sys.executable, "-S", "-c", CHILD, *sorted(roots)],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            timeout=60,
+        )
+        return child.stdout.split()
+
+    with ThreadPoolExecutor(4) as threads:
+        keys, hashes = zip(*threads.map(run, range(1, 101)), strict=True)
+    assert len(set(hashes)) > 50, "the seeds did nothing: the test shows nothing"
+    assert set(keys) == {keys[0]}
+    assert len(keys[0]) == 2 * KEY_BYTES
+
+
+@pytest.mark.parametrize("algorithm", [SHA256, BLAKE2B], ids=lambda algorithm: algorithm.name)
+@given(prompt=st.lists(st.integers(0, 2**32 - 1), max_size=20), size=st.integers(1, 5))
+def test_keys_follow_the_documented_rule(algorithm, prompt, size):
+    keyer = Keyer(PLAIN, algorithm, PrefixChunker(size, keep_tail=True))
+    link = algorithm.digest(identity(PLAIN, f"prefix/{size}", algorithm.name).encode())
+    assert keyer.root == link
+    expected = []
+    for at in range(0, len(prompt), size):
+        words = b"".join(token.to_bytes(4, "little") for token in prompt[at : at + size])
+        link = algorithm.digest(link + words)
+        expected.append(keyer.root[:16] + link)
+    assert name(keyer, prompt).keys == expected
+
+
+def test_the_changes_below_reach_every_field_of_a_namespace():
+    assert set(CHANGES) == {field.name for field in dataclasses.fields(Namespace)}
+
+
+@given(data=st.data(), base=NAMESPACES, prompt=st.lists(st.integers(0, 9), min_size=2, max_size=9))
+def test_any_single_changed_field_changes_every_key(data, base, prompt):
+    field = data.draw(st.sampled_from(sorted(CHANGES)))
+    values = [value for value in CHANGES[field] if value != getattr(base, field)]
+    changed = replace(base, **{field: data.draw(st.sampled_from(values))})
+    chunker = PrefixChunker(2, keep_tail=True)
+    one, other = (Keyer(namespace, chunker=chunker) for namespace in (base, changed))
+    assert one.prefix != other.prefix
+    assert not set(name(one, prompt).keys) & set(name(other, prompt).keys)
+
+
+@given(NAMESPACES, NAMESPACES)
+def test_two_namespaces_have_one_identity_exactly_if_they_are_equal(one, other):
+    assert (identity(one, "s", "a") == identity(other, "s", "a")) == (one == other)
+
+
+def test_two_spellings_of_a_layout_are_one():
+    (group,) = LAYOUT.groups
+    spelled = KVLayout(LAYOUT.dtype, (LayerGroup(1, group.planes),) * 2)
+    assert identity(PLAIN, "s", "a") == identity(replace(PLAIN, layout=spelled), "s", "a")
+
+
+def test_algorithm_and_scheme_change_every_key():
+    renamed = HashAlgorithm("sha256/2", SHA256.digest)
+    keyers = [
+        Keyer(PLAIN, algorithm, chunker)
+        for algorithm in (SHA256, BLAKE2B, renamed)
+        for chunker in (PrefixChunker(4), PrefixChunker(2), SegmentChunker([99], maximum=4))
+    ]
+    keys = [key for keyer in keyers for key in name(keyer, range(8)).keys]
+    assert len(set(keys)) == len(keys) == 3 * (2 + 4 + 2)
+
+
+@given(one=PROMPTS, other=PROMPTS, size=st.integers(1, 4))
+def test_prompts_share_keys_exactly_as_far_as_they_share_chunks(one, other, size):
+    keyer = Keyer(PLAIN, chunker=PrefixChunker(size))
+    left, right = name(keyer, one).keys, name(keyer, other).keys
+    same = 0
+    while same < min(len(one), len(other)) and one[same] == other[same]:
+        same += 1
+    shared = same // size
+    assert left[:shared] == right[:shared]
+    assert not set(left[shared:]) & set(right[shared:])
+
+
+@given(data=st.data(), prompt=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20))
+def test_one_changed_token_changes_its_chunk_s_key_and_every_later_one(data, prompt):
+    place = data.draw(st.integers(0, len(prompt) - 1))
+    changed = [*prompt]
+    changed[place] ^= 1 << data.draw(st.integers(0, 31))
+    keyer = Keyer(PLAIN, chunker=PrefixChunker(3, keep_tail=True))
+    pairs = list(zip(name(keyer, prompt).keys, name(keyer, changed).keys, strict=True))
+    assert [left == right for left, right in pairs] == [i < place // 3 for i in range(len(pairs))]
+
+
+def test_a_kept_tail_leaves_the_keys_of_full_chunks_alone():
+    full = name(Keyer(PLAIN, chunker=PrefixChunker(4)), range(10)).keys
+    kept = name(Keyer(PLAIN, chunker=PrefixChunker(4, keep_tail=True)), range(10)).keys
+    assert kept[:2] == full
+    assert len(kept) == 3
+
+
+@given(before=PROMPTS, segment=st.lists(st.integers(0, 3), min_size=1, max_size=9), after=PROMPTS)
+def test_a_segment_has_the_same_keys_wherever_it_stands(before, segment, after):
+    keyer = Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4))
+    alone = name(keyer, segment)
+    within = name(keyer, [*before, 9, *segment, 9, *after])
+    first = next(i for i in range(len(within)) if within.start(i) == len(before) + 1)
+    assert within.keys[first : first + len(alone)] == alone.keys
+
+
+def test_a_piece_of_a_segment_is_named_by_the_segment_up_to_its_end():
+    keyer = Keyer(PLAIN, chunker=SegmentChunker([9], maximum=2))
+    one, other = name(keyer, [1, 2, 5, 6]).keys, name(keyer, [3, 4, 5, 6]).keys
+    assert one[1] != other[1]
+    assert name(keyer, [1, 2, 9, 5, 6]).keys[1] == name(keyer, [5, 6]).keys[0] != one[1]
+
+
+def test_an_empty_prompt_has_no_chunks_and_one_token_has_one_if_tails_are_kept():
+    assert name(Keyer(PLAIN), []).keys == []
+    assert name(Keyer(PLAIN), [7]).keys == []
+    chunks = name(Keyer(PLAIN, chunker=PrefixChunker(keep_tail=True)), [7])
+    assert (len(chunks), chunks.start(0), chunks.end(0), chunks.tokens) == (1, 0, 1, 1)
+
+
+def test_keys_lead_with_their_namespace():
+    keyer = Keyer(PLAIN)
+    for key in name(keyer, range(512)).keys:
+        assert len(key) == KEY_BYTES
+        assert namespace_of(key) == keyer.prefix
+
+
+def test_the_salt_is_written_as_a_digest_only():
+    text = identity(replace(PLAIN, salt="hunter2"), "s", "a")
+    assert "hunter2" not in text
+    assert json.loads(text)["salt"] == hashlib.sha256(b"hexkv salt\0hunter2").hexdigest()
+    assert json.loads(identity(PLAIN, "s", "a"))["salt"] == ""
+
+
+@given(NAMESPACES, st.sampled_from(CHANGES["model"]))
+def test_an_identity_is_canonical_json_and_safe_to_print(namespace, model):
+    namespace = replace(namespace, model=model + namespace.model)
+    text = identity(namespace, "s", "a")
+    assert text.isascii()
+    assert text.isprintable()
+    fields = json.loads(text)
+    assert (fields["model"], fields["lora"]) == (namespace.model, namespace.lora)
+    assert list(fields) == sorted(fields)
+
+
+def test_an_identity_fits_a_frame_s_header_or_is_refused():
+    spare = IDENTITY_BYTES - len(identity(replace(PLAIN, model=""), "prefix/256", "sha256"))
+    assert len(Keyer(replace(PLAIN, model="m" * spare)).identity) == IDENTITY_BYTES
+    with pytest.raises(ConfigError, match="has room for 3072"):
+        Keyer(replace(PLAIN, model="m" * (spare + 1)))
+
+
+@pytest.mark.parametrize("field", ["model", "revision", "lora", "salt"])
+def test_surrogates_are_no_text(field):
+    with pytest.raises(ConfigError):
+        Keyer(replace(PLAIN, **{field: "\ud83d\ude00"}))
+
+
+def test_a_hash_of_another_length_is_refused():
+    with pytest.raises(ConfigError, match="gives 20 bytes, not 32"):
+        Keyer(PLAIN, HashAlgorithm("sha1", lambda data: hashlib.sha1(data).digest()))
+
+
+def test_a_hash_may_be_injected():
+    blake3 = pytest.importorskip("blake3")
+    keyer = Keyer(PLAIN, HashAlgorithm("blake3", lambda data: blake3.blake3(data).digest()))
+    words = b"".join(token.to_bytes(4, "little") for token in range(256))
+    expected = blake3.blake3(keyer.root + words).digest()
+    assert name(keyer, range(256)).keys == [keyer.prefix + expected]
