@@ -4,6 +4,7 @@ import json
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -88,9 +89,9 @@ def test_the_byte_layout_is_the_committed_one():
     assert CODEC.open(memoryview(frame), header.key) == header
 
 
-@given(HEADERS, st.randoms(use_true_random=False))
-def test_a_frame_opens_to_what_was_sealed(header, rng):
-    payload = rng.randbytes(header.payload_bytes)
+@given(HEADERS, st.integers(0, 2**32))
+def test_a_frame_opens_to_what_was_sealed(header, seed):
+    payload = Random(seed).randbytes(header.payload_bytes)
     frame = memoryview(seal(header, payload))
     assert CODEC.open(frame, header.key) == CODEC.open(frame) == header
     assert CODEC.peek(frame[:PAGE]) == CODEC.peek(frame) == header
@@ -275,10 +276,10 @@ def test_a_header_that_is_wrong_under_a_right_checksum_is_refused(at, value, sai
     assert refuses(sign(frame), said)
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from([0, 8, 12, 176, 1024]), st.booleans())
-def test_hostile_pages_give_a_header_or_corrupt_frame_and_nothing_else(rng, kept, signed):
+@given(st.integers(0, 2**32), st.sampled_from([0, 8, 12, 176, 1024]), st.booleans())
+def test_hostile_pages_are_corrupt_frames_and_nothing_worse(seed, kept, signed):
     frame = seal()
-    frame[kept:PAGE] = rng.randbytes(PAGE - kept)
+    frame[kept:PAGE] = Random(seed).randbytes(PAGE - kept)
     frame[128:144] = b"crc32".ljust(16, b"\0")
     assert refuses(sign(frame) if signed else frame)
     with pytest.raises(CorruptFrame):

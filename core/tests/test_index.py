@@ -160,6 +160,15 @@ def test_an_unreserved_chunk_can_be_neither_committed_nor_aborted():
     index.commit([A])
 
 
+def test_a_chunk_that_a_prompt_holds_twice_counts_once():
+    index = TierIndex(LRU(), 40)
+    assert index.reserve([A, B, A], [10] * 3).keys == [A, B]
+    index.commit([A, B, A])
+    assert index.used == 20
+    index.touch([A, B, A])
+    assert index.discard([A, A]) == [A]
+
+
 def test_a_new_chunk_joins_its_parent_whatever_was_written_between():
     index = filled([A])
     index.reserve([A, B, C, D], [10] * 4)

@@ -175,16 +175,15 @@ class TierIndex:
         return reservation
 
     def commit(self, keys: Sequence[ChunkKey]) -> None:
-        """These reserved chunks are on the store now, whole. Prefix order.
+        """These reserved chunks are on the store now, whole. Prefix order; twice counts once.
 
         Raises:
             KeyError: one of them is not reserved.
         """
         with self._lock:
-            pending = self._settle_reserved(keys)
             run: list[ChunkKey] = []
             after: ChunkKey | None = None
-            for key, (size, _, before) in zip(keys, pending, strict=True):
+            for key, (size, _, before) in self._settle_reserved(keys).items():
                 self._sizes[key] = size
                 self._used += size
                 if run and before != run[-1]:
@@ -328,9 +327,10 @@ class TierIndex:
             self._settle(claim, leaving=size)
             self._policy.drop(key, evicted=evicted)
 
-    def _settle_reserved(self, keys: Sequence[ChunkKey]) -> list[_Pending]:
-        settled = [self._reserved[key] for key in keys]
-        for key, pending in zip(keys, settled, strict=True):
+    def _settle_reserved(self, keys: Sequence[ChunkKey]) -> dict[ChunkKey, _Pending]:
+        # All of them are looked up before any is changed. A prompt may hold a segment twice.
+        settled = {key: self._reserved[key] for key in keys}
+        for key, pending in settled.items():
             del self._reserved[key]
             self._settle(pending.claim, writing=-pending.size)
         return settled

@@ -1,0 +1,57 @@
+"""What a caller must get right, checked at the edge with a clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch
+
+
+def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
+    """Check that *device* is a window on *tokens* positions of KV shaped as *layout*.
+
+    Raises:
+        InvalidRequest: it is no window, or addresses more or fewer positions.
+        LayoutMismatch: its KV has another dtype or shape.
+    """
+    if not isinstance(getattr(device, "layout", None), KVLayout):
+        raise InvalidRequest(f"a {type(device).__name__} is not a window on a device's KV")
+    if device.tokens != tokens:
+        raise InvalidRequest(
+            f"the device window (slot mapping) addresses {device.tokens} positions "
+            f"for {tokens} tokens"
+        )
+    if device.layout != layout and device.layout.describe() != layout.describe():
+        raise LayoutMismatch(
+            f"the device holds {device.layout.describe()}, the namespace is {layout.describe()}"
+        )
+
+
+def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
+    """How many tokens at the front to leave out, given as a number or as a mask.
+
+    Raises:
+        InvalidRequest: out of range, given both ways, or a mask of the wrong length, or one
+            that is not ``False`` at first and ``True`` from there on.
+    """
+    if mask is not None:
+        if skip:
+            raise InvalidRequest("give skip or mask, not both")
+        return _leading_false(mask, tokens)
+    if not 0 <= skip <= tokens:
+        raise InvalidRequest(f"skip must be between 0 and {tokens}, not {skip!r}")
+    return skip
+
+
+def _leading_false(mask: Sequence[bool], tokens: int) -> int:
+    try:
+        # Tensors and arrays as well: each has its own way of giving booleans.
+        values = bytes(mask.tolist() if hasattr(mask, "tolist") else mask)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"a mask holds one boolean per token: {error}") from error
+    if len(values) != tokens:
+        raise InvalidRequest(f"the mask has {len(values)} values for {tokens} tokens")
+    kept = values.lstrip(b"\0")
+    if kept.strip(b"\1"):
+        raise InvalidRequest("a mask is False for the tokens to skip, then True to the end")
+    return tokens - len(kept)

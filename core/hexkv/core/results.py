@@ -1,0 +1,95 @@
+"""What the engine answers: one value per call, counted from outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How much of a prompt the tiers can be expected to give back."""
+
+    tokens: int
+    """Tokens in the prompt."""
+
+    hit_tokens: int
+    """Length of the longest prefix whose every chunk some tier holds."""
+
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Tokens of that prefix by the tier that would serve them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """What a retrieve really put into the device."""
+
+    tokens: int
+    """Tokens in the prompt."""
+
+    hit_tokens: int
+    """The device holds the KV of tokens ``[0, hit_tokens)``, those that were skipped included."""
+
+    loaded_tokens: int
+    """Tokens whose KV this call loaded."""
+
+    loaded_bytes: int
+
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Loaded tokens by the tier that served them."""
+
+    misses: Mapping[str, int] = field(default_factory=dict)
+    """Chunks that were not loaded, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What a store really kept."""
+
+    tokens: int
+    """Tokens in the prompt."""
+
+    stored_tokens: int
+    """Tokens whose KV was copied and is now on at least one tier."""
+
+    present_tokens: int
+    """Tokens whose KV some tier held already: nothing was copied."""
+
+    dropped_tokens: int
+    """Tokens whose KV no tier could take."""
+
+    stored_bytes: int
+
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Newly stored tokens by tier."""
+
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TierHealth:
+    """The state of one tier."""
+
+    name: str
+    chunks: int | None
+    """``None`` where only the store knows."""
+
+    used_bytes: int | None
+    budget_bytes: int | None
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of an engine."""
+
+    state: str
+    frozen: bool
+    tiers: tuple[TierHealth, ...]
+    pool_bytes: int
+    pool_held_bytes: int
+    leases: Mapping[str, int]
+    """Leases by owner. At rest only tiers hold any."""
+
+    pins: Mapping[str, int]
+    """Pinned chunks by owner, summed over tiers."""

@@ -1,0 +1,250 @@
+from threading import Event, Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hexkv.contracts.doubles import deadline
+from hexkv.core.pool import BlockPool
+from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest, PoolExhausted, frame_bytes
+
+SLOT = 16 * PAGE
+FULL = SLOT - PAGE
+
+
+class Heap:
+    def __init__(self, size):
+        self.memory = bytearray(size)
+        self.buffer = memoryview(self.memory)
+        self.address = 0
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+def pool_of(slots, **options):
+    return BlockPool(Heap(slots * SLOT), SLOT, **options)
+
+
+NOW = deadline(0)
+
+
+def test_a_pool_smaller_than_one_chunk_is_refused():
+    with pytest.raises(ConfigError, match="does not hold one chunk"):
+        BlockPool(Heap(SLOT - 1), SLOT)
+
+
+def test_a_chunk_larger_than_a_block_is_refused():
+    with pytest.raises(InvalidRequest, match="larger than the pool's blocks"):
+        pool_of(1).lease(FULL + 1, "t", NOW)
+
+
+def test_a_block_has_a_page_for_the_header_and_the_payload_behind_it():
+    with pool_of(1).lease(5000, "t", NOW) as lease:
+        assert len(lease.payload) == 5000
+        assert len(lease.frame) == PAGE + 2 * PAGE
+        lease.payload[0] = 7
+        assert lease.frame[PAGE] == 7
+
+
+def test_an_exhausted_pool_says_who_holds_what():
+    pool = pool_of(2)
+    with (
+        pool.lease(FULL, "a", NOW),
+        pool.lease(FULL, "b", NOW),
+        pytest.raises(PoolExhausted, match="a: 1, b: 1"),
+    ):
+        pool.lease(FULL, "c", NOW)
+
+
+def test_memory_is_not_reused_while_any_share_is_held():
+    pool = pool_of(1)
+    lease = pool.lease(FULL, "reader", NOW)
+    share = lease.share("late read")
+    lease.release()
+    with pytest.raises(PoolExhausted):
+        pool.lease(FULL, "next", NOW)
+    assert pool.ledger() == {"late read": 1}
+    share.release()
+    pool.lease(FULL, "next", NOW).release()
+    assert pool.ledger() == {}
+    assert pool.held_bytes == 0
+
+
+def test_releasing_twice_is_allowed_and_using_afterwards_is_not():
+    pool = pool_of(2)
+    lease = pool.lease(FULL, "t", NOW)
+    lease.release()
+    other = pool.lease(FULL, "t", NOW)
+    lease.release()
+    assert pool.ledger() == {"t": 1}
+    with pytest.raises(InvalidRequest, match="released"):
+        lease.payload  # noqa: B018
+    other.release()
+
+
+def test_a_new_block_never_starts_with_an_old_header():
+    pool = pool_of(1)
+    with pool.lease(FULL, "t", NOW) as lease:
+        lease.frame[: len(MAGIC)] = MAGIC
+    with pool.lease(FULL, "t", NOW) as lease:
+        assert bytes(lease.frame[: len(MAGIC)]) == bytes(len(MAGIC))
+
+
+def test_freed_memory_is_poisoned_in_debug_mode():
+    pool = pool_of(1, poison=True)
+    with pool.lease(FULL, "t", NOW) as lease:
+        view = lease.payload
+        view[:] = bytes(FULL)
+    assert set(bytes(view)) == {0xDE}
+
+
+def test_short_chunks_share_a_slot():
+    pool = pool_of(1)
+    leases = [pool.lease(PAGE, "t", NOW) for _ in range(8)]
+    with pytest.raises(PoolExhausted):
+        pool.lease(PAGE, "t", NOW)
+    for lease in leases:
+        lease.release()
+    pool.lease(FULL, "t", NOW).release()
+
+
+def test_the_tier_that_keeps_blocks_is_asked_before_anybody_waits():
+    pool = pool_of(2)
+    kept = [pool.lease(FULL, "tier", NOW) for _ in range(2)]
+
+    def evict(size):
+        if not kept:
+            return False
+        kept.pop(0).release()
+        return True
+
+    pool.reclaim = evict
+    with pool.lease(FULL, "t", NOW), pool.lease(FULL, "t", NOW):
+        assert pool.ledger() == {"t": 2}
+        with pytest.raises(PoolExhausted):
+            pool.lease(FULL, "t", NOW)
+
+
+def test_a_waiting_caller_gets_the_block_that_comes_free():
+    pool = pool_of(1)
+    first = pool.lease(FULL, "first", NOW)
+    asking, got = Event(), []
+
+    def reclaim(size):
+        asking.set()
+        return False
+
+    pool.reclaim = reclaim
+    thread = Thread(target=lambda: got.append(pool.lease(FULL, "second", deadline(60))))
+    thread.start()
+    assert asking.wait(10)
+    first.release()
+    thread.join(10)
+    assert pool.ledger() == {"second": 1}
+    got[0].release()
+
+
+def test_closing_wakes_those_who_wait_and_keeps_memory_that_is_still_leased():
+    pool = pool_of(1)
+    lease = pool.lease(FULL, "late", NOW)
+    asking, errors = Event(), []
+    pool.reclaim = lambda size: asking.set() or False
+
+    def wait():
+        try:
+            pool.lease(FULL, "second", deadline(60))
+        except PoolExhausted as error:
+            errors.append(error)
+
+    thread = Thread(target=wait)
+    thread.start()
+    assert asking.wait(10)
+    assert pool.close() == {"late": 1}
+    thread.join(10)
+    assert len(errors) == 1
+    lease.payload[0] = 1
+    lease.release()
+    assert pool.close() == {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_threads_never_share_a_block_by_accident(data):
+    pool = pool_of(3)
+    sizes = data.draw(st.lists(st.integers(1, FULL), min_size=4, max_size=4))
+    torn = []
+
+    def work(number, size):
+        for _ in range(20):
+            try:
+                lease = pool.lease(size, f"t{number}", deadline(60))
+            except PoolExhausted:
+                continue
+            with lease:
+                lease.payload[:] = bytes([number]) * size
+                if bytes(lease.payload) != bytes([number]) * size:
+                    torn.append(number)
+
+    threads = [Thread(target=work, args=(n, size)) for n, size in enumerate(sizes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not torn
+    assert pool.ledger() == {}
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Blocks never overlap, nothing is lost, and an empty pool is whole again."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = pool_of(4)
+        self.held = []
+
+    @rule(size=st.one_of(st.integers(0, FULL), st.integers(0, 3 * PAGE)))
+    def take(self, size):
+        try:
+            lease = self.pool.lease(size, "t", NOW)
+        except PoolExhausted:
+            assert self.held
+            return
+        mark = len(self.held) % 250 + 1
+        lease.payload[:] = bytes([mark]) * size
+        self.held.append((lease, mark, size))
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 1000))
+    def release(self, which):
+        lease, mark, size = self.held.pop(which % len(self.held))
+        assert bytes(lease.payload) == bytes([mark]) * size
+        lease.release()
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 1000))
+    def share(self, which):
+        lease, mark, size = self.held[which % len(self.held)]
+        self.held.append((lease.share("t"), mark, size))
+
+    @invariant()
+    def ledger_counts_every_lease(self):
+        assert sum(self.pool.ledger().values()) == len(self.held)
+        assert self.pool.held_bytes <= self.pool.capacity
+
+    def teardown(self):
+        for lease, _, _ in self.held:
+            lease.release()
+        assert self.pool.held_bytes == 0
+        whole = [self.pool.lease(FULL, "all", NOW) for _ in range(4)]
+        assert len(whole) == 4
+
+
+PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPool = PoolMachine.TestCase
+
+
+def test_frames_are_whole_pages():
+    assert [frame_bytes(n) for n in (0, 1, PAGE, PAGE + 1)] == [PAGE, 2 * PAGE, 2 * PAGE, 3 * PAGE]

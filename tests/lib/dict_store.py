@@ -1,0 +1,164 @@
+"""A correct store in a dictionary, cut into small steps so that each can be broken alone."""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+
+import pytest
+
+from hexkv.contracts.store import StoreContract
+from hexkv.ports import Entry, Failed, Hit, Miss, MissReason, Stored, StoreError
+
+
+class DictStore:
+    """A ChunkStore and nothing more."""
+
+    def __init__(self, medium):
+        self.medium = medium
+        self.lock = Lock()
+        self.closed = False
+
+    def name(self, key):
+        return key
+
+    def _check(self):
+        if self.closed:
+            raise StoreError("closed")
+
+    def contains(self, keys, deadline):
+        self._check()
+        return [self.has(key) for key in keys]
+
+    def has(self, key):
+        return self.name(key) in self.medium
+
+    def read(self, keys, sink, deadline):
+        self._check()
+        return [self.read_one(i, key, sink, deadline) for i, key in enumerate(keys)]
+
+    def read_one(self, index, key, sink, deadline):
+        frame = self.fetch(key)
+        if frame is None:
+            return Miss()
+        room = sink.room(index, len(frame))
+        if room is None:
+            return Miss(MissReason.REFUSED)
+        room[:] = frame
+        return Hit(len(frame))
+
+    def fetch(self, key):
+        return self.medium.get(self.name(key))
+
+    def write(self, items, deadline):
+        self._check()
+        return [self.write_one(item) for item in items]
+
+    def write_one(self, item):
+        self.publish(self.name(item.key), bytes(item.frame))
+        return Stored(len(item.frame))
+
+    def publish(self, name, frame):
+        self.medium[name] = frame
+
+    def delete(self, keys, deadline):
+        self._check()
+        return [self.forget(key) for key in keys]
+
+    def forget(self, key):
+        return self.medium.pop(self.name(key), None) is not None
+
+    def close(self):
+        self.closed = True
+
+
+class ScanningStore(DictStore):
+    def scan(self):
+        self._check()
+        for key, frame in list(self.medium.items()):
+            if key in self.medium:
+                yield Entry(key, len(frame), time.time())
+
+
+class CapableStore(ScanningStore):
+    """Also quarantines, reads ranges, and keeps leases."""
+
+    def __init__(self, medium):
+        super().__init__(medium)
+        self.leases = {}
+        self.aside = {}
+
+    def publish(self, name, frame):
+        self.let_go(name)
+        super().publish(name, frame)
+
+    def forget(self, key):
+        return self.let_go(key) | super().forget(key)
+
+    def quarantine(self, keys, deadline):
+        for key in keys:
+            frame = self.medium.pop(key, None)
+            if frame is not None:
+                self.aside = {key: frame}
+
+    def read_range(self, key, start, into, deadline):
+        frame = self.fetch(key)
+        if frame is None:
+            return Miss()
+        if start + len(into) > len(frame):
+            return Failed(StoreError("beyond the end"))
+        into[:] = frame[start : start + len(into)]
+        return Hit(len(into))
+
+    def keep(self, key, lease):
+        self.let_go(key)
+        self.leases[key] = lease.share("store")
+        self.medium[key] = bytes(lease.frame)
+
+    def lend(self, keys, owner):
+        return [self.leases[k].share(owner) if k in self.leases else None for k in keys]
+
+    def let_go(self, key):
+        lease = self.leases.pop(key, None)
+        if lease is not None:
+            lease.release()
+            self.medium.pop(key, None)
+        return lease is not None
+
+    def close(self):
+        for key in list(self.leases):
+            self.let_go(key)
+        super().close()
+
+
+class RawDict:
+    def __init__(self, medium):
+        self.medium = medium
+
+    def get(self, key):
+        frame = self.medium.get(key)
+        return None if frame is None else bytes(frame)
+
+    def put(self, key, frame):
+        self.medium[key] = frame
+
+    def keys(self):
+        return set(self.medium)
+
+
+class DictContract(StoreContract):
+    Make = DictStore
+
+    @pytest.fixture
+    def medium(self):
+        return {}
+
+    @pytest.fixture
+    def store(self, medium):
+        store = self.Make(medium)
+        yield store
+        store.closed or store.close()
+
+    @pytest.fixture
+    def raw(self, medium):
+        return RawDict(medium)

@@ -1,0 +1,78 @@
+"""What tests of the whole stack share: a small layout, prompts, and engines over real stores."""
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
+from hexkv.core.chunking import PrefixChunker
+from hexkv.core.engine import CacheEngine
+from hexkv.core.frames import CRC32, FrameCodec
+from hexkv.core.index import TierIndex
+from hexkv.core.policies import POLICIES
+from hexkv.core.pool import BlockPool
+from hexkv.core.stack import TierStack
+from hexkv.core.tiers import Tier
+from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
+
+CHUNK = 16
+LAYOUT = KVLayout.attention(DType.FLOAT16, layers=3, heads=2, key_width=8, value_width=4)
+FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
+MEMORY = "memory store"
+"""In whose name the memory tier leases."""
+NAMESPACE = Namespace("toy", LAYOUT, revision="1")
+
+
+def tier(name, store, budget=1 << 30, policy="lru", **rules):
+    return Tier(name, store, TierIndex(POLICIES[policy](), budget), **rules)
+
+
+class Heap:
+    """A region of exactly so many bytes."""
+
+    address = 0
+
+    def __init__(self, size):
+        self.buffer = memoryview(bytearray(size))
+
+    def close(self):
+        self.buffer = memoryview(b"")
+
+
+@dataclass
+class Rig:
+    """An engine, and what its tests look into."""
+
+    engine: CacheEngine
+    pool: BlockPool
+    telemetry: RecordingTelemetry
+    events: RecordingEvents
+    clock: ManualClock
+    tiers: dict = field(default_factory=dict)
+
+    def at_rest(self):
+        """Whether nothing is leased or pinned but what the memory tier keeps."""
+        health = self.engine.health()
+        return set(health.leases) <= {MEMORY} and not health.pins
+
+
+@contextmanager
+def rigging():
+    """Builds engines over the given tiers; closes them and checks that nothing leaked."""
+    with ExitStack() as opened:
+
+        def build(tiers, *, slots=64, chunker=None, namespace=NAMESPACE, clock=None, **options):
+            clock = clock or ManualClock()
+            pool = BlockPool(Heap(slots * FRAME), FRAME, poison=True)
+            telemetry, events = RecordingTelemetry(), RecordingEvents()
+            stack = TierStack(tiers, pool, FrameCodec(CRC32), clock, telemetry, (events,))
+            engine = CacheEngine(namespace, stack, chunker or PrefixChunker(CHUNK), **options)
+            rig = Rig(engine, pool, telemetry, events, clock, {t.name: t for t in tiers})
+
+            def end():
+                engine.close()
+                assert pool.ledger() == {}
+
+            opened.callback(end)
+            return rig
+
+        yield build
