@@ -146,9 +146,9 @@ class TierIndex:
         granted: dict[ChunkKey, _Pending] = {}
         victims = reservation.victims
         with self._lock:
-            free = math.inf if self._budget is None else self._budget - self._used
             most = math.inf if self._budget is None else self._budget
-            candidates = self._evictable({*keys, *(() if after is None else (after,))})
+            free = most - self._used
+            candidates = self._evictable({*keys, after})
             before = after
             for key, size in zip(keys, sizes, strict=True):
                 if key in self._sizes:
@@ -313,7 +313,7 @@ class TierIndex:
         with self._lock:
             return {owner: len(owned) for owner, owned in self._owned.items()}
 
-    def _evictable(self, spared: Collection[ChunkKey]) -> Iterator[ChunkKey]:
+    def _evictable(self, spared: Collection[ChunkKey | None]) -> Iterator[ChunkKey]:
         return (
             key for key in self._policy.victims() if key not in self._pins and key not in spared
         )
