@@ -1,0 +1,63 @@
+# Needs python3 (3.11 or newer), pip and make; nothing else.
+#
+#   make demo    a language model with and without the cache: time to first token, side by side
+#   make test    every test that needs no GPU, with all set-up
+#   make check   ruff, mypy, import-linter
+#   make bench   each path beside its physical limit; JSON in benchmarks/results/
+#   make wheels  one wheel per distribution, in dist/
+#
+# TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest.
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
+
+editable = $(addprefix --editable ,$(1))
+
+.PHONY: demo test check bench namespace wheels clean
+
+demo: $(VENV)/full
+	$(VENV)/bin/hexkv demo
+
+test: namespace $(VENV)/full
+	$(RUN) -m pytest
+
+check: namespace $(VENV)/full
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/full
+	$(RUN) -m benchmarks
+
+# One stray __init__.py would hide every other distribution, this project's pytest plugin included.
+namespace:
+	@strays=$$(ls */hexkv/__init__.py adapters/*/hexkv/__init__.py \
+	  adapters/*/hexkv/adapters/__init__.py 2> /dev/null); \
+	test -z "$$strays" || { echo "remove $$strays: hexkv and hexkv.adapters are namespaces"; exit 1; }
+
+wheels: namespace $(VENV)/full
+	for dist in $(DISTS); do \
+	  $(RUN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./$$dist || exit 1; done
+
+# Debian splits ensurepip into python3-venv; without it, borrow the system's pip once.
+$(VENV)/made:
+	$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { \
+	  rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(RUN) install --quiet pip; }
+	$(PIP) --upgrade "pip>=25.1" hatchling editables
+	touch $@
+
+# torch first and by itself: a range would let pip take the newest build, with gigabytes of CUDA.
+$(VENV)/full: $(VENV)/made $(addsuffix /pyproject.toml,$(DISTS))
+	@echo "setting up $(VENV): torch, transformers and the tests' tools, a few minutes once"
+	$(PIP) "$(TORCH)"
+	$(PIP) --no-build-isolation --group test --group lint $(call editable,$(DISTS) examples/acme-tape)
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist .*_cache
