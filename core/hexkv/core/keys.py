@@ -95,8 +95,7 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
         json.dumps(described, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"the namespace of model {namespace.model!a}: {error}") from error
-    # JSON leaves DEL alone; a header holds what is safe to print.
-    text = json.dumps(described, sort_keys=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    text = json.dumps(described, sort_keys=True, separators=(",", ":"))
     if len(text) > IDENTITY_BYTES:
         raise ConfigError(
             f"the namespace of model {namespace.model[:80]!r} takes {len(text)} bytes to "

@@ -143,7 +143,7 @@ def _byte_order(code: str) -> Literal["little", "big"]:
 
 
 def _bytes_of(view: memoryview) -> memoryview:
-    # Only some views can be cast: not empty ones, nor those that name their byte order.
-    if view.c_contiguous and view.nbytes and len(view.format) == 1:
+    # A view whose format names its byte order cannot be cast.
+    if view.c_contiguous and len(view.format) == 1:
         return view.toreadonly().cast("B")
     return memoryview(view.tobytes())
