@@ -1,0 +1,219 @@
+"""A causal model that computes only what the cache does not know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from hexkv.adapters.hf.cache import Room, planes_of, window
+from hexkv.adapters.hf.shape import probe
+from hexkv.ports import DeviceKV, InvalidRequest, InvalidTokens
+
+
+class Retrieved(Protocol):
+    """What :class:`hexkv.core.engine.CacheEngine` says of a retrieve, as far as needed here."""
+
+    @property
+    def hit_tokens(self) -> int: ...
+
+    @property
+    def loaded_bytes(self) -> int: ...
+
+    @property
+    def tiers(self) -> Mapping[str, int]: ...
+
+
+class Stored(Protocol):
+    """What it says of a store."""
+
+    @property
+    def stored_tokens(self) -> int: ...
+
+
+class Engine(Protocol):
+    """A cache engine in this model's namespace; :func:`hexkv.plugins.compose.build` gives one."""
+
+    def retrieve(self, tokens: Sequence[int], device: DeviceKV, /) -> Retrieved: ...
+
+    def store(self, tokens: Sequence[int], device: DeviceKV, /, *, skip: int = 0) -> Stored: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A cache that holds as much of a prompt as was found, and has room for the rest."""
+
+    cache: DynamicCache
+    """For ``model(...)`` or ``model.generate(...)`` as ``past_key_values``."""
+
+    hit_tokens: int
+    """Tokens in it. Always fewer than the prompt has: the last one's logits are needed."""
+
+    known_tokens: int
+    """Tokens of the prompt that the engine holds; the last one may be among them."""
+
+    loaded_bytes: int
+
+    tiers: Mapping[str, int]
+    """Tokens by the tier that served them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A prompt, computed to its end."""
+
+    cache: DynamicCache
+    """KV of the whole prompt."""
+
+    logits: torch.Tensor
+    """``[vocabulary]``, of the first new token."""
+
+    hit_tokens: int
+    """Tokens that were not computed."""
+
+    stored_tokens: int
+    """Tokens that the engine did not hold before."""
+
+    loaded_bytes: int
+    tiers: Mapping[str, int]
+
+    load_seconds: float
+    compute_seconds: float
+    store_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A prompt's continuation."""
+
+    tokens: list[int]
+    prefill: Prefill
+
+
+class CachedModel:
+    """A transformers causal model with a cache engine. One sequence at a time.
+
+    The engine must have been built for ``namespace_of_model(model)``. As safe to share
+    between threads as the model itself.
+    """
+
+    def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
+        """Put *engine* under *model*.
+
+        Raises:
+            LayoutMismatch: the model's KV cannot be cached by prefix.
+        """
+        self._model = model
+        self._engine = engine
+        self._shape = probe(model)
+
+    def load(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Loaded:
+        """A cache with what the engine holds of a prompt.
+
+        Args:
+            input_ids: ``[tokens]`` or ``[1, tokens]``.
+            room: tokens to reserve memory for beyond the prompt.
+
+        Raises:
+            InvalidTokens: not one sequence of at least one token.
+        """
+        tokens = _row(input_ids)
+        memory = Room(self._shape, len(tokens) + room)
+        found = self._engine.retrieve(tokens, memory.window(len(tokens)))
+        hit = min(found.hit_tokens, len(tokens) - 1)
+        return Loaded(
+            memory.cache(hit), hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers)
+        )
+
+    def save(
+        self, input_ids: torch.Tensor | Sequence[int], cache: DynamicCache, *, skip: int = 0
+    ) -> int:
+        """Store the KV that *cache* holds of *input_ids*. How many tokens were new.
+
+        Args:
+            input_ids: what the first tokens of the cache were computed from.
+            cache: one that keeps every token in every layer, as a plain ``DynamicCache()``
+                does, and one of :meth:`load`.
+            skip: tokens at the front that the engine holds already.
+
+        Raises:
+            InvalidTokens: not one sequence of at least one token.
+            InvalidRequest: the cache has another shape than the model's, or fewer tokens.
+        """
+        tokens = _row(input_ids)
+        kept = window(self._shape.layout, planes_of(cache), len(tokens))
+        return self._engine.store(tokens, kept, skip=skip).stored_tokens
+
+    def prefill(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Prefill:
+        """Logits and KV of a prompt: loaded as far as possible, computed from there, stored.
+
+        Arguments and errors as for :meth:`load`.
+        """
+        tokens = _row(input_ids)
+        began = time.perf_counter()
+        loaded = self.load(tokens, room=room)
+        computing = time.perf_counter()
+        logits = self._forward(tokens[loaded.hit_tokens :], loaded.cache)
+        storing = time.perf_counter()
+        stored = 0
+        if loaded.known_tokens < len(tokens):
+            stored = self.save(tokens, loaded.cache, skip=loaded.known_tokens)
+        return Prefill(
+            cache=loaded.cache,
+            logits=logits,
+            hit_tokens=loaded.hit_tokens,
+            stored_tokens=stored,
+            loaded_bytes=loaded.loaded_bytes,
+            tiers=loaded.tiers,
+            load_seconds=computing - began,
+            compute_seconds=storing - computing,
+            store_seconds=time.perf_counter() - storing,
+        )
+
+    def generate(self, input_ids: torch.Tensor | Sequence[int], max_new_tokens: int) -> Generated:
+        """The prompt's greedy continuation, exactly *max_new_tokens* long.
+
+        For anything richer give the cache of :meth:`load` to ``model.generate``.
+
+        Raises:
+            InvalidRequest: *max_new_tokens* is less than one.
+            InvalidTokens: not one sequence of at least one token.
+        """
+        if max_new_tokens < 1:
+            raise InvalidRequest(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+        prefill = self.prefill(input_ids, room=max_new_tokens)
+        new = [int(prefill.logits.argmax())]
+        while len(new) < max_new_tokens:
+            new.append(int(self._forward(new[-1:], prefill.cache).argmax()))
+        return Generated(new, prefill)
+
+    def _forward(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
+        with torch.no_grad():
+            output = self._model(
+                input_ids=torch.tensor([tokens], device=self._model.device),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
+
+
+def _row(input_ids: torch.Tensor | Sequence[int]) -> list[int]:
+    if isinstance(input_ids, torch.Tensor):
+        if input_ids.dim() == 2 and len(input_ids) == 1:
+            input_ids = input_ids[0]
+        if input_ids.dim() != 1 or input_ids.is_floating_point():
+            raise InvalidTokens(
+                f"one sequence of integers is needed, not {input_ids.dtype} of shape "
+                f"{tuple(input_ids.shape)}"
+            )
+        input_ids = input_ids.tolist()
+    tokens = list(input_ids)
+    if not tokens:
+        raise InvalidTokens("a prompt has at least one token")
+    return tokens

@@ -1,0 +1,137 @@
+"""Small models with random weights, and engines over memory and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
+
+from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.plugins.compose import build
+from hexkv.plugins.schema import EngineSettings
+
+CHUNK = 16
+
+_COMMON = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    # Spreads attention, so that wrong KV shows in the logits.
+    "initializer_range": 0.2,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def new_llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(**{**_COMMON, **changes})).eval()
+
+
+def mistral() -> MistralForCausalLM:
+    torch.manual_seed(0)
+    config = MistralConfig(**_COMMON, num_key_value_heads=2, sliding_window=24)
+    return MistralForCausalLM(config).eval()
+
+
+def deepseek() -> DeepseekV3ForCausalLM:
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        **_COMMON,
+        num_key_value_heads=4,
+        kv_lora_rank=32,
+        q_lora_rank=48,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=24,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        moe_intermediate_size=32,
+    )
+    return DeepseekV3ForCausalLM(config).eval()
+
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama-mha": new_llama,
+    "llama-gqa": lambda: new_llama(num_key_value_heads=2),
+    "llama-eager": lambda: new_llama(num_key_value_heads=2, attn_implementation="eager"),
+    "mistral-sliding": mistral,
+    "deepseek-mla": deepseek,
+}
+
+
+def new_prompt(length: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 128, (1, length), generator=generator)
+
+
+@pytest.fixture(scope="session")
+def llama() -> Callable[..., PreTrainedModel]:
+    """Builds a model of its own, with changes to the configuration."""
+    return new_llama
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Callable[[], PreTrainedModel]]:
+    """Builders of all kinds of models, by name."""
+    return MODELS
+
+
+@pytest.fixture(scope="session")
+def prompt() -> Callable[..., torch.Tensor]:
+    """Makes ``[1, length]`` random tokens."""
+    return new_prompt
+
+
+@pytest.fixture(scope="session", params=MODELS)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return MODELS[request.param]()
+
+
+@pytest.fixture(scope="session")
+def gqa() -> PreTrainedModel:
+    return new_llama(num_key_value_heads=2)
+
+
+@pytest.fixture
+def engine_for(tmp_path: Path):
+    """Opens engines, each the only one at a time on the test's directory."""
+    opened = []
+
+    def open_engine(model: PreTrainedModel, *, memory: bool = True):
+        for engine in opened:
+            engine.close()
+        tiers: list[dict[str, object]] = [{"store": "disk", "settings": {"root": str(tmp_path)}}]
+        if memory:
+            tiers.insert(0, {"store": "memory"})
+        settings = EngineSettings.model_validate(
+            {
+                "chunk": {"size": CHUNK},
+                "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
+                "tiers": tuple(tiers),
+            }
+        )
+        opened.append(build(settings, namespace_of_model(model)))
+        return opened[-1]
+
+    yield open_engine
+    for engine in opened:
+        engine.close()
+        assert not engine.health().leases, "a lease outlived its engine"
