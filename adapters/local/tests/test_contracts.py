@@ -5,6 +5,7 @@ import pytest
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 
 
@@ -79,3 +80,7 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def raw(self, store):
         return Heap(store)
+
+
+class TestPlugin(PluginContract):
+    entry_point = "local"

@@ -185,6 +185,23 @@ def test_writing_in_place_of_a_chunk_counts_the_difference(root):
     store.close()
 
 
+def test_what_is_being_written_counts(root, monkeypatch):
+    store = DiskStore(root, capacity=10)
+    real, outcomes = os.pwritev, []
+
+    def meanwhile(file, buffers, offset):
+        monkeypatch.setattr(os, "pwritev", real)
+        outcomes.extend([put(store, B, b"2" * 5), put(store, C, b"3" * 4)])
+        return real(file, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", meanwhile)
+    assert put(store, A, b"1" * 6) == Stored(6)
+    assert isinstance(outcomes[0], Failed)
+    assert outcomes[1] == Stored(4)
+    assert store.used_bytes == bytes_of_chunks(root) == 10
+    store.close()
+
+
 def test_a_refused_write_leaves_the_chunk_that_was_there(root):
     store = DiskStore(root, capacity=10)
     put(store, A, b"old")
@@ -282,15 +299,24 @@ def test_the_quarantine_drops_the_oldest_beyond_its_bytes(root):
     store.close()
 
 
-def test_the_quarantine_keeps_to_its_bounds_after_a_restart(root):
+def let_time_pass(probe: Path) -> None:
+    """Until a file changed now is newer than one changed before: some ticks of the kernel."""
+    probe.touch()
+    before = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == before:
+        probe.chmod(0o600)
+
+
+def test_a_restart_keeps_the_quarantine_s_bounds_and_order(root, tmp_path):
     store = DiskStore(root)
-    for key in (A, B, C):
+    for key in (C, A, B):
         put(store, key, b"damaged")
         store.quarantine([key], deadline())
+        let_time_pass(tmp_path / "probe")
     store.close()
-    store = DiskStore(root, quarantine_files=1)
-    assert len(quarantined(root)) == 1
-    store.close()
+    for left in ({A, B}, {B}):
+        DiskStore(root, quarantine_files=len(left)).close()
+        assert quarantined(root) == {f"{key.hex()}.hexkv" for key in left}
 
 
 def test_no_quarantine_deletes(root):
@@ -302,11 +328,14 @@ def test_no_quarantine_deletes(root):
     store.close()
 
 
-def test_a_chunk_quarantined_twice_is_kept_once(store, root):
-    for frame in (b"first", b"second"):
-        put(store, A, frame)
-        store.quarantine([A], deadline())
+def test_a_chunk_quarantined_twice_is_kept_and_counted_once(root):
+    store = DiskStore(root, quarantine_bytes=14)
+    for key, frame in ((A, b"first"), (A, b"second"), (B, b"no. 3...")):
+        put(store, key, frame)
+        store.quarantine([key], deadline())
     assert (root / "quarantine" / f"{A.hex()}.hexkv").read_bytes() == b"second"
+    assert quarantined(root) == {f"{key.hex()}.hexkv" for key in (A, B)}
+    store.close()
 
 
 # --- opening and closing --------------------------------------------------------------
