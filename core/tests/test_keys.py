@@ -254,8 +254,9 @@ def test_keys_lead_with_their_namespace():
 
 
 def test_the_salt_is_written_as_a_digest_only():
-    text = identity(replace(PLAIN, salt="hunter2"), "s", "a")
-    assert "hunter2" not in text
+    salted = replace(PLAIN, salt="hunter2")
+    text = identity(salted, "s", "a")
+    assert "hunter2" not in text + repr(salted)
     assert json.loads(text)["salt"] == hashlib.sha256(b"hexkv salt\0hunter2").hexdigest()
     assert json.loads(identity(PLAIN, "s", "a"))["salt"] == ""
 

@@ -6,7 +6,7 @@ derived live in :mod:`hexkv.core.keys`; adapters treat a key as opaque bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from hexkv.ports.layout import KVLayout
@@ -66,7 +66,7 @@ class Namespace:
     lora: str = ""
     """Identity of the LoRA adapter, empty for the base model."""
 
-    salt: str = ""
+    salt: str = field(default="", repr=False)
     """Tenant's salt. A secret: only its digest is ever written anywhere."""
 
     extra: tuple[tuple[str, str], ...] = ()
