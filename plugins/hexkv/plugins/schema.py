@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGTP", start=1)
     for suffix, base in (("", 1000), ("i", 1024))
 }
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?", re.ASCII)
 
 
 def parse_size(value: object) -> object:

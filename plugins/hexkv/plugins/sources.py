@@ -184,11 +184,11 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
     Raises:
         ConfigError: anything else, with the line.
     """
-    loader = yaml.SafeLoader(text)
     lines: dict[Path, int] = {}
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        return (None if node is None else _Walk(loader, source, lines).value(node, ())), lines
+        value = None if node is None else _Walk(loader, source, lines).value(node, ())
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{line}: {error.problem or error.context}") from error
@@ -196,8 +196,7 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
         raise ConfigError(f"{source}: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
-    finally:
-        loader.dispose()
+    return value, lines
 
 
 class _Walk:

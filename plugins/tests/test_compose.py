@@ -1,0 +1,249 @@
+"""The composition root: what a configuration becomes, and what it cannot become."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.registry import EngineRegistry
+from hexkv.plugins import AdapterSpec
+from hexkv.plugins.compose import build, get_or_create, identify
+from hexkv.plugins.config import Loaded, load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import Origin
+from hexkv.plugins.schema import EngineSettings
+from hexkv.ports import (
+    AdapterUnavailable,
+    ConfigError,
+    DType,
+    KVLayout,
+    Miss,
+    Namespace,
+    StoreBusy,
+    StoreUnreachable,
+    frame_bytes,
+)
+
+LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
+NAMESPACE = Namespace("toy", LAYOUT)
+SIZE = 16
+FRAME = frame_bytes(LAYOUT.chunk_bytes(SIZE))
+SMALL = {"chunk": {"size": SIZE}, "pool": {"bytes": "1MiB"}}
+
+
+class Shelf:
+    """A store that cannot list what it holds, and says whether it was closed."""
+
+    closed = False
+
+    def contains(self, keys, deadline):
+        return [False] * len(keys)
+
+    def read(self, keys, sink, deadline):
+        return [Miss()] * len(keys)
+
+    def write(self, items, deadline):
+        raise StoreUnreachable("nobody home")
+
+    def delete(self, keys, deadline):
+        return [False] * len(keys)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def registry():
+    found = discover()
+    found.shelves = []
+    found.contexts = []
+
+    def shelf(settings, context):
+        found.contexts.append(context)
+        found.shelves.append(Shelf())
+        return found.shelves[-1]
+
+    def fail(settings, context):
+        raise StoreBusy("somebody else owns it")
+
+    found.offer(
+        Origin("test", ""),
+        [
+            AdapterSpec("store", "shelf", "", shelf),
+            AdapterSpec("store", "locked", "", fail),
+            AdapterSpec("store", "far", "", shelf, requires=("no_such_module",), hint="walk"),
+        ],
+    )
+    return found
+
+
+def configured(**sections):
+    return load(None, {}, SMALL | sections)
+
+
+def test_an_engine_built_from_a_configuration_survives_a_restart(tmp_path, registry):
+    settings = configured(
+        tiers=[{"store": "memory"}, {"store": "disk", "settings": {"root": tmp_path / "kv"}}]
+    )
+    tokens = list(range(5 * SIZE))
+    device = HeapKV(LAYOUT, len(tokens)).compute(tokens)
+    with build(settings, NAMESPACE, registry=registry) as engine:
+        assert engine.store(tokens, device).stored_tokens == len(tokens)
+        assert [tier.name for tier in engine.health().tiers] == ["memory", "disk"]
+    with build(settings, NAMESPACE, registry=registry) as engine:
+        empty = HeapKV(LAYOUT, len(tokens))
+        assert engine.retrieve(tokens, empty).hit_tokens == len(tokens)
+        assert empty.agrees(device, len(tokens))
+
+
+def test_the_default_configuration_builds_something(registry):
+    with build(EngineSettings(), NAMESPACE, registry=registry, clock=ManualClock()) as engine:
+        assert engine.health().tiers[0].name == "memory"
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake2b", "blake3"])
+@pytest.mark.parametrize("checksum", ["xxh3-128", "crc32"])
+def test_every_hash_and_checksum_works(name, checksum, registry, tmp_path):
+    disk = {"store": "disk", "settings": {"root": tmp_path}}
+    settings = configured(hash=name, checksum=checksum, tiers=[disk])
+    tokens = list(range(SIZE))
+    with build(settings, NAMESPACE, registry=registry) as engine:
+        engine.store(tokens, HeapKV(LAYOUT, SIZE).compute(tokens))
+        assert engine.retrieve(tokens, HeapKV(LAYOUT, SIZE)).hit_tokens == SIZE
+
+
+def test_frames_of_another_installed_checksum_are_still_read(registry, tmp_path):
+    disk = {"store": "disk", "settings": {"root": tmp_path}}
+    tokens = list(range(SIZE))
+    with build(configured(checksum="crc32", tiers=[disk]), NAMESPACE, registry=registry) as engine:
+        engine.store(tokens, HeapKV(LAYOUT, SIZE).compute(tokens))
+    with build(configured(tiers=[disk]), NAMESPACE, registry=registry) as engine:
+        assert engine.retrieve(tokens, HeapKV(LAYOUT, SIZE)).hit_tokens == SIZE
+
+
+def test_an_adapter_learns_its_tiers_name_and_the_clock(registry):
+    clock = ManualClock()
+    settings = configured(tiers=[{"store": "shelf", "name": "attic"}])
+    with build(settings, NAMESPACE, registry=registry, clock=clock):
+        assert (registry.contexts[0].name, registry.contexts[0].clock) == ("attic", clock)
+    assert registry.shelves[0].closed
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"pool": {"bytes": FRAME - 1}},
+            rf"pool\.bytes \(from code\): {FRAME - 1} bytes do not hold one chunk of 16 tokens",
+        ),
+        (
+            {"tiers": [{"store": "memory", "budget": FRAME - 1}]},
+            r"tiers\[0\]\.budget \(from code\): .* do not hold one chunk",
+        ),
+        (
+            {"tiers": [{"store": "memory", "policy": "lur"}]},
+            r"tiers\[0\]\.policy \(from code\): no policy adapter 'lur', did you mean 'l[rf]u'\?",
+        ),
+        (
+            {"tiers": [{"store": "dsk"}]},
+            r"tiers\[0\]\.store \(from code\): no store adapter 'dsk', did you mean 'disk'\?",
+        ),
+        (
+            {"tiers": [{"store": "memory"}, {"store": "disk", "settings": {"rot": "x"}}]},
+            r"tiers\[1\]\.settings\.rot \(from code\): unknown key, did you mean 'root'\?",
+        ),
+        (
+            {"tiers": [{"store": "disk"}]},
+            r"tiers\[0\]\.settings\.root \(from code\): missing",
+        ),
+        ({"pool": {"provider": "nmap"}}, r"pool\.provider .*did you mean 'mmap'"),
+        ({"pool": {"settings": {"huge": True}}}, r"pool\.settings\.huge .* known: huge_pages"),
+        ({"checksum": "md5"}, r"checksum \(from code\): no checksum adapter 'md5'"),
+        (
+            {"tiers": [{"store": "shelf", "budget": "1GiB"}]},
+            r"tiers\[0\]\.budget \(from code\): store 'shelf' cannot list what it holds",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_an_error_that_names_the_place(sections, message, registry):
+    with pytest.raises(ConfigError, match=message):
+        build(configured(**sections), NAMESPACE, registry=registry)
+    assert all(shelf.closed for shelf in registry.shelves)
+
+
+def test_a_mistake_in_the_last_tier_is_found_before_the_first_is_opened(registry):
+    tiers = [{"store": "shelf"}, {"store": "disk", "settings": {"roof": 1}}]
+    with pytest.raises(ConfigError, match=r"roof"):
+        build(configured(tiers=tiers), NAMESPACE, registry=registry)
+    assert not registry.shelves
+
+
+@pytest.mark.parametrize(("store", "error"), [("locked", StoreBusy), ("far", AdapterUnavailable)])
+def test_if_a_tier_cannot_be_opened_those_before_it_are_closed(store, error, registry):
+    with pytest.raises(error):
+        build(
+            configured(tiers=[{"store": "shelf"}, {"store": store}]), NAMESPACE, registry=registry
+        )
+    assert [shelf.closed for shelf in registry.shelves] == [True]
+    gc.collect()  # nothing warns of a file or a mapping left open
+
+
+def test_one_engine_per_instance_and_no_other_configuration_for_it(registry):
+    engines = EngineRegistry()
+    first = get_or_create(engines, configured(), NAMESPACE, registry=registry)
+    assert get_or_create(engines, configured(), NAMESPACE, registry=registry) is first
+    for settings, namespace in [
+        (configured(hash="blake2b"), NAMESPACE),
+        (configured(), Namespace("other", LAYOUT)),
+        (configured(model={"salt": "a"}), NAMESPACE),
+    ]:
+        with pytest.raises(ConfigError, match=r"'default' exists already"):
+            get_or_create(engines, settings, namespace, registry=registry)
+    other = configured(instance={"id": "second"}, model={"salt": "a"})
+    second = get_or_create(engines, other, NAMESPACE, registry=registry)
+    assert second is not first
+    with pytest.raises(ConfigError, match=r"'second' exists already"):  # salts are compared, too
+        get_or_create(
+            engines,
+            configured(instance={"id": "second"}, model={"salt": "b"}),
+            NAMESPACE,
+            registry=registry,
+        )
+    assert engines.destroy("default")
+    assert engines.destroy("second")
+    assert first.health().state == "closed"
+
+
+def test_the_model_section_fills_in_what_the_host_left_open():
+    loaded = load(
+        None,
+        {},
+        {"model": {"revision": "abc", "salt": "s", "extra": {"b": "2", "a": "1"}}},
+    )
+    namespace = identify(Namespace("toy", LAYOUT, extra=(("c", "3"),)), loaded)
+    assert namespace == Namespace(
+        "toy", LAYOUT, revision="abc", salt="s", extra=(("a", "1"), ("b", "2"), ("c", "3"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"name": "other"}, r"model\.name \(from code\): the engine's host says 'toy'"),
+        ({"revision": "r2"}, r"model\.revision \(from code\): the engine's host says 'r1'"),
+        ({"salt": "b"}, r"model\.salt \(from code\): the engine's host says something else$"),
+        ({"extra": {"q": "8"}}, r"model\.extra\.q \(from code\): the engine's host says '4'"),
+    ],
+)
+def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
+    host = Namespace("toy", LAYOUT, revision="r1", salt="a", extra=(("q", "4"),))
+    with pytest.raises(ConfigError, match=message):
+        identify(host, load(None, {}, {"model": model}))
+
+
+def test_settings_made_in_code_need_no_file():
+    namespace = identify(NAMESPACE, Loaded(EngineSettings()))
+    assert namespace == NAMESPACE

@@ -1,0 +1,114 @@
+"""What an adapter may say about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.registry import Origin, Registry
+from hexkv.ports import AdapterUnavailable, ConfigError
+
+CONTEXT = OpenContext(SystemClock())
+
+
+@dataclass(frozen=True)
+class Settings:
+    path: str
+    fsync: bool = True
+    retries: int = 3
+    hosts: tuple[str, ...] = ()
+    seconds: float = 1.0
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self):
+        if self.retries < 0:
+            raise ValueError("retries must not be negative")
+
+
+def offering(**changes):
+    """A registry with one store, whose ``open`` gives back what it got."""
+    opened = []
+
+    def open_it(settings, context):
+        opened.append(settings)
+        return object()
+
+    given = {"settings": Settings, "open": open_it} | changes
+    registry = Registry()
+    registry.offer(
+        Origin("plug", "plug-dist 1.0"),
+        [AdapterSpec(kind="store", name="shelf", summary="", **given)],
+    )
+    return registry, opened
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "two words", "-dash", "a" * 65, "ü"])
+def test_names_are_words_that_a_configuration_can_hold(name):
+    with pytest.raises(ValueError, match="is no name"):
+        AdapterSpec("store", name, "", lambda s, c: None)
+    with pytest.raises(ValueError, match="is no name"):
+        CommandSpec(name, "", lambda words: 0)
+
+
+def test_a_spec_that_could_never_be_opened_is_refused():
+    with pytest.raises(ValueError, match="no adapter is of kind 'shop'"):
+        AdapterSpec("shop", "a", "", lambda s, c: None)
+    with pytest.raises(TypeError, match="open must be callable"):
+        AdapterSpec("store", "a", "", None)
+    with pytest.raises(TypeError, match="settings must be a dataclass"):
+        AdapterSpec("store", "a", "", lambda s, c: None, settings=dict)
+    with pytest.raises(TypeError, match="run must be callable"):
+        CommandSpec("a", "", None)
+
+
+def test_an_unknown_adapter_is_answered_with_the_nearest_and_all_installed():
+    registry, _ = offering()
+    with pytest.raises(
+        ConfigError, match=r"no store adapter 'shelv', did you mean 'shelf'\? installed: shelf$"
+    ):
+        registry.open("store", "shelv", {}, CONTEXT)
+    with pytest.raises(ConfigError, match=r"no serde adapter 'zip'; installed: none$"):
+        registry.open("serde", "zip", {}, CONTEXT)
+
+
+def test_a_missing_requirement_says_what_to_do_and_opens_nothing():
+    registry, opened = offering(requires=("json", "no_such_module"), hint="pip install it")
+    with pytest.raises(AdapterUnavailable, match=r"needs no_such_module \(pip install it\)"):
+        registry.open("store", "shelf", {"path": "/x"}, CONTEXT)
+    assert not opened
+
+
+def test_settings_arrive_as_the_adapters_dataclass():
+    registry, _ = offering()
+    parsed = registry.parse("store", "shelf", {"path": "/x", "hosts": ["a", "b"], "seconds": 2})
+    assert parsed == Settings(path="/x", hosts=("a", "b"), seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"shelf\.path: missing"),
+        ({"path": 1}, r"shelf\.path: should be a valid string"),
+        ({"path": "x", "retries": "3"}, r"shelf\.retries: should be a valid integer"),
+        ({"path": "x", "retries": True}, r"shelf\.retries: should be a valid integer"),
+        ({"path": "x", "fsync": "yes"}, r"shelf\.fsync: should be a valid boolean"),
+        ({"path": "x", "hosts": [1]}, r"shelf\.hosts\.0: should be a valid string"),
+        ({"path": "x", "retries": -1}, r"shelf: retries must not be negative"),
+        ({"path": "x", "fsnc": 1}, r"shelf\.fsnc: unknown key, did you mean 'fsync'\? known: pa"),
+        ({"path": object()}, r"shelf: Object of type object is not JSON"),
+    ],
+)
+def test_a_bad_setting_is_named(settings, message):
+    registry, opened = offering()
+    with pytest.raises(ConfigError, match=message):
+        registry.open("store", "shelf", settings, CONTEXT)
+    assert not opened
+
+
+def test_an_adapter_that_builds_something_else_is_found_out():
+    registry, _ = offering()
+    with pytest.raises(ConfigError, match=r"'shelf' of plug \(plug-dist 1.0\) built a object, wh"):
+        registry.open("store", "shelf", {"path": "x"}, CONTEXT)

@@ -1,0 +1,62 @@
+"""Plugins that load, and fail when they are asked what they offer."""
+
+from hexkv.plugins import AdapterSpec, CommandSpec, hookimpl
+
+
+def spec(name, **changes):
+    return AdapterSpec("store", name, "never offered", lambda settings, context: None, **changes)
+
+
+class raising:  # noqa: N801 - entry points name it
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        raise ZeroDivisionError
+
+
+class wrong_type:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        return ["a word"]
+
+
+class bad_spec:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        return [spec("unconfigurable", settings=int)]
+
+
+class typo:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapterz():
+        return [spec("misspelt")]
+
+
+class halfway:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        yield spec("first-half")
+        raise OSError("no second half")
+
+
+class no_list:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        return 5
+
+
+class bad_command:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        return [spec("beside-a-bad-command")]
+
+    @staticmethod
+    @hookimpl
+    def hexkv_commands():
+        return [CommandSpec("Not A Word", "", lambda words: 0)]

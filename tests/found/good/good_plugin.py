@@ -1,0 +1,32 @@
+"""A plugin as a third party writes it: one adapter that lacks something, one command."""
+
+import sys
+
+from hexkv.plugins import AdapterSpec, CommandSpec, hookimpl
+
+
+def _echo(words):
+    sys.stdout.write(" ".join(words))
+    return 7
+
+
+@hookimpl
+def hexkv_adapters():
+    return [
+        AdapterSpec(
+            "store",
+            "tape",
+            "chunks on tape",
+            lambda settings, context: None,
+            requires=("no_such_module", "json"),
+            hint="pip install tape",
+        )
+    ]
+
+
+@hookimpl
+def hexkv_commands():
+    return [
+        CommandSpec("echo", "Print the words", _echo),
+        CommandSpec("rewind", "Rewind the tape", _echo, requires=("no_such_module.inner",)),
+    ]

@@ -1,0 +1,1 @@
+"""A plugin that two distributions offer under one name."""
