@@ -56,8 +56,8 @@ def test_discovering_twice_gives_two_registries_that_do_not_know_each_other():
 def test_a_plugin_of_somebody_else_is_found_with_its_distribution(found):
     found("good")
     registry = discover()
-    assert registry.origin["store", "tape"] == Origin("good", "good_plugin 0.1")
-    assert missing(registry.find("store", "tape")) == ("no_such_module",)
+    assert registry.origin["store", "papyrus"] == Origin("good", "good_plugin 0.1")
+    assert missing(registry.find("store", "papyrus")) == ("no_such_module",)
     assert missing(registry.commands["rewind"]) == ("no_such_module.inner",)
 
 

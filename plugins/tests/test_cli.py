@@ -105,14 +105,19 @@ def test_adapters_lists_what_is_installed(run):
 
 def test_adapters_as_json_says_what_is_missing_and_what_is_broken(run, registry):
     spec = AdapterSpec(
-        "store", "tape", "on tape", lambda s, c: None, requires=("no_such_module",), hint="buy"
+        "store",
+        "papyrus",
+        "on papyrus",
+        lambda s, c: None,
+        requires=("no_such_module",),
+        hint="buy",
     )
-    registry.offer(Origin("tapes", "tapes 1.0"), [spec])
+    registry.offer(Origin("scrolls", "scrolls 1.0"), [spec])
     registry.broken[Origin("bad", "bad-dist 2.0")] = ImportError("no luck")
     code, out, _ = run("adapters", "--json")
     rows = {(row["kind"], row["name"]): row for row in json.loads(out)}
     assert code == 1
-    assert rows["store", "tape"]["state"] == "needs no_such_module (buy)"
+    assert rows["store", "papyrus"]["state"] == "needs no_such_module (buy)"
     assert rows["policy", "lru"]["state"] == "ready"
     assert rows["plugin", "bad"] == {
         "kind": "plugin",

@@ -84,6 +84,13 @@ def test_the_environment_can_add_more_than_ten_tiers_in_order():
     assert found == [f"s{i}" for i in range(12)]
 
 
+def test_a_section_from_the_environment_is_merged_like_one_from_a_file(write):
+    path = write("pool: {bytes: 8MiB, poison: true}\n")
+    loaded = load(path, {"HEXKV_POOL": "{poison: false}"})
+    assert (loaded.settings.pool.bytes, loaded.settings.pool.poison) == (8 * 2**20, False)
+    assert loaded.origin(("pool", "bytes")) == f"{path}:1"
+
+
 def test_environment_values_are_read_as_yaml():
     environ = {
         "HEXKV_TIERS__0__SETTINGS": "{a: [1, two], b: null}",
@@ -124,6 +131,7 @@ def test_the_file_can_be_named_by_the_environment_but_an_argument_wins(write, tm
         ({"HEXKV_HASH": "md5"}, r"hash \(from env HEXKV_HASH\): should be 'sha256', 'blake2b' or"),
         ({"HEXKV_INSTANCE__ID": "2024-01-01"}, r"env HEXKV_INSTANCE__ID:1: write '2024-01-01' in"),
         ({"HEXKV_TIERS__5__STORE": "x"}, r"tiers \(from env .*'5' is no position in a list of 1"),
+        ({"HEXKV_TIERS__" + "9" * 5000: "x"}, r"tiers .* is no position"),
         ({"HEXKV_TIERS__FIRST": "x"}, r"tiers \(from env .*'first' is no position"),
         ({"HEXKV_HASH__NAME": "x", "HEXKV_HASH": "y"}, r"hash \(from env .*is a value, not a"),
         ({"HEXKV_POOL____BYTES": "x"}, r"HEXKV_POOL____BYTES: names nothing"),

@@ -6,6 +6,7 @@ replaces a list, except that the environment can address one item of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from pathlib import PurePath
@@ -48,7 +49,10 @@ class Layers:
             part, fresh = self._step(node, path, word, origin)
             path = (*path, part)
             if position == len(words) - 1:
-                self._put(node, path, value, lambda _: origin)
+                if isinstance(node, dict):
+                    self._merge(node, {word: value}, path[:-1], lambda _: origin)
+                else:
+                    self._put(node, path, value, lambda _: origin)
                 return
             if fresh:
                 self._put(node, path, {}, lambda _: origin)
@@ -60,12 +64,13 @@ class Layers:
             return word, word not in node
         if not isinstance(node, list):
             raise ConfigError(f"{render(path)} (from {origin}): is a value, not a section")
-        if not (word.isdecimal() and word.isascii() and int(word) <= len(node)):
+        index = _position(word)
+        if index is None or index > len(node):
             raise ConfigError(
                 f"{render(path)} (from {origin}): {word!r} is no position"
                 f" in a list of {len(node)}, nor the next one"
             )
-        return int(word), int(word) == len(node)
+        return index, index == len(node)
 
     def _merge(
         self,
@@ -137,19 +142,24 @@ def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a name that leads nowhere, or a value that is no YAML.
     """
-    found: list[tuple[list[tuple[bool, int, str]], str]] = []
+    found: list[tuple[list[tuple[int, str]], str]] = []
     for name in environ:
         if name.startswith(PREFIX) and name != FILE_VARIABLE:
             words = name.removeprefix(PREFIX).lower().split("__")
             if not all(words):
                 raise ConfigError(f"environment variable {name}: names nothing")
             # Positions in numeric order, so that an eleventh item comes after the tenth.
-            order = [(not w.isdecimal(), int(w) if w.isdecimal() else 0, w) for w in words]
+            order = [(_position(word) or 0, word) for word in words]
             found.append((order, name))
     for order, name in sorted(found):
         origin = f"env {name}"
         value, _ = parse_yaml(environ[name], origin)
-        layers.assign([word for _, _, word in order], value, origin)
+        layers.assign([word for _, word in order], value, origin)
+
+
+def _position(word: str) -> int | None:
+    """The place in a list that *word* stands for, if it does."""
+    return int(word) if re.fullmatch(r"[0-9]{1,4}", word) else None
 
 
 def merge_code(layers: Layers, overrides: Mapping[str, object]) -> None:

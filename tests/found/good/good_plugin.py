@@ -15,11 +15,11 @@ def hexkv_adapters():
     return [
         AdapterSpec(
             "store",
-            "tape",
-            "chunks on tape",
+            "papyrus",
+            "chunks on papyrus",
             lambda settings, context: None,
             requires=("no_such_module", "json"),
-            hint="pip install tape",
+            hint="pip install papyrus",
         )
     ]
 
@@ -28,5 +28,5 @@ def hexkv_adapters():
 def hexkv_commands():
     return [
         CommandSpec("echo", "Print the words", _echo),
-        CommandSpec("rewind", "Rewind the tape", _echo, requires=("no_such_module.inner",)),
+        CommandSpec("rewind", "Rewind the scroll", _echo, requires=("no_such_module.inner",)),
     ]
