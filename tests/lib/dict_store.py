@@ -41,11 +41,17 @@ class DictStore:
         frame = self.fetch(key)
         if frame is None:
             return Miss()
-        room = sink.room(index, len(frame))
+        room = sink.room(index, self.size(frame))
         if room is None:
             return Miss(MissReason.REFUSED)
-        room[:] = frame
+        self.fill(room, frame)
         return Hit(len(frame))
+
+    def size(self, frame):
+        return len(frame)
+
+    def fill(self, room, frame):
+        room[:] = frame
 
     def fetch(self, key):
         return self.medium.get(self.name(key))
@@ -162,3 +168,19 @@ class DictContract(StoreContract):
     @pytest.fixture
     def raw(self, medium):
         return RawDict(medium)
+
+
+class PersistentContract(DictContract):
+    """The medium outlives the store."""
+
+    @pytest.fixture
+    def reopen(self, store, medium):
+        opened = [store]
+
+        def reopen():
+            opened[-1].close()
+            opened.append(self.Make(medium))
+            return opened[-1]
+
+        yield reopen
+        opened[-1].close()
