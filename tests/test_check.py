@@ -1,0 +1,30 @@
+"""What ``make check`` runs, run by the tests: style and types hold for every file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def passes(*command):
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff_has_nothing_to_say():
+    passes("ruff", "check", ".")
+
+
+def test_every_file_is_formatted():
+    passes("ruff", "format", "--check", ".")
+
+
+def test_mypy_has_nothing_to_say():
+    passes("mypy")
+
+
+def test_the_examples_are_typed():
+    passes("mypy", "examples/two_tiers.py", "examples/acme-tape/acme_tape")

@@ -1,0 +1,181 @@
+"""The shape of the project, held by tests."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+_MADE = {"build", "dist", "__pycache__"}
+
+
+def sources(folder):
+    """Every file that somebody wrote: without what tools make, git needs not be there."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") and path.name not in (".ci", ".gitignore"):
+            continue
+        if path.is_dir() and path.name not in _MADE and path.suffix != ".egg-info":
+            yield from sources(path)
+        elif path.is_file():
+            yield path
+
+
+SOURCES = list(sources(ROOT))
+PROJECTS = [p for p in SOURCES if p.name == "pyproject.toml" and "examples" not in p.parts]
+ADAPTERS = [path for path in PROJECTS if "adapters" in path.parts]
+PRODUCT = [p for p in SOURCES if p.suffix == ".py" and "hexkv" in p.relative_to(ROOT).parts]
+
+
+def name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def project(path):
+    return tomllib.loads(path.read_text())["project"]
+
+
+def test_imports_point_inwards():
+    """The contracts are in ``pyproject.toml``, under ``tool.importlinter``."""
+    lint = (
+        "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", lint], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_the_namespaces_have_no_module_of_their_own():
+    """One stray ``hexkv/__init__.py`` would hide every other distribution."""
+    strays = [
+        path
+        for pattern in ("*/hexkv/", "adapters/*/hexkv/", "adapters/*/hexkv/adapters/")
+        for path in ROOT.glob(f"{pattern}__init__.py")
+    ]
+    assert strays == []
+
+
+def test_every_module_has_one_owner():
+    seen = {}
+    for top in (*ROOT.glob("*/hexkv"), *ROOT.glob("adapters/*/hexkv")):
+        for path in top.rglob("*.py"):
+            module = path.relative_to(top.parent).as_posix()
+            assert seen.setdefault(module, top) == top, f"{module}: {seen[module]} and {top}"
+
+
+def test_every_package_says_that_it_is_typed():
+    packages = [*ROOT.glob("*/hexkv/*/"), *ROOT.glob("adapters/*/hexkv/adapters/*/")]
+    packages = [package for package in packages if (package / "__init__.py").exists()]
+    assert len(packages) >= 7
+    for package in packages:
+        assert (package / "py.typed").exists(), package
+
+
+def test_there_is_one_version():
+    assert len({project(path)["version"] for path in PROJECTS}) == 1
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=lambda path: path.parent.name)
+def test_an_adapter_is_named_after_its_folder(path):
+    folder = path.parent.name
+    assert project(path)["name"] == f"hexkv-{folder}"
+    assert project(path)["entry-points"]["hexkv"] == {folder: f"hexkv.adapters.{folder}.plugin"}
+
+
+@pytest.mark.parametrize("path", PROJECTS, ids=name)
+def test_every_distribution_has_a_readme_that_says_something(path):
+    assert len((path.parent / project(path)["readme"]).read_text().split()) > 30
+
+
+_IMPORT_ALL = """
+import importlib, json, pkgutil, sys, threading
+
+before = set(sys.modules)
+for package in json.loads(sys.argv[1]):
+    top = importlib.import_module(package)
+    for module in pkgutil.walk_packages(top.__path__, package + "."):
+        importlib.import_module(module.name)
+loaded = {module.partition(".")[0] for module in set(sys.modules) - before}
+print(json.dumps({
+    "loaded": sorted(loaded - sys.stdlib_module_names - {"hexkv"}),
+    "threads": [thread.name for thread in threading.enumerate()],
+}))
+"""
+
+
+def imported(*packages):
+    """What importing every module of *packages* in a fresh process brings in."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT_ALL, json.dumps(packages)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_ports_and_core_import_the_standard_library_only():
+    assert imported("hexkv.ports", "hexkv.core") == {"loaded": [], "threads": ["MainThread"]}
+
+
+def test_importing_hexkv_starts_no_thread_and_nothing_heavy():
+    found = imported("hexkv.ports", "hexkv.core", "hexkv.plugins", "hexkv.adapters.local")
+    assert found["threads"] == ["MainThread"]
+    assert not {"torch", "numpy", "transformers"} & set(found["loaded"])
+
+
+def test_describing_adapters_imports_neither_pydantic_nor_typer():
+    code = (
+        "import sys; from hexkv.plugins.discovery import discover; discover();"
+        "print(sorted({m.partition('.')[0] for m in sys.modules}"
+        " & {'numpy', 'pydantic', 'rich', 'torch', 'transformers', 'typer', 'yaml'}))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_a_file_is_about_one_thing(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= (150 if "ports" in path.parts else 400)
+
+
+FORBIDDEN = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_nothing_is_unpickled_or_evaluated(path):
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            roots = {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            roots = {(node.module or "").partition(".")[0]}
+        elif isinstance(node, ast.Call):
+            called = node.func
+            # ``model.eval()`` is torch's, ``re.compile()`` no code: only the builtins count.
+            if isinstance(called, ast.Name):
+                assert called.id not in {"eval", "exec", "compile", "__import__"}, node.lineno
+            roots = set()
+            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+                assert (called.value.id, called.attr) != ("torch", "load"), node.lineno
+        else:
+            continue
+        assert not roots & FORBIDDEN, node.lineno
+
+
+MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|work|mnt|srv)/\w")
+
+
+def test_no_file_names_a_path_of_somebodys_machine():
+    """A path in a directory of tests' own making, or of an example, is no such path."""
+    found = []
+    for path in SOURCES:
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name(path)}: {match.group()}" for match in MACHINE.finditer(text)]
+    assert found == []
