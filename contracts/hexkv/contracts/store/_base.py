@@ -69,6 +69,7 @@ def content(size: int, seed: int = 0) -> bytes:
 
 def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:
     """Write *frames* in one batch; all of it must be taken."""
+    __tracebackhide__ = True  # the test that calls tells more
     outcomes = store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
     assert len(outcomes) == len(frames), "one outcome per item"
     for frame, outcome in zip(frames.values(), outcomes, strict=True):
@@ -77,6 +78,7 @@ def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:
 
 def read(store: ChunkStore, *keys: ChunkKey) -> list[bytes | None]:
     """Read *keys* in one batch: bytes for each hit, ``None`` for each miss, nothing else."""
+    __tracebackhide__ = True  # the test that calls tells more
     sink = ListSink()
     outcomes = store.read(keys, sink, deadline())
     assert len(outcomes) == len(keys), "one outcome per key"
@@ -87,6 +89,7 @@ def read(store: ChunkStore, *keys: ChunkKey) -> list[bytes | None]:
 
 def arrived(sink: ListSink, index: int, outcome: ReadOutcome) -> bytes | None:
     """The bytes that came with a hit, in a buffer that was asked for and not overrun."""
+    __tracebackhide__ = True  # the test that calls tells more
     if not isinstance(outcome, Hit):
         return None
     data = sink.data(index)
@@ -98,6 +101,7 @@ def arrived(sink: ListSink, index: int, outcome: ReadOutcome) -> bytes | None:
 
 def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> None:
     """Compare chunk by chunk; megabytes of difference do not make a readable message."""
+    __tracebackhide__ = True
     assert len(actual) == len(expected)
     for index, (got, want) in enumerate(zip(actual, expected, strict=True)):
         if got == want:
