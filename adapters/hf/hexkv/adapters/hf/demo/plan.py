@@ -1,0 +1,58 @@
+"""What both stages of the demo work on, and the lines in which they report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Event = Literal["step", "acknowledged", "measured", "refused"]
+
+CHUNK = 256
+"""Tokens of a chunk; hits are whole numbers of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One demo."""
+
+    model: str
+    """Name or path of a transformers model; empty for one with random weights."""
+
+    text: str
+    """File whose beginning is the long prefix."""
+
+    chunks: str
+    """Directory of the disk tier."""
+
+    tokens: int
+    """Length of the prefix."""
+
+    new_tokens: int = 32
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls(**json.loads(text))
+
+    @property
+    def reusable(self) -> int:
+        """Tokens of the prefix that fill whole chunks: what a hit must have."""
+        return self.tokens // CHUNK * CHUNK
+
+
+def report(event: Event, **values: object) -> None:
+    """Tell the parent."""
+    print(json.dumps({"event": event, **values}), flush=True)  # noqa: T201  # it reads a pipe
+
+
+def parse(line: str) -> Mapping[str, object]:
+    """What a stage told, or nothing where a library printed something of its own."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

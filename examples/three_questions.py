@@ -1,0 +1,50 @@
+"""Three questions about one document: only the first has to read it.
+
+Needs hexkv-hf. Nothing is downloaded: the model has random weights and reads bytes.
+
+    python examples/three_questions.py
+"""
+
+import tempfile
+from importlib.resources import files
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.adapters.hf.model import CachedModel
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+
+DOCUMENT = files("hexkv.ports").joinpath("store.py").read_text(encoding="utf-8")[:2048]
+QUESTIONS = ("What is a sink?", "Who closes a store?", "What may a scan leave out?")
+
+torch.manual_seed(0)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=256,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+    )
+).eval()
+
+with tempfile.TemporaryDirectory() as directory:
+    settings = load(
+        overrides={
+            "pool": {"bytes": "64MiB"},
+            "tiers": [{"store": "memory"}, {"store": "disk", "settings": {"root": directory}}],
+        }
+    )
+    with build(settings, namespace_of_model(model)) as engine:
+        cached = CachedModel(model, engine)
+        for question in QUESTIONS:
+            prompt = list(f"{DOCUMENT}\n\n{question}\n".encode())
+            answer = cached.generate(prompt, max_new_tokens=8)
+            prefill = answer.prefill
+            print(
+                f"{question:30} {prefill.hit_tokens:5} of {len(prompt)} tokens from the cache,"
+                f" first token after {prefill.load_seconds + prefill.compute_seconds:.3f} s"
+            )
