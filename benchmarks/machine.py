@@ -1,0 +1,70 @@
+"""Where a result comes from: what decides its numbers, and nothing that names anybody."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("hexkv", "hexkv-kernels", "hexkv-local", "numpy", "torch", "xxhash")
+
+
+class NoRoom(Exception):
+    """The file system does not have the room that a benchmark needs."""
+
+
+def describe(folder: Path) -> dict[str, object]:
+    """The machine, with the file system that *folder* is on, as JSON values."""
+    return {
+        "processor": _field("/proc/cpuinfo", "model name") or platform.processor(),
+        "architecture": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_before": round(os.getloadavg()[0], 2),
+        "file_system": file_system(folder),
+        "file_system_free_bytes": shutil.disk_usage(folder).free,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that do the work."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that *folder* is on, for instance ``ext4``."""
+    best, kind = Path(), "unknown"
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return kind
+    for mount in mounts:
+        _, point, found, *_ = mount.split(" ")
+        # Later lines hide earlier ones of the same place.
+        at = Path(point.replace("\\040", " "))
+        if folder.resolve().is_relative_to(at) and len(at.parts) >= len(best.parts):
+            best, kind = at, found
+    return kind
+
+
+def check_room(folder: Path, wanted: int) -> None:
+    """Check that *folder* has room for *wanted* bytes.
+
+    Raises:
+        NoRoom: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise NoRoom(f"{free:,} bytes are free under {folder}, and {wanted:,} are needed")
+
+
+def _field(path: str, name: str) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    found = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in found if key.strip() == name), "")

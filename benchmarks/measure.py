@@ -1,0 +1,188 @@
+"""Comparing a path with its physical limit: in turns, round by round, as a ratio.
+
+Absolute times say more about the machine and its other tenants than about the code. Both
+sides of a comparison run in one process, one after the other in every round, so that what
+slows the machine down slows both, and each round gives one ratio. What is reported is the
+median of these ratios and their quartiles.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+TURN_SECONDS = 0.05
+"""How long a turn lasts at least, where it can be repeated: clocks and caches settle."""
+
+Clock = Callable[[], float]
+
+
+class WrongResult(Exception):
+    """A path did not do what it is measured for: its time means nothing."""
+
+
+def must(right: bool, what: str) -> None:
+    """Stop where a path was fast because it did something else.
+
+    Raises:
+        WrongResult: not *right*.
+    """
+    if not right:
+        raise WrongResult(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One side of a comparison."""
+
+    run: Callable[[], object]
+
+    before: Callable[[], object] | None = None
+    """Puts things back before each run, untimed. Without it, a turn is many runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a ratio should be, and what the ratio is.
+
+    ``speed`` is the share of the limit's speed that the path reaches, and at least the
+    bound; ``cost`` is the path's time as a multiple of the limit's, and at most the bound.
+    """
+
+    kind: Literal["speed", "cost"]
+    bound: float | None = None
+
+    def ratio(self, path: float, limit: float) -> float:
+        """The ratio of one round, from the seconds of both sides."""
+        return limit / path if self.kind == "speed" else path / limit
+
+    def reached(self, ratio: float) -> bool | None:
+        """Whether *ratio* is good enough; ``None`` where nobody said what is."""
+        if self.bound is None:
+            return None
+        return ratio >= self.bound if self.kind == "speed" else ratio <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A path, and the least that the machine needs for the same bytes."""
+
+    name: str
+    limit_name: str
+    size: int
+    """Bytes that one run of either side treats."""
+
+    path: Turn
+    limit: Turn
+    goal: Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The middle of some numbers, and how far they lie from it."""
+
+    median: float
+    lower: float
+    """The first quartile."""
+
+    upper: float
+    """The third quartile."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """The spread of at least two values."""
+        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, lower, upper, min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side took: for information, since another machine takes another time."""
+
+    seconds: Spread
+    """Of one run, over all rounds."""
+
+    gb_per_second: float
+    """At the median of the seconds; a GB is 10**9 bytes."""
+
+    cpu_seconds_per_gb: float
+    """The median, of all threads of the process, the kernel's work for it included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a comparison gave."""
+
+    comparison: Comparison
+    ratios: list[float]
+    """One per round, in order."""
+
+    repeats: int
+    """Runs in each turn."""
+
+    path: Side
+    limit: Side
+
+    @property
+    def ratio(self) -> Spread:
+        """The ratios of all rounds."""
+        return Spread.of(self.ratios)
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the median ratio is as good as was wanted."""
+        return self.comparison.goal.reached(self.ratio.median)
+
+
+def compare(
+    comparison: Comparison,
+    rounds: int,
+    *,
+    clock: Clock = time.perf_counter,
+    cpu: Clock = time.process_time,
+) -> Result:
+    """Let the limit and the path take turns, *rounds* times each, after one that is not counted."""
+    path, limit = comparison.path, comparison.limit
+    first, _ = _take(limit, 1, clock, cpu)
+    _take(path, 1, clock, cpu)
+    repeats = 1
+    if path.before is None and limit.before is None:
+        repeats = math.ceil(TURN_SECONDS / max(first, TURN_SECONDS / 1000))
+    limits, paths = [], []
+    for _ in range(rounds):
+        limits.append(_take(limit, repeats, clock, cpu))
+        paths.append(_take(path, repeats, clock, cpu))
+    ratios = [
+        comparison.goal.ratio(mine, bare)
+        for (mine, _), (bare, _) in zip(paths, limits, strict=True)
+    ]
+    return Result(
+        comparison, ratios, repeats, _side(paths, comparison.size), _side(limits, comparison.size)
+    )
+
+
+def _take(turn: Turn, repeats: int, clock: Clock, cpu: Clock) -> tuple[float, float]:
+    """Seconds and CPU seconds of one run, on average over *repeats*."""
+    if turn.before is not None:
+        turn.before()
+    # What other code left behind is not collected on this turn's time; its own is.
+    gc.collect()
+    cpu_start, start = cpu(), clock()
+    for _ in range(repeats):
+        turn.run()
+    end, cpu_end = clock(), cpu()
+    return (end - start) / repeats, (cpu_end - cpu_start) / repeats
+
+
+def _side(turns: list[tuple[float, float]], size: int) -> Side:
+    seconds = Spread.of([taken for taken, _ in turns])
+    used = statistics.median(used for _, used in turns)
+    return Side(seconds, size / seconds.median / 1e9, used / size * 1e9)

@@ -1,0 +1,72 @@
+"""Engines as a configuration builds them, and memory that has been used before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.devices import contiguous
+from benchmarks.measure import must
+from benchmarks.scale import THIN, Scale
+from hexkv.adapters.local.mapping import MmapMemory
+from hexkv.core.engine import CacheEngine
+from hexkv.plugins.compose import build
+from hexkv.plugins.schema import Chunk, EngineSettings, Pool, TierSettings
+from hexkv.ports import DeviceKV, KVLayout, Namespace, frame_bytes
+
+VOCABULARY = 128_256
+"""Tokens that there are: Llama 3's."""
+
+TokenArray = npt.NDArray[np.uint32]
+
+
+def prompt(tokens: int) -> TokenArray:
+    """The same random tokens every time."""
+    return np.random.default_rng(1).integers(0, VOCABULARY, tokens, dtype=np.uint32)
+
+
+def engine(layout: KVLayout, chunk: int, blocks: int, tier: TierSettings) -> CacheEngine:
+    """An engine of one tier over a pool of *blocks* full chunks, with every default kept."""
+    settings = EngineSettings(
+        chunk=Chunk(size=chunk),
+        pool=Pool(bytes=blocks * frame_bytes(layout.chunk_bytes(chunk))),
+        tiers=(tier,),
+    )
+    return build(settings, Namespace("benchmark", layout))
+
+
+def disk_tier(root: Path) -> TierSettings:
+    """A tier of files under *root*."""
+    return TierSettings(store="disk", settings={"root": str(root)})
+
+
+@contextmanager
+def buffers(count: int, size: int) -> Iterator[list[memoryview]]:
+    """Buffers of the kind of memory that a pool has."""
+    with closing(MmapMemory().allocate(count * size)) as region:
+        yield [region.buffer[i * size : (i + 1) * size] for i in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A long prompt that an engine's memory holds whole."""
+
+    engine: CacheEngine
+    tokens: TokenArray
+    window: DeviceKV
+
+
+@contextmanager
+def cached(scale: Scale) -> Iterator[Cached]:
+    """An engine that holds a prompt of ``scale.prompt`` tokens, of little KV each."""
+    tokens = prompt(scale.prompt)
+    window = contiguous(THIN, len(tokens), scale.chunk).window
+    blocks = len(tokens) // scale.chunk
+    with engine(THIN, scale.chunk, blocks, TierSettings(store="memory")) as opened:
+        must(opened.store(tokens, window).stored_tokens == len(tokens), "the prompt was not stored")
+        yield Cached(opened, tokens, window)

@@ -1,0 +1,53 @@
+"""How much is measured: the real thing, or a little of everything to see that it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hexkv.ports import DType, KVLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Sizes of all benchmarks."""
+
+    layout: KVLayout
+    """KV of the benchmarks that move bytes."""
+
+    chunk: int
+    """Tokens of a chunk."""
+
+    memory_chunks: int
+    disk_chunks: int
+    pool_chunks: int
+    """Blocks that disk benchmarks pass through: fewer than chunks, as in a real prompt."""
+
+    prompt: int
+    """Tokens of the benchmarks that name chunks and look them up."""
+
+    rounds: int
+
+
+FULL = Scale(
+    # 128 KiB per token and 32 MiB per chunk, as of an 8B model with grouped-query attention.
+    layout=KVLayout.attention(DType.BFLOAT16, layers=32, heads=8, key_width=128),
+    chunk=256,
+    memory_chunks=32,
+    disk_chunks=16,
+    pool_chunks=8,
+    prompt=131_072,
+    rounds=15,
+)
+
+QUICK = Scale(
+    layout=KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=8),
+    chunk=32,
+    memory_chunks=4,
+    disk_chunks=4,
+    pool_chunks=2,
+    prompt=1024,
+    rounds=3,
+)
+
+THIN = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=8)
+"""As little KV as fits a page per chunk, where only names matter."""
