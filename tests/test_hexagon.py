@@ -166,6 +166,15 @@ def test_nothing_is_unpickled_or_evaluated(path):
         assert not roots & FORBIDDEN, node.lineno
 
 
+def test_only_the_configuration_layer_reads_the_environment():
+    readers = {
+        name(path)
+        for path in PRODUCT
+        if "tests" not in path.parts and re.search(r"\bos\.environ|getenv", path.read_text())
+    }
+    assert readers == {"plugins/hexkv/plugins/config.py"}
+
+
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|tmp|work|mnt|srv)/\w")
 
 

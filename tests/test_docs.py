@@ -1,0 +1,273 @@
+"""What is written about the code stays true."""
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+import hexkv.core
+import hexkv.plugins
+import hexkv.ports
+from hexkv.core.loading import BEHIND
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.schema import EngineSettings, Section, TierSettings
+from hexkv.plugins.spec import Hooks
+from hexkv.ports import DType, KVLayout, MissReason, Namespace, errors
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/*.md"))
+    if not path.relative_to(ROOT).parts[0].startswith(".")
+)
+PAGES = [path for path in DOCUMENTS if path.parent.name in ("docs", ROOT.name)]
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+MODULES = sorted(
+    module.name
+    for package in (hexkv.ports, hexkv.core, hexkv.plugins)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+)
+TINY = Namespace("toy", KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUOTE = re.compile(r"^`(examples/[^`]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path):
+    """Language and text of every block of code in a document."""
+    return FENCE.findall(path.read_text())
+
+
+def table(path, *columns):
+    """The rows below the heading *columns* of each such table, without backticks."""
+    lines = path.read_text().splitlines()
+    rows = []
+    for start, line in enumerate(lines):
+        if _cells(line)[: len(columns)] != list(columns):
+            continue
+        for row in lines[start + 2 :]:
+            if not row.startswith("|"):
+                break
+            rows.append([cell.strip("`") for cell in _cells(row)])
+    assert rows, f"{path} has no such table"
+    return rows
+
+
+def _cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings_run(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    drawn, way = {}, []
+    for indent, mark in re.findall(r"^( *)[*x+-] (\w+)", errors.__doc__, flags=re.MULTILINE):
+        way = [*way[: len(indent) // 2], mark]
+        drawn[mark] = way[-2] if len(way) > 1 else "Exception"
+    classes = inspect.getmembers(errors, inspect.isclass)
+    assert drawn == {name: found.__bases__[0].__name__ for name, found in classes}
+
+
+def test_every_hook_is_documented():
+    hooks = inspect.getmembers(Hooks, inspect.isfunction)
+    assert hooks
+    for hook, function in hooks:
+        assert function.__doc__, hook
+
+
+def test_every_public_name_of_the_ports_is_documented():
+    for public in hexkv.ports.__all__:
+        found = getattr(hexkv.ports, public)
+        if inspect.isclass(found):
+            assert found.__doc__, public
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=name)
+def test_a_decision_has_its_parts_and_fits_a_page(path):
+    text = path.read_text()
+    number = int(path.name[:4])
+    assert number == DECISIONS.index(path) + 1
+    assert text.startswith(f"# {number}. ")
+    assert len(text.splitlines()) <= 50
+    found = re.findall(r"^(?:## (\w+)|(Status): \w+)", text, flags=re.MULTILINE)
+    assert [a or b for a, b in found] == ["Status", "Context", "Decision", "Consequences"]
+    assert path.name in (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_the_tutorial_quotes_every_file_of_its_package_as_it_is():
+    quoted = dict(QUOTE.findall((ROOT / "docs" / "writing-an-adapter.md").read_text()))
+    package = ROOT / "examples" / "acme-tape"
+    written = {name(p) for kind in ("*.py", "*.toml") for p in package.rglob(kind)}
+    assert set(quoted) == written
+    for path, text in quoted.items():
+        assert text == (ROOT / path).read_text(), path
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_the_code_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+    """A ``yaml`` block is the file that its first line names; ``console`` runs ``$`` lines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    text = path.read_text()
+    for quote in QUOTE.finditer(text):
+        text = text.replace(quote.group(), "")
+    scope = {}
+    for language, code in FENCE.findall(text):
+        if language == "yaml":
+            file = re.match(r"# (\S+\.yaml)\n", code)[1]
+            Path(file).write_text(code)
+        elif language == "python":
+            exec(compile(code, name(path), "exec"), scope)
+        elif language == "console":
+            for line in re.findall(r"^\$ (.*)$", code, flags=re.MULTILINE):
+                run(line)
+        else:
+            assert language == "", f"no test runs {language}"
+
+
+def run(line):
+    if line == "hexkv demo":  # minutes long, and has tests of its own
+        assert "demo" in discover().commands
+        return
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+
+
+CONFIGURATIONS = [(path, code) for path in PAGES for kind, code in blocks(path) if kind == "yaml"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), CONFIGURATIONS, ids=[name(path) for path, _ in CONFIGURATIONS]
+)
+def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("shown.yaml").write_text(code)
+    # The machine that tests need not have the memory that a server has.
+    loaded = load("shown.yaml", environ={}, overrides={"pool": {"bytes": "1MiB"}})
+    with build(loaded, TINY) as engine:
+        assert [tier.name for tier in engine.health().tiers] == [
+            tier.name for tier in loaded.settings.tiers
+        ]
+
+
+def configured(section, prefix=""):
+    """Every key of the schema with its default, as the reference writes them."""
+    for key, field in section.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            yield from configured(annotation, f"{prefix}{key}.")
+        elif TierSettings in get_args(annotation):
+            dumped = [tier.model_dump(exclude_unset=True) for tier in field.default]
+            yield f"{prefix}{key}", json.dumps(dumped)
+            yield from configured(TierSettings, f"{prefix}{key}[].")
+        elif (prefix, key) == ("tiers[].", "name"):
+            yield f"{prefix}{key}", "the store's"
+        elif field.is_required():
+            yield f"{prefix}{key}", "required"
+        else:
+            default = field.default
+            if default is PydanticUndefined:
+                default = field.default_factory()
+            if hasattr(default, "get_secret_value"):
+                default = default.get_secret_value()
+            yield f"{prefix}{key}", json.dumps(default)
+
+
+OPERATIONS = ROOT / "docs" / "operations.md"
+
+
+def test_the_reference_lists_every_key_and_its_default():
+    shown = {row[0]: row[1] for row in table(OPERATIONS, "key", "default")}
+    assert shown == dict(configured(EngineSettings))
+
+
+def test_the_reference_lists_every_setting_of_the_local_adapters():
+    registry = discover()
+    actual = []
+    for (kind, adapter), spec in sorted(registry.adapters.items()):
+        if registry.origin[kind, adapter].plugin == "local":
+            for field in dataclasses.fields(spec.settings):
+                missing = field.default is dataclasses.MISSING
+                default = "required" if missing else json.dumps(field.default)
+                actual.append([adapter, field.name, default])
+    shown = [row[:3] for row in table(OPERATIONS, "adapter", "setting", "default")]
+    assert sorted(shown) == sorted(actual)
+
+
+def test_the_reference_lists_every_command():
+    shown = {row[0] for row in table(OPERATIONS, "command")}
+    assert shown == {f"hexkv {command}" for command in discover().commands}
+
+
+def test_the_reference_explains_every_reason_of_a_miss():
+    shown = {row[0] for row in table(OPERATIONS, "reason of a miss")}
+    answered_by_no_store_yet = {MissReason.EVICTED, MissReason.EXPIRED, MissReason.TIER_OFF}
+    core = {"corrupt", "failed", "timed out", "device", "unknown serde", BEHIND}
+    assert shown == {*MissReason} - answered_by_no_store_yet | core
+
+
+def test_the_table_of_folders_names_every_distribution():
+    import tomllib
+
+    shown = {row[2] for row in table(ROOT / "README.md", "folder", "import", "distribution")}
+    projects = [ROOT, *(path.parent for path in (*ROOT.glob("*/pyproject.toml"),))]
+    projects += [path.parent for path in ROOT.glob("adapters/*/pyproject.toml")]
+    assert shown == {
+        tomllib.loads((path / "pyproject.toml").read_text())["project"]["name"] for path in projects
+    }
+
+
+def test_the_glossary_points_at_what_exists():
+    rows = table(ROOT / "docs" / "glossary.md", "term", "meaning")
+    assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=str.casefold)
+    for _, _, place in rows:
+        if place:
+            resolve(place)
+
+
+def resolve(place):
+    parts = place.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[end:]:
+            found = getattr(found, attribute)
+        return found
+    raise AssertionError(place)
+
+
+def test_the_documents_name_modules_and_files_that_exist():
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for place in re.findall(r"`(hexkv(?:\.\w+)+)`", text):
+            resolve(place)
+        for file in re.findall(r"`((?:core|ports|plugins|tests|adapters)/[\w/.-]+\.\w+)`", text):
+            assert (ROOT / file).exists(), f"{name(path)}: {file}"
