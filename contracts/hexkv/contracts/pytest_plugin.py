@@ -13,6 +13,7 @@ import pytest
 pytest.register_assert_rewrite(
     "hexkv.contracts.plugin",
     "hexkv.contracts.policy",
+    "hexkv.contracts.serde",
     "hexkv.contracts.store",
     "hexkv.contracts.whole",
 )

@@ -1,0 +1,44 @@
+"""Tells hexkv about the lossless serde. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+
+_LEVELS = range(1, 23)
+
+
+@dataclass(frozen=True, slots=True)
+class ZstdSettings:
+    """Settings of the serde ``zstd``."""
+
+    level: int = 1
+    """How hard to look for repetition, 1 to 22. KV has next to none: 1 is the right one."""
+
+    def __post_init__(self) -> None:
+        if self.level not in _LEVELS:
+            raise ValueError(f"level {self.level} is not between {_LEVELS[0]} and {_LEVELS[-1]}")
+
+
+def _open_zstd(settings: ZstdSettings, context: OpenContext) -> object:
+    del context
+    from hexkv.adapters.lossless.zstd import ZstdSerde
+
+    return ZstdSerde(settings.level)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "serde",
+            "zstd",
+            "byte planes, then zstd: every bit comes back",
+            _open_zstd,
+            ZstdSettings,
+            requires=("numpy", "zstandard"),
+            hint="pip install hexkv-lossless",
+        )
+    ]
