@@ -316,6 +316,7 @@ def test_budgets_hold_and_survive_a_restart(rig, tmp_path):
         assert sum(f.stat().st_size for f in files_in(tmp_path)) <= 4 * FRAME
     r.engine.close()
     again = rig([disk(tmp_path, budget=2 * FRAME)])
+    assert again.engine.flush()
     assert sum(f.stat().st_size for f in files_in(tmp_path)) <= 2 * FRAME
     (health,) = again.engine.health().tiers
     assert health.used_bytes == sum(f.stat().st_size for f in files_in(tmp_path))
@@ -439,6 +440,7 @@ def test_a_damaged_chunk_is_served_by_the_next_tier(rig, tmp_path):
     got = r.engine.retrieve(PROMPT, target)
     assert got.tiers == {"b": FULL}
     assert target.agrees(computed(), FULL)
+    assert r.engine.flush()
     assert r.engine.retrieve(PROMPT, empty()).tiers == {"a": FULL}  # promoted again
 
 

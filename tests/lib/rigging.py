@@ -10,8 +10,10 @@ from hexkv.core.frames import CRC32, FrameCodec
 from hexkv.core.index import TierIndex
 from hexkv.core.policies import POLICIES
 from hexkv.core.pool import BlockPool
+from hexkv.core.runtime import Runtime
 from hexkv.core.stack import TierStack
-from hexkv.core.tiers import Tier
+from hexkv.core.tiers import Tier, TierRules
+from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 
 CHUNK = 16
@@ -23,7 +25,7 @@ NAMESPACE = Namespace("toy", LAYOUT, revision="1")
 
 
 def tier(name, store, budget=1 << 30, policy="lru", **rules):
-    return Tier(name, store, TierIndex(POLICIES[policy](), budget), **rules)
+    return Tier(name, store, TierIndex(POLICIES[policy](), budget), TierRules(**rules))
 
 
 class Heap:
@@ -60,11 +62,23 @@ def rigging():
     """Builds engines over the given tiers; closes them and checks that nothing leaked."""
     with ExitStack() as opened:
 
-        def build(tiers, *, slots=64, chunker=None, namespace=NAMESPACE, clock=None, **options):
+        def build(
+            tiers,
+            *,
+            slots=64,
+            chunker=None,
+            namespace=NAMESPACE,
+            clock=None,
+            serdes=None,
+            **options,
+        ):
             clock = clock or ManualClock()
-            pool = BlockPool(Heap(slots * FRAME), FRAME, poison=True)
+            threads = Threads()
+            pool = BlockPool(Heap(slots * FRAME), FRAME, poison=True, executor=threads)
             telemetry, events = RecordingTelemetry(), RecordingEvents()
-            stack = TierStack(tiers, pool, FrameCodec(CRC32), clock, telemetry, (events,))
+            codec = FrameCodec(CRC32)
+            runtime = Runtime(pool, codec, clock, threads, telemetry, (events,), serdes or {})
+            stack = TierStack(tiers, runtime)
             engine = CacheEngine(namespace, stack, chunker or PrefixChunker(CHUNK), **options)
             rig = Rig(engine, pool, telemetry, events, clock, {t.name: t for t in tiers})
 

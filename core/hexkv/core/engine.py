@@ -19,13 +19,12 @@ from typing import Self
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.copying import Copier
 from hexkv.core.keys import SHA256, HashAlgorithm
-from hexkv.core.loading import load_prefix
+from hexkv.core.loading import Pace, load_prefix
 from hexkv.core.prompts import Namer, Prompt
 from hexkv.core.requests import check_window, skipped
 from hexkv.core.results import Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.core.stack import TierStack
-from hexkv.core.storing import store_missing
-from hexkv.core.tiers import Tier
+from hexkv.core.storing import Storing
 from hexkv.core.tokens import Tokens
 from hexkv.ports import (
     ConfigError,
@@ -34,7 +33,6 @@ from hexkv.ports import (
     DeviceKV,
     EngineClosed,
     Histogram,
-    InvalidRequest,
     LayoutMismatch,
     Namespace,
 )
@@ -79,21 +77,22 @@ class CacheEngine:
         Raises:
             ConfigError: a chunk does not fit the pool's blocks, or *namespace* no header.
         """
-        if not stack.pool.fits(namespace.layout.chunk_bytes(chunker.size)):
+        if not stack.runtime.pool.fits(namespace.layout.chunk_bytes(chunker.size)):
             raise ConfigError(
                 f"a chunk of {chunker.size} tokens does not fit a block of the pool "
-                f"({stack.pool.slot_bytes} bytes)"
+                f"({stack.runtime.pool.slot_bytes} bytes)"
             )
         self.namespace = namespace
         self._stack = stack
-        self._pool = stack.pool
-        self._clock = stack.clock
-        self._telemetry = stack.telemetry
+        self._pool = stack.runtime.pool
+        self._clock = stack.runtime.clock
+        self._telemetry = stack.runtime.telemetry
+        self._executor = stack.runtime.executor
         self._deadlines = deadlines
         self._chunk_tokens = chunker.size
         self._namer = Namer(chunker, algorithm)
         self._copier = Copier()
-        self._window = max(1, min(WINDOW, self._pool.slots // 4))
+        self._pace = Pace.of(self._pool)
         self._frozen = False
         self._state = "open"
         self._active = 0
@@ -101,7 +100,6 @@ class CacheEngine:
         self._calls = 0
         self._pool.reclaim = stack.make_room
         self._namer.keyer(namespace)
-        stack.rebuild(self._until(deadlines.store))
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
@@ -120,8 +118,8 @@ class CacheEngine:
             if pin is not None:
                 self._stack.pin(pin, prompt.keys[: len(found)])
             tiers: Tally[str] = Tally()
-            for i, ordinal in enumerate(found):
-                tiers[self._stack.tiers[ordinal].name] += prompt.tokens(i)
+            for i, tier in enumerate(found):
+                tiers[tier.name] += prompt.tokens(i)
             hit = prompt.ends[len(found) - 1] if found else 0
             return Lookup(prompt.length, hit, dict(tiers))
 
@@ -159,7 +157,7 @@ class CacheEngine:
                 self._copier,
                 prompt,
                 device,
-                window=self._window,
+                pace=self._pace,
                 owner=owner,
                 deadline=self._until(self._deadlines.retrieve),
             )
@@ -187,11 +185,14 @@ class CacheEngine:
         skip: int = 0,
         mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
+        wait: bool = True,
     ) -> StoreReport:
         """Keep the KV of *tokens*: copy what no tier holds from *device*, and write it.
 
         When this returns, what the report calls stored is readable from the tiers that it
         names. Arguments as for :meth:`retrieve`; chunks wholly before *skip* are left out.
+        Without *wait* the slower tiers are written after the call: what only they take is
+        reported as queued, and :meth:`flush` waits for it.
 
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
@@ -201,23 +202,25 @@ class CacheEngine:
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             if self._frozen:
-                return StoreReport(prompt.length, 0, 0, 0, 0, frozen=True)
+                return StoreReport(prompt.length, frozen=True)
             start = self._clock.now()
-            kept = store_missing(
+            storing = Storing(
                 self._stack,
                 self._copier,
-                prompt.since(skip),
                 device,
-                window=self._window,
+                pace=self._pace,
                 owner=owner,
                 deadline=self._until(self._deadlines.store),
+                wait=wait,
             )
+            kept = storing.run(prompt.since(skip))
             self._telemetry.count(Counter.PRESENT, kept.present_chunks)
             self._telemetry.observe(Histogram.STORE, self._clock.now() - start)
             return StoreReport(
                 tokens=prompt.length,
                 stored_tokens=kept.stored,
                 present_tokens=kept.present,
+                queued_tokens=kept.queued,
                 dropped_tokens=kept.dropped,
                 stored_bytes=kept.size,
                 tiers=dict(kept.tiers),
@@ -257,7 +260,7 @@ class CacheEngine:
             InvalidTokens, LayoutMismatch, EngineClosed
         """
         with self._call():
-            chosen = self._tiers(tiers)
+            chosen = self._stack.named(tiers)
             deadline = self._until(self._deadlines.store)
             if tokens is not None:
                 keys = self._prompt(tokens, namespace).keys
@@ -267,6 +270,13 @@ class CacheEngine:
                 if tier.index is not None:
                     gone += self._stack.forget(tier.index.keys(), [tier], deadline)
             return gone
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until everything queued is written. Whether that came within *seconds*."""
+        with self._call():
+            return self._stack.flush(
+                self._until(self._deadlines.store if seconds is None else seconds)
+            )
 
     def health(self) -> Health:
         """The state of the engine and its tiers. Also after :meth:`close`."""
@@ -306,14 +316,13 @@ class CacheEngine:
                 return
             self._state = "closing"
             until = self._until(self._deadlines.close)
-            while self._active and not until.expired:
-                self._idle.wait(until.remaining())
+            self._executor.wait(self._idle, lambda: not self._active, until)
             if self._state != "closing":
                 return
             self._state = "closed"
         self._copier.reap(until)
-        for tier in self._stack.tiers:
-            tier.close()
+        self._stack.flush(until)
+        self._stack.close()
         if left := self._pool.close():
             log.error("closed with leases left, their memory stays allocated: %s", left)
 
@@ -335,14 +344,6 @@ class CacheEngine:
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
         return self._namer.name(tokens, namespace)
-
-    def _tiers(self, names: Sequence[str] | None) -> list[Tier]:
-        if names is None:
-            return list(self._stack.tiers)
-        known = {tier.name: tier for tier in self._stack.tiers}
-        if unknown := [name for name in names if name not in known]:
-            raise InvalidRequest(f"no tier {unknown[0]!r}; there are {', '.join(known)}")
-        return [known[name] for name in names]
 
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)

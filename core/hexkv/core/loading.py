@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hexkv.core.arrivals import Loaded
 from hexkv.core.copying import Copier
+from hexkv.core.fetching import Claim
+from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
+from hexkv.core.scheduler import Priority
 from hexkv.core.stack import TierStack
+from hexkv.core.tiers import Tier
+from hexkv.core.writing import Batch
 from hexkv.ports import Deadline, DeviceKV, MissReason
+
+_STEP_BYTES = 32 << 20
+_STEPS_AHEAD = 4
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many chunks a call copies at once, and how many it has under way."""
+
+    step: int
+    ahead: int
+
+    @classmethod
+    def of(cls, pool: BlockPool) -> Pace:
+        """Enough to keep several workers busy, and never more than a part of the pool."""
+        step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 8))
+        return cls(step, max(1, min(step * _STEPS_AHEAD, pool.slots // 4)))
+
+    def keepable(self, pool: BlockPool) -> int:
+        """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.
+
+        Chunks may be pinned: without some blocks for passage, a full memory tier would keep
+        new chunks from the slower tiers, too.
+        """
+        passage = min(self.ahead + 1, max(1, pool.slots // 2))
+        return (pool.slots - passage) * pool.slot_bytes
+
 
 BEHIND = "behind a miss"
 """Why a chunk that may be there was not loaded: one before it is missing."""
@@ -30,13 +64,13 @@ class Arrived:
     misses: dict[str, int] = field(default_factory=dict)
     """Chunks that did not arrive, by reason."""
 
-    def add(self, part: Prompt, loaded: Loaded, run: int) -> None:
-        """Count the first *run* chunks of *part* as arrived."""
-        self.chunks += run
-        for i in range(run):
+    def add(self, part: Prompt, tiers: Sequence[str]) -> None:
+        """Count the chunks of *part* as arrived, each from one of *tiers*."""
+        self.chunks += len(part)
+        for i, tier in enumerate(tiers):
             self.size += part.raw_bytes(i)
-            self.tokens[loaded.tiers[i]] += part.tokens(i)
-            self.by_tier[loaded.tiers[i]] += 1
+            self.tokens[tier] += part.tokens(i)
+            self.by_tier[tier] += 1
 
     def end(self, asked: int, why: str) -> None:
         """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
@@ -48,19 +82,87 @@ class Arrived:
             self.misses[rest] = self.misses.get(rest, 0) + lost - 1
 
 
+class Arriving:
+    """Chunks of one prompt under way, the first of them needed first.
+
+    As many are read ahead as there are blocks for; only while none is held does this wait
+    for a block, so that two requests never wait for each other.
+    """
+
+    def __init__(
+        self,
+        stack: TierStack,
+        prompt: Prompt,
+        found: Sequence[Tier],
+        owner: str,
+        deadline: Deadline,
+        ahead: int,
+        priority: Priority = Priority.GET,
+    ) -> None:
+        self._stack = stack
+        self._prompt = prompt
+        self._found = found
+        self._owner = owner
+        self._deadline = deadline
+        self._ahead = ahead
+        self._priority = priority
+        self._claims: deque[Claim] = deque()
+        self._next = 0
+
+    def read_ahead(self, *, patient: bool) -> None:
+        """Begin reads until enough are under way, or no block is free."""
+        end = min(len(self._found), self._next + self._ahead - len(self._claims))
+        if end > self._next:
+            begun = self._stack.begin(
+                self._prompt.part(self._next, end),
+                self._found[self._next : end],
+                self._owner,
+                self._deadline,
+                self._priority,
+                patient=patient and not self._claims,
+            )
+            self._claims.extend(begun)
+            self._next += len(begun)
+
+    def take(self, count: int) -> tuple[list[BlockLease], list[str], str]:
+        """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
+
+        Empty-handed, the third says why; otherwise it is empty, or of the chunk after them.
+        """
+        leases: list[BlockLease] = []
+        tiers: list[str] = []
+        self.read_ahead(patient=True)
+        first = self._next - len(self._claims)
+        while self._claims and len(leases) < count:
+            claim = self._claims.popleft()
+            lease = self._stack.settle(
+                claim, self._prompt, first + len(leases), self._owner, self._deadline
+            )
+            if lease is None:
+                return leases, tiers, claim.why
+            leases.append(lease)
+            tiers.append(claim.tier)
+        return leases, tiers, "" if leases else MissReason.REFUSED.value
+
+    def drop(self) -> None:
+        """Want no more."""
+        while self._claims:
+            self._claims.popleft().drop()
+
+
 def load_prefix(
     stack: TierStack,
     copier: Copier,
     prompt: Prompt,
     device: DeviceKV,
     *,
-    window: int,
+    pace: Pace,
     owner: str,
     deadline: Deadline,
 ) -> Arrived:
-    """Load chunks of *prompt* in order, *window* at a time, until one does not arrive.
+    """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
 
-    Blocks are held for one window only, so a prompt may be much longer than the pool.
+    Blocks are held for a few chunks only, so a prompt may be much longer than the pool.
 
     Raises:
         InvalidRequest: the device says so.
@@ -70,27 +172,27 @@ def load_prefix(
     stack.touch(prompt.keys[: len(found)])
     arrived = Arrived()
     why = MissReason.ABSENT.value
-    while arrived.chunks < len(found):
-        start, end = arrived.chunks, min(arrived.chunks + window, len(found))
-        part = prompt.part(start, end)
-        with stack.load(part, found[start:end], owner, deadline) as loaded:
-            run = loaded.run()
-            if run and not _scatter(copier, part, loaded, run, device, deadline):
-                run, loaded.why[0] = 0, "device"
-            stack.promote(part, loaded, run, deadline)
-        arrived.add(part, loaded, run)
-        if run < len(part):
-            why = loaded.why[run]
-            if not run or why != MissReason.REFUSED:
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead)
+    try:
+        while arrived.chunks < len(found):
+            leases, tiers, why = arriving.take(pace.step)
+            part = prompt.part(arrived.chunks, arrived.chunks + len(leases))
+            batch = Batch(part.keys, leases, part.after)
+            try:
+                if not leases:
+                    break
+                arriving.read_ahead(patient=False)
+                spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
+                if not copier.copy(device, spans, leases, deadline, gather=False):
+                    why = "device"
+                    break
+                stack.promote(batch, tiers, deadline)
+            finally:
+                batch.release()
+            arrived.add(part, tiers)
+            if why:
                 break
-            # The pool had no more blocks for this round. There are some again now.
-    arrived.end(len(prompt), why)
+    finally:
+        arriving.drop()
+    arrived.end(len(prompt), why or MissReason.ABSENT.value)
     return arrived
-
-
-def _scatter(
-    copier: Copier, part: Prompt, loaded: Loaded, run: int, device: DeviceKV, deadline: Deadline
-) -> bool:
-    leases = [lease for lease in loaded.leases[:run] if lease is not None]
-    spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
-    return copier.copy(device, spans, leases, deadline, gather=False)

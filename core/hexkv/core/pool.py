@@ -16,14 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from threading import Condition
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from hexkv.ports import (
     MAGIC,
     PAGE,
     ConfigError,
     Deadline,
+    Executor,
     InvalidRequest,
+    KVLayout,
     Lease,
     MemoryRegion,
     PoolExhausted,
@@ -33,10 +35,24 @@ from hexkv.ports import (
 _POISON = 0xDE
 
 
+class Label(NamedTuple):
+    """What a block holds, beside its key: all that a frame's header has to say."""
+
+    identity: str
+    layout: KVLayout
+    tokens: int
+    serde: str = "raw"
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the chunk when no serde has made it smaller."""
+        return self.layout.chunk_bytes(self.tokens)
+
+
 class Block:
     """A range of the pool, and how many leases hold it."""
 
-    __slots__ = ("holds", "offset", "payload_bytes", "size", "slot", "whole")
+    __slots__ = ("holds", "label", "offset", "payload_bytes", "size", "slot", "whole")
 
     def __init__(self, slot: int, offset: int, size: int, payload_bytes: int, whole: bool) -> None:
         self.slot = slot
@@ -45,6 +61,7 @@ class Block:
         self.payload_bytes = payload_bytes
         self.whole = whole
         self.holds = 0
+        self.label: Label | None = None
 
 
 class BlockLease:
@@ -68,6 +85,15 @@ class BlockLease:
         block = self._held()
         start = block.offset + PAGE
         return self._pool.memory[start : start + block.payload_bytes]
+
+    @property
+    def label(self) -> Label | None:
+        """What the block holds; ``None`` while it is being filled."""
+        return self._held().label
+
+    @label.setter
+    def label(self, label: Label) -> None:
+        self._held().label = label
 
     def shrink(self, payload_bytes: int) -> None:
         """Say how long the payload really is, once a frame's header has told.
@@ -108,7 +134,14 @@ class BlockLease:
 class BlockPool:
     """Hands out leases on blocks of one memory region. Safe from any thread."""
 
-    def __init__(self, region: MemoryRegion, slot_bytes: int, *, poison: bool = False) -> None:
+    def __init__(
+        self,
+        region: MemoryRegion,
+        slot_bytes: int,
+        *,
+        poison: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
         """Divide *region* into slots of *slot_bytes*.
 
         Args:
@@ -116,6 +149,7 @@ class BlockPool:
             slot_bytes: bytes of the largest frame, a multiple of ``PAGE``.
             poison: debug mode: overwrite each block as it is freed, so that a use after
                 release reads garbage instead of plausible KV.
+            executor: how to wait; by default as threads do.
 
         Raises:
             ConfigError: the region does not hold one slot.
@@ -137,8 +171,10 @@ class BlockPool:
         self._carved: dict[int, list[tuple[int, int]]] = {}
         self._owners: Counter[str] = Counter()
         self._held_bytes = 0
+        self._freed = 0
         self._changed = Condition()
         self._closed = False
+        self._wait = _wait if executor is None else executor.wait
 
     @property
     def capacity(self) -> int:
@@ -174,9 +210,8 @@ class BlockPool:
                 block = self._take(size, payload_bytes)
                 if block is not None:
                     return self._grant_empty(block, owner)
-                if self._closed or deadline.expired:
+                if self._closed or deadline.expired or not self._await_change(deadline):
                     raise PoolExhausted(self._why(size))
-                self._changed.wait(deadline.remaining())
 
     def hold(self, block: Block, owner: str) -> BlockLease:
         """Another lease on a block that is held already."""
@@ -197,6 +232,7 @@ class BlockPool:
                 self.memory[block.offset : end] = bytes([_POISON]) * block.size
             self._held_bytes -= block.size
             self._give_back(block)
+            self._freed += 1
             self._changed.notify_all()
 
     def ledger(self) -> Mapping[str, int]:
@@ -224,6 +260,10 @@ class BlockPool:
             self.memory = memoryview(b"")
             self._region.close()
         return left
+
+    def _await_change(self, deadline: Deadline) -> bool:
+        freed = self._freed
+        return self._wait(self._changed, lambda: self._closed or self._freed != freed, deadline)
 
     def _grant_empty(self, block: Block, owner: str) -> BlockLease:
         # Nothing of the former chunk's header may vouch for the new one.
@@ -281,6 +321,10 @@ class BlockPool:
     def _why(self, size: int) -> str:
         owners = ", ".join(f"{owner}: {count}" for owner, count in sorted(self._owners.items()))
         return f"no block of {size} bytes in {self.slots} slots; leases: {owners or 'none'}"
+
+
+def _wait(condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
+    return condition.wait_for(ready, deadline.remaining())
 
 
 def _is_a_lease(lease: BlockLease) -> Lease:

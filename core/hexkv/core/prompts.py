@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from hexkv.core.keys import Chunks, HashAlgorithm, Keyer
+from hexkv.core.pool import Label
 from hexkv.core.tokens import Tokens, pack
 from hexkv.ports import Chunker, ChunkKey, KVLayout, Namespace, Span
 
@@ -59,6 +60,10 @@ class Prompt:
     def raw_bytes(self, i: int) -> int:
         """Bytes of KV in chunk *i*."""
         return self.layout.chunk_bytes(self.tokens(i))
+
+    def label(self, i: int) -> Label:
+        """What a block of chunk *i* holds."""
+        return Label(self.identity, self.layout, self.tokens(i))
 
     def span(self, i: int, data: memoryview) -> Span:
         """Where chunk *i* lies in the device, and the bytes that go with it."""

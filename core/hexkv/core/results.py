@@ -49,16 +49,19 @@ class StoreReport:
     tokens: int
     """Tokens in the prompt."""
 
-    stored_tokens: int
+    stored_tokens: int = 0
     """Tokens whose KV was copied and is now on at least one tier."""
 
-    present_tokens: int
+    present_tokens: int = 0
     """Tokens whose KV some tier held already: nothing was copied."""
 
-    dropped_tokens: int
+    queued_tokens: int = 0
+    """Tokens whose KV was copied and is still to be written."""
+
+    dropped_tokens: int = 0
     """Tokens whose KV no tier could take."""
 
-    stored_bytes: int
+    stored_bytes: int = 0
 
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Newly stored tokens by tier."""

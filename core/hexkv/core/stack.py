@@ -1,91 +1,133 @@
 """The tier stack: every tier writes, the first that answers reads, the faster ones learn.
 
 Write-all keeps eviction simple: what one tier drops the slower ones still have, so nothing
-has to sink on the way out. Reading is a waterfall over the tiers in order, chunk by chunk;
-a chunk counts as a hit only when its frame has arrived and was verified.
+has to sink on the way out (a tier may be told to take only that). Reading is a waterfall
+over the tiers in order, chunk by chunk; a chunk counts as a hit only when its frame has
+arrived and was verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
-from hexkv.core.arrivals import Loaded, PoolSink
-from hexkv.core.frames import FrameCodec
+from hexkv.core.fetching import Claim, Fetcher
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
-from hexkv.core.tiers import Tier
+from hexkv.core.runtime import Runtime
+from hexkv.core.scheduler import Lane, Priority, Refused, Ticket
+from hexkv.core.tiers import Tier, Writes
+from hexkv.core.writing import Batch, Writer, far
 from hexkv.ports import (
-    CacheEvent,
     Change,
     ChunkKey,
-    Clock,
-    Corrupt,
-    CorruptFrame,
-    Counter,
+    ConfigError,
     Deadline,
-    EventSink,
-    Failed,
-    FrameHeader,
-    Histogram,
-    Hit,
-    Item,
-    Miss,
-    MissReason,
-    ReadOutcome,
-    Stored,
-    Telemetry,
-    TimedOut,
-    WriteOutcome,
+    Entry,
+    InvalidRequest,
+    SupportsScan,
 )
 
-RAW = "raw"
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the chunks of a batch are, and which tiers are still being written."""
+
+    on: Mapping[str, Sequence[bool]]
+    pending: Mapping[str, Ticket[list[bool]]]
 
 
-@dataclass(slots=True)
 class TierStack:
     """Tiers from fastest to slowest, over one pool. Safe from any thread."""
 
-    tiers: Sequence[Tier]
-    pool: BlockPool
-    codec: FrameCodec
-    clock: Clock
-    telemetry: Telemetry
-    events: Sequence[EventSink] = field(default=())
+    def __init__(self, tiers: Iterable[Tier], runtime: Runtime) -> None:
+        """Make the tiers' lanes; :meth:`rebuild` then learns what they hold.
 
-    def rebuild(self, deadline: Deadline) -> None:
-        """Learn what the tiers hold from an earlier life."""
-        for tier in self.tiers:
-            tier.rebuild(deadline)
+        Raises:
+            ConfigError: two tiers have one name.
+        """
+        self.runtime = runtime
+        self.tiers: tuple[Tier, ...] = ()
+        self._fetcher = Fetcher(runtime)
+        self._writer = Writer(runtime)
+        for tier in tiers:
+            self.attach(tier)
 
-    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[int]:
+    @property
+    def pool(self) -> BlockPool:
+        """Where blocks come from."""
+        return self.runtime.pool
+
+    def attach(self, tier: Tier, position: int | None = None) -> None:
+        """Add a tier, at the end or at *position*; what it holds is learnt by and by.
+
+        Raises:
+            ConfigError: there is a tier of that name.
+        """
+        if any(other.name == tier.name for other in self.tiers):
+            raise ConfigError(f"there is a tier {tier.name!r} already")
+        runtime = self.runtime
+        if tier.sharing is None and tier.reading is None:
+            rules = tier.rules.lane, runtime.executor, runtime.clock, runtime.telemetry
+            tier.reading = Lane(f"{tier.name}/read", *rules)
+            tier.writing = Lane(f"{tier.name}/write", *rules)
+        tiers = list(self.tiers)
+        tiers.insert(len(tiers) if position is None else position, tier)
+        self._arrange(tiers)
+        self._learn(tier)
+
+    def detach(self, name: str, deadline: Deadline) -> bool:
+        """Take a tier out: no new calls, wait for those under way, close the store.
+
+        Whether everything under way ended before *deadline*; the tier is gone in any case.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+        """
+        (tier,) = self.named([name])
+        self._arrange([other for other in self.tiers if other is not tier])
+        drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
+        tier.close()
+        return drained
+
+    def named(self, names: Sequence[str] | None) -> list[Tier]:
+        """The tiers of these names, all of them for ``None``.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+        """
+        if names is None:
+            return list(self.tiers)
+        known = {tier.name: tier for tier in self.tiers}
+        if unknown := [name for name in names if name not in known]:
+            raise InvalidRequest(f"no tier {unknown[0]!r}; there are {', '.join(known)}")
+        return [known[name] for name in names]
+
+    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """For each chunk before the first that no tier holds: the first tier that does."""
-        found = self.where(keys, deadline)
-        return found[: found.index(-1)] if -1 in found else found
-
-    def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[int]:
-        """For each chunk, the first tier that holds it, or -1."""
-        found = [-1] * len(keys)
-        unknown: Sequence[int] = range(len(keys))
-        for ordinal, tier in enumerate(self.tiers):
-            have = tier.contains([keys[i] for i in unknown], deadline)
-            for i, here in zip(unknown, have, strict=True):
-                if here:
-                    found[i] = ordinal
-            unknown = [i for i in unknown if found[i] < 0]
-            if not unknown:
+        found: list[Tier] = []
+        for tier in self.where(keys, deadline):
+            if tier is None:
                 break
+            found.append(tier)
         return found
 
-    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> None:
-        """Keep chunks from eviction on every tier that holds them."""
+    def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier | None]:
+        """For each chunk, the first tier that holds it, if any does."""
+        found: list[Tier | None] = [None] * len(keys)
+        unknown: Sequence[int] = range(len(keys))
         for tier in self.tiers:
-            if tier.index is not None:
-                tier.index.pin(owner, keys)
-
-    def unpin(self, owner: str) -> int:
-        """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
-        return sum(tier.index.unpin(owner) for tier in self.tiers if tier.index is not None)
+            if not unknown:
+                break
+            if not tier.rules.reads:
+                continue
+            have = self._ask(tier, [keys[i] for i in unknown], deadline)
+            for i, here in zip(unknown, have, strict=True):
+                if here:
+                    found[i] = tier
+            unknown = [i for i in unknown if found[i] is None]
+        return found
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """One request met these chunks: every tier that holds some learns of it.
@@ -97,226 +139,202 @@ class TierStack:
             if tier.index is not None:
                 tier.index.touch(keys)
 
-    def load(self, prompt: Prompt, found: Sequence[int], owner: str, deadline: Deadline) -> Loaded:
-        """Bring chunks into leased blocks, each from the first tier that really has it.
+    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> None:
+        """Keep chunks from eviction on every tier that holds them."""
+        for tier in self.tiers:
+            if tier.index is not None:
+                tier.index.pin(owner, keys)
 
-        Args:
-            prompt: the chunks; all of them are tried.
-            found: where :meth:`locate` saw each.
-            owner: in whose name the blocks are leased.
-            deadline: after which what has not arrived is not waited for.
+    def unpin(self, owner: str) -> int:
+        """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
+        return sum(tier.index.unpin(owner) for tier in self.tiers if tier.index is not None)
+
+    def begin(
+        self,
+        prompt: Prompt,
+        found: Sequence[Tier],
+        owner: str,
+        deadline: Deadline,
+        priority: Priority = Priority.GET,
+        *,
+        patient: bool,
+    ) -> list[Claim]:
+        """Claims on the first chunks of *prompt*, each from the tier where it was found.
+
+        May be fewer than asked for where the pool has no more blocks; with *patient* the
+        first is waited for.
         """
-        count = len(prompt)
-        loaded = Loaded.nothing(count)
-        for ordinal, tier in enumerate(self.tiers):
-            ask = [i for i in range(count) if loaded.leases[i] is None and found[i] == ordinal]
-            again = [i for i in range(count) if loaded.leases[i] is None and found[i] < ordinal]
-            if again:
-                have = tier.contains([prompt.keys[i] for i in again], deadline)
-                ask = sorted([*ask, *(i for i, here in zip(again, have, strict=True) if here)])
-            if ask:
-                self._load_from(tier, ask, prompt, loaded, owner, deadline)
-        return loaded
-
-    def promote(self, prompt: Prompt, loaded: Loaded, count: int, deadline: Deadline) -> None:
-        """Copy the first *count* chunks to the faster tiers that lack them."""
-        slowest = max((self._ordinal(name) for name in loaded.tiers[:count]), default=0)
-        for ordinal in range(slowest):
-            tier = self.tiers[ordinal]
-            if not tier.promotes:
+        claims: list[Claim] = []
+        cuts = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if a is not b), len(found)]
+        for start, end in pairwise(cuts):
+            if start == end:
                 continue
-            below = [i for i in range(count) if self._ordinal(loaded.tiers[i]) > ordinal]
+            part = prompt.part(start, end)
+            wait = patient and not claims
+            got = self._fetcher.begin(found[start], part, owner, deadline, priority, patient=wait)
+            claims.extend(got)
+            if len(got) < end - start:
+                break
+        return claims
+
+    def settle(
+        self, claim: Claim, prompt: Prompt, i: int, owner: str, deadline: Deadline
+    ) -> BlockLease | None:
+        """The block of a claim on chunk *i*, from a slower tier if its own did not bring it."""
+        lease = claim.settle(owner, deadline)
+        if lease is not None:
+            return lease
+        tried = claim.tier
+        names = [tier.name for tier in self.tiers]
+        below = self.tiers[names.index(tried) + 1 :] if tried in names else ()
+        for tier in below:
+            if not tier.rules.reads or not self._ask(tier, [claim.key], deadline)[0]:
+                continue
+            part = prompt.part(i, i + 1)
+            again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, patient=False)
+            for other in again:
+                lease = other.settle(owner, deadline)
+                if lease is not None:
+                    claim.tier = tier.name
+                    return lease
+                claim.why = other.why
+        return None
+
+    def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
+        """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
+        order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
+        places = [order.get(name, 0) for name in origin]
+        for ordinal, tier in enumerate(self.tiers):
+            if not tier.rules.promotes or ordinal >= max(places, default=0):
+                continue
+            below = [i for i, place in enumerate(places) if place > ordinal]
             for run in _runs(below):
-                part = prompt.part(run[0], run[-1] + 1)
-                leases = [lease for i in run if (lease := loaded.leases[i]) is not None]
-                self._put_on(tier, part, leases, deadline)
+                first, last = run[0], run[-1] + 1
+                after = batch.keys[first - 1] if first else batch.after
+                part = Batch(batch.keys[first:last], batch.leases[first:last], after)
+                if tier.sharing is not None:
+                    self._writer.keep(tier, part, deadline)
+                else:
+                    self._writer.submit(tier, part, far(self.runtime))
 
-    def put(
-        self, prompt: Prompt, leases: Sequence[BlockLease], deadline: Deadline
-    ) -> Mapping[str, Sequence[bool]]:
-        """Write chunks to every tier that takes new ones.
-
-        Returns:
-            for each of those tiers, which of the chunks are on it now.
-        """
-        tiers = [tier for tier in self.tiers if tier.writes]
-        if any(tier.sharing is None for tier in tiers):
-            # Before anybody else can see the blocks.
-            self._seal(prompt, leases)
-        return {tier.name: self._put_on(tier, prompt, leases, deadline) for tier in tiers}
+    def put(self, batch: Batch, deadline: Deadline, tiers: Sequence[Tier] | None = None) -> Written:
+        """Write chunks to *tiers*, by default to all that take new ones."""
+        on: dict[str, Sequence[bool]] = {}
+        pending: dict[str, Ticket[list[bool]]] = {}
+        chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
+        for tier in chosen:
+            if tier.sharing is not None:
+                on[tier.name] = self._writer.keep(tier, batch, deadline)
+                continue
+            ticket = self._writer.submit(tier, batch, deadline)
+            if ticket is not None:
+                pending[tier.name] = ticket
+        return Written(on, pending)
 
     def forget(self, keys: Sequence[ChunkKey], tiers: Iterable[Tier], deadline: Deadline) -> int:
         """Delete chunks from *tiers*. How many distinct ones were there, where that is known."""
         gone: set[ChunkKey] = set()
         for tier in tiers:
-            here = tier.forget(keys, deadline)
-            gone.update(here)
-            self._emit(Change.REMOVED, tier, here)
+            if tier.writing is None:
+                here: Sequence[ChunkKey] | None = tier.forget(keys, deadline)
+            else:
+                here = self._forget_in_lane(tier, tier.writing, keys, deadline)
+            gone.update(here or ())
+            self.runtime.tell(Change.REMOVED, tier.name, here or ())
         return len(gone)
 
     def make_room(self, size: int) -> bool:
         """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""
         for tier in self.tiers:
             if tier.sharing is not None and tier.index is not None:
+                below = self._writer.below.get(tier.name)
+                if below is not None and below.writing and below.writing.pending_bytes >= size:
+                    return False  # blocks of earlier victims come free when they are written
                 victims = tier.index.evict(size)
                 if victims:
-                    self._evict(tier, victims, Deadline(self.clock, self.clock.now() + 1.0))
-                    return True
+                    return self._writer.evict(tier, victims, far(self.runtime))
         return False
 
-    def _ordinal(self, name: str) -> int:
-        return next(i for i, tier in enumerate(self.tiers) if tier.name == name)
+    def flush(self, deadline: Deadline) -> bool:
+        """Wait until no tier has anything left to write. Whether that came in time."""
+        return all(tier.writing.drain(deadline) for tier in self.tiers if tier.writing)
 
-    def _load_from(
-        self,
-        tier: Tier,
-        ask: Sequence[int],
-        prompt: Prompt,
-        loaded: Loaded,
-        owner: str,
-        deadline: Deadline,
-    ) -> None:
-        keys = [prompt.keys[i] for i in ask]
-        if tier.sharing is not None:
-            for i, lease in zip(ask, tier.lend(keys, owner), strict=True):
-                if isinstance(lease, BlockLease):
-                    loaded.leases[i], loaded.tiers[i] = lease, tier.name
-            return
-        sink = PoolSink(self.pool, [prompt.raw_bytes(i) for i in ask], owner, deadline)
-        start = self.clock.now()
+    def close(self) -> None:
+        """Close every tier."""
+        for tier in self.tiers:
+            tier.close()
+
+    def _arrange(self, tiers: Sequence[Tier]) -> None:
+        self.tiers = tuple(tiers)
+        self._writer.below = {
+            tier.name: below
+            for tier, below in pairwise(self.tiers)
+            if below.rules.writes is Writes.EVICTED
+        }
+
+    def _ask(self, tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """What a tier holds: at once from an index, from a worker where it takes I/O."""
+        lane = tier.reading
+        if lane is not None and lane.breaker.refuses:
+            return [False] * len(keys)
+        if lane is None or (tier.index is not None and not tier.indexing):
+            return tier.contains(keys, deadline)
+
+        def work(go: bool) -> tuple[Sequence[bool], bool | None]:
+            if not go:
+                return [False] * len(keys), None
+            failures = tier.failures
+            found = tier.contains(keys, deadline)
+            return found, tier.failures == failures
+
         try:
-            outcomes = tier.read(keys, sink, deadline)
-            damaged, stale, size = [], [], 0
-            for n, (i, outcome) in enumerate(zip(ask, outcomes, strict=True)):
-                why = self._judge(outcome, sink, n, prompt, i)
-                if why is None:
-                    loaded.leases[i], loaded.tiers[i] = sink.keep(n), tier.name
-                    size += outcome.size if isinstance(outcome, Hit) else 0
-                    continue
-                loaded.why[i] = why
-                if why == "corrupt":
-                    damaged.append(keys[n])
-                elif why == MissReason.ABSENT:
-                    stale.append(keys[n])
-        finally:
-            sink.release()
-        self.telemetry.observe(Histogram.READ, self.clock.now() - start, tier=tier.name)
-        self.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
-        if damaged:
-            self.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
-            tier.quarantine(damaged, deadline)
-            self._emit(Change.REMOVED, tier, damaged)
-        if stale and tier.index is not None:
-            self._emit(Change.REMOVED, tier, tier.forget(stale, deadline))
+            ticket = lane.submit(Priority.PEEK, 0, work, deadline)
+        except Refused:
+            return [False] * len(keys)
+        return (ticket.wait(deadline) and ticket.result) or [False] * len(keys)
 
-    def _judge(
-        self, outcome: ReadOutcome, sink: PoolSink, n: int, prompt: Prompt, i: int
-    ) -> str | None:
-        """Why the chunk is not to be used; ``None`` if it is whole and the one prompt."""
-        match outcome:
-            case Hit(size):
-                lease = sink.leases[n]
-                if lease is None or size != len(lease.frame):
-                    return "failed"
-                try:
-                    header = self.codec.open(lease.frame, prompt.keys[i])
-                except CorruptFrame:
-                    return "corrupt"
-                if header.tokens != prompt.tokens(i) or header.raw_bytes != prompt.raw_bytes(i):
-                    return "corrupt"
-                if header.serde != RAW:
-                    return "unknown serde"
-                lease.shrink(header.payload_bytes)
-                return None
-            case Miss(reason):
-                if reason is MissReason.REFUSED and n in sink.wrong:
-                    return "corrupt"
-                return reason.value
-            case Corrupt():
-                return "corrupt"
-            case TimedOut():
-                return "timed out"
-            case Failed():
-                return "failed"
+    def _forget_in_lane(
+        self, tier: Tier, lane: Lane, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> Sequence[ChunkKey] | None:
+        def work(go: bool) -> tuple[Sequence[ChunkKey], bool | None]:
+            return (tier.forget(keys, deadline), None) if go else ((), None)
 
-    def _put_on(
-        self, tier: Tier, prompt: Prompt, leases: Sequence[BlockLease], deadline: Deadline
-    ) -> list[bool]:
-        start = self.clock.now()
-        here, todo = self._reserve(tier, prompt, leases, deadline)
-        if not todo:
-            return here
-        done: list[int]
-        if tier.sharing is not None:
-            done = [i for i in todo if tier.keep(prompt.keys[i], leases[i])]
-        else:
-            self._seal(prompt, leases)
-            items = [Item(prompt.keys[i], leases[i].frame) for i in todo]
-            outcomes = tier.write(items, deadline)
-            done = [i for i, outcome in zip(todo, outcomes, strict=True) if _is_stored(outcome)]
-        for i in done:
-            here[i] = True
-        if tier.index is not None:
-            tier.index.commit([prompt.keys[i] for i in done])
-            failed = set(todo).difference(done)
-            if failed:
-                tier.index.abort([prompt.keys[i] for i in sorted(failed)])
-        size = sum(len(leases[i].frame) for i in done)
-        self.telemetry.count(Counter.WRITTEN_BYTES, size, tier=tier.name)
-        self.telemetry.count(Counter.STORED, len(done), tier=tier.name)
-        self.telemetry.observe(Histogram.WRITE, self.clock.now() - start, tier=tier.name)
-        self._emit(Change.STORED, tier, [prompt.keys[i] for i in done])
-        return here
+        try:
+            ticket = lane.submit(Priority.DELETE, 0, work, deadline)
+        except Refused:
+            return None
+        return ticket.result if ticket.wait(deadline) else None
 
-    def _reserve(
-        self, tier: Tier, prompt: Prompt, leases: Sequence[BlockLease], deadline: Deadline
-    ) -> tuple[list[bool], list[int]]:
-        """Which chunks are there already, and which to write now that there is room."""
-        keys = prompt.keys
-        here = list(tier.contains(keys, deadline))
-        if tier.index is None:
-            return here, [i for i, there in enumerate(here) if not there]
-        sizes = [len(lease.frame) for lease in leases]
-        reservation = tier.index.reserve(keys, sizes, prompt.after)
-        self._evict(tier, reservation.victims, deadline)
-        reserved = set(reservation.keys)
-        todo = [i for i, key in enumerate(keys) if key in reserved]
-        if reservation.refused:
-            refused = len(reservation.refused)
-            self.telemetry.count(Counter.DROPPED, refused, tier=tier.name, reason="no room")
-        return here, todo
+    def _learn(self, tier: Tier) -> None:
+        """Fill a tier's index from what its store holds, beside the calls that use it."""
+        if tier.index is None or not isinstance(tier.store, SupportsScan):
+            return
+        if tier.writing is None:
+            self._scan(tier)
+            return
+        lane = tier.writing
+        tier.indexing = True
+        lane.hold()  # before everything is counted, no budget can be kept
 
-    def _evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> None:
-        if victims:
-            tier.delete(victims, deadline)
-            self.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
-            self._emit(Change.REMOVED, tier, victims)
+        def work(go: bool) -> tuple[None, bool | None]:
+            if go:
+                self._scan(tier)
+            tier.indexing = False
+            lane.unhold()
+            return None, None
 
-    def _seal(self, prompt: Prompt, leases: Sequence[BlockLease]) -> None:
-        now = self.clock.wall()
-        for i, lease in enumerate(leases):
-            if not self.codec.is_sealed(lease.frame):
-                payload = len(lease.payload)
-                header = FrameHeader(
-                    key=prompt.keys[i],
-                    identity=prompt.identity,
-                    tokens=prompt.tokens(i),
-                    serde=RAW,
-                    raw_bytes=prompt.raw_bytes(i),
-                    payload_bytes=payload,
-                    created=now,
-                )
-                self.codec.seal(lease.frame, header)
+        lane.submit(Priority.DELETE, 0, work)
 
-    def _emit(self, change: Change, tier: Tier, keys: Sequence[ChunkKey]) -> None:
-        if keys:
-            event = CacheEvent(change, tier.name, tuple(keys))
-            for sink in self.events:
-                sink.emit(event)
-
-
-def _is_stored(outcome: WriteOutcome) -> bool:
-    return isinstance(outcome, Stored)
+    def _scan(self, tier: Tier) -> None:
+        if tier.index is None or not isinstance(tier.store, SupportsScan):
+            return
+        entries: list[Entry] = []
+        try:
+            entries.extend(tier.store.scan())
+        except Exception as error:  # noqa: BLE001 - what was found until then still counts
+            tier.failed("scan", error)
+        victims = tier.index.restore(entries)
+        self._writer.evict(tier, victims, far(self.runtime))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from contextlib import ExitStack
+from collections import deque
 from dataclasses import dataclass, field
 
 from hexkv.core.copying import Copier
+from hexkv.core.loading import Pace
 from hexkv.core.pool import BlockLease
 from hexkv.core.prompts import Prompt
-from hexkv.core.stack import TierStack
+from hexkv.core.stack import TierStack, Written
+from hexkv.core.writing import Batch
 from hexkv.ports import Deadline, DeviceKV, PoolExhausted
 
 
@@ -21,85 +23,124 @@ class Kept:
     present_chunks: int = 0
     stored: int = 0
     size: int = 0
+    queued: int = 0
     dropped: int = 0
     tiers: Tally[str] = field(default_factory=Tally)
 
 
-def store_missing(
-    stack: TierStack,
-    copier: Copier,
-    prompt: Prompt,
-    device: DeviceKV,
-    *,
-    window: int,
-    owner: str,
-    deadline: Deadline,
-) -> Kept:
-    """Gather and write the chunks of *prompt* that no tier holds, *window* at a time.
+class Storing:
+    """One store under way: copies ahead of the writes, as far as there are blocks."""
 
-    Raises:
-        InvalidRequest: the device says so.
-    """
-    kept = Kept()
-    missing = []
-    for i, tier in enumerate(stack.where(prompt.keys, deadline)):
-        if tier >= 0:
-            kept.present += prompt.tokens(i)
-            kept.present_chunks += 1
-        else:
-            missing.append(i)
-    try:
-        while missing:
-            count = 1
-            while count < min(window, len(missing)) and missing[count] == missing[0] + count:
-                count += 1
-            part = prompt.part(missing[0], missing[0] + count)
-            taken = _store(stack, copier, part, device, owner, deadline, kept)
-            if not taken:
-                break
-            missing = missing[taken:]
-    finally:
-        stack.unpin(owner)
-    kept.dropped += sum(prompt.tokens(i) for i in missing)
-    return kept
+    def __init__(
+        self,
+        stack: TierStack,
+        copier: Copier,
+        device: DeviceKV,
+        *,
+        pace: Pace,
+        owner: str,
+        deadline: Deadline,
+        wait: bool,
+    ) -> None:
+        self.kept = Kept()
+        self._stack = stack
+        self._copier = copier
+        self._device = device
+        self._pace = pace
+        self._owner = owner
+        self._deadline = deadline
+        self._wait = wait
+        self._writing: deque[tuple[Prompt, Written]] = deque()
 
+    def run(self, prompt: Prompt) -> Kept:
+        """Gather and write the chunks of *prompt* that no tier holds.
 
-def _store(
-    stack: TierStack,
-    copier: Copier,
-    part: Prompt,
-    device: DeviceKV,
-    owner: str,
-    deadline: Deadline,
-    kept: Kept,
-) -> int:
-    """Store as many chunks of *part*, from its beginning, as there are blocks for."""
-    with ExitStack() as held:
-        leases: list[BlockLease] = []
-        for i in range(len(part)):
-            # Only the first block is waited for, see PoolSink.
-            wait = Deadline(deadline.clock, 0.0) if leases else deadline
-            try:
-                lease = stack.pool.lease(part.raw_bytes(i), owner, wait)
-            except PoolExhausted:
-                break
-            leases.append(held.enter_context(lease))
+        Raises:
+            InvalidRequest: the device says so.
+        """
+        where = self._stack.where(prompt.keys, self._deadline)
+        present = [i for i, tier in enumerate(where) if tier is not None]
+        self.kept.present = sum(prompt.tokens(i) for i in present)
+        self.kept.present_chunks = len(present)
+        # New chunks must not look younger than the beginning of their prompt.
+        self._stack.touch([prompt.keys[i] for i in present])
+        missing = [i for i, tier in enumerate(where) if tier is None]
+        try:
+            while missing:
+                count = 1
+                while (
+                    count < min(self._pace.step, len(missing))
+                    and missing[count] == missing[0] + count
+                ):
+                    count += 1
+                taken = self._some(prompt.part(missing[0], missing[0] + count))
+                if not taken:
+                    break
+                missing = missing[taken:]
+            while self._writing:
+                self._settle()
+        finally:
+            self._stack.unpin(self._owner)
+        self.kept.dropped += sum(prompt.tokens(i) for i in missing)
+        return self.kept
+
+    def _some(self, part: Prompt) -> int:
+        """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
+        leases = self._blocks(part)
         if not leases:
             return 0
         part = part.part(0, len(leases))
-        spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
-        if not copier.copy(device, spans, leases, deadline, gather=True):
-            return 0
-        on = stack.put(part, leases, deadline)
-    # Until the call ends, so that the end of a long prompt never pushes out its beginning.
-    stack.pin(owner, part.keys)
-    for i in range(len(part)):
-        tokens = part.tokens(i)
-        tiers = [name for name, here in on.items() if here[i]]
-        kept.tiers.update(dict.fromkeys(tiers, tokens))
-        if tiers:
-            kept.stored += tokens
-            kept.size += part.raw_bytes(i)
-        else:
-            kept.dropped += tokens
-    return len(part)
+        batch = Batch(part.keys, leases, part.after)
+        try:
+            spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
+            if not self._copier.copy(self._device, spans, leases, self._deadline, gather=True):
+                return 0
+            for i, lease in enumerate(leases):
+                lease.label = part.label(i)
+            written = self._stack.put(batch, self._deadline)
+        finally:
+            batch.release()
+        # Until the call ends, so that the end of a long prompt never pushes out its beginning.
+        self._stack.pin(self._owner, part.keys)
+        self._writing.append((part, written))
+        return len(part)
+
+    def _blocks(self, part: Prompt) -> list[BlockLease]:
+        leases: list[BlockLease] = []
+        for i in range(len(part)):
+            while True:
+                # A write of our own that ends frees a block sooner than anybody else would.
+                patient = not leases and not self._writing
+                wait = self._deadline if patient else Deadline(self._deadline.clock, 0.0)
+                try:
+                    leases.append(self._stack.pool.lease(part.raw_bytes(i), self._owner, wait))
+                except PoolExhausted:
+                    if leases or not self._writing:
+                        return leases
+                    self._settle()
+                else:
+                    break
+        return leases
+
+    def _settle(self) -> None:
+        """Count what became of the oldest batch; its writes are waited for, if they are at all."""
+        part, written = self._writing.popleft()
+        on = dict(written.on)
+        queued = False
+        for name, ticket in written.pending.items():
+            if (self._wait or ticket.done) and ticket.wait(self._deadline):
+                on[name] = ticket.result or [False] * len(part)
+            else:
+                queued = True
+        self._stack.pin(self._owner, part.keys)
+        for i in range(len(part)):
+            tokens = part.tokens(i)
+            tiers = [name for name, here in on.items() if here[i]]
+            self.kept.tiers.update(dict.fromkeys(tiers, tokens))
+            if tiers:
+                self.kept.stored += tokens
+                self.kept.size += part.raw_bytes(i)
+            elif queued:
+                self.kept.queued += tokens
+            else:
+                self.kept.dropped += tokens

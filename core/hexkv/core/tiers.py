@@ -1,4 +1,4 @@
-"""One tier: a store with a name, a place in the order, an index and rules.
+"""One tier: a store with a name, a place in the order, an index, lanes and rules.
 
 Everything a store may do wrong becomes an outcome here: an exception, an answer of the
 wrong length, an index that lags behind. Nothing of it goes further up.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Lock
 
 from hexkv.core.index import TierIndex
+from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -22,12 +25,41 @@ from hexkv.ports import (
     Sink,
     StoreError,
     SupportsQuarantine,
-    SupportsScan,
     SupportsSharing,
     WriteOutcome,
 )
 
 log = logging.getLogger("hexkv")
+
+
+class Writes(StrEnum):
+    """Which chunks are stored on a tier."""
+
+    ALL = "all"
+    """Every new one."""
+
+    EVICTED = "evicted"
+    """What the tier before it evicts."""
+
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TierRules:
+    """What may be done with a tier."""
+
+    writes: Writes = Writes.ALL
+    reads: bool = True
+    promotes: bool = True
+    """Chunks found further down are copied here."""
+
+    retries: int = 1
+    """How often a call that failed is made again, within its deadline."""
+
+    serde: str = "raw"
+    """What new chunks are encoded with on their way to the tier."""
+
+    lane: LaneRules = field(default_factory=LaneRules)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,45 +70,47 @@ class Tier:
     store: ChunkStore
 
     index: TierIndex | None = None
-    """What the tier holds, where this engine alone decides that. ``None``: ask the store."""
+    """What the tier holds, as far as this engine decides it. ``None``: ask the store."""
 
-    writes: bool = True
-    """New chunks are stored here."""
-
-    promotes: bool = True
-    """Chunks found further down are copied here."""
+    rules: TierRules = field(default_factory=TierRules)
 
     failures: int = 0
     """Calls that the store answered with an exception."""
 
-    undeleted: list[ChunkKey] = field(default_factory=list)
-    """Chunks that the index let go of and the store did not delete yet."""
+    indexing: bool = False
+    """Whether the index is still learning what the store holds."""
+
+    reading: Lane | None = field(default=None, init=False)
+    writing: Lane | None = field(default=None, init=False)
+    """The lanes of a tier that does I/O; made when the tier joins a stack."""
 
     sharing: SupportsSharing | None = field(init=False)
+    _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
         # Asked once: a runtime protocol check costs microseconds.
         self.sharing = self.store if isinstance(self.store, SupportsSharing) else None
 
-    def rebuild(self, deadline: Deadline) -> None:
-        """Fill the index from what the store holds, and delete what is over the budget."""
-        if self.index is None or not isinstance(self.store, SupportsScan):
-            return
-        try:
-            entries = list(self.store.scan())
-        except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
-            self._failed("scan", error)
-            return
-        self.delete(self.index.restore(entries), deadline)
+    def lane(self, priority: Priority) -> Lane:
+        """Where work of *priority* is queued.
+
+        Raises:
+            Refused: the tier does no I/O.
+        """
+        lane = self.writing if priority.writing else self.reading
+        if lane is None:
+            raise Refused("closed")
+        return lane
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """Whether each chunk can be expected here."""
-        if self.index is not None:
+        """Whether each chunk is there, from the index or from the store itself."""
+        if self.index is not None and not self.indexing:
             return self.index.contains(keys)
         try:
             found = self.store.contains(keys, deadline)
-        except Exception as error:  # noqa: BLE001
-            self._failed("contains", error)
+        except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+            self.failed("contains", error)
             return [False] * len(keys)
         return found if len(found) == len(keys) else [False] * len(keys)
 
@@ -87,7 +121,7 @@ class Tier:
         try:
             outcomes = self.store.read(keys, sink, deadline)
         except Exception as error:  # noqa: BLE001
-            self._failed("read", error)
+            self.failed("read", error)
             return [Failed(error)] * len(keys)
         if len(outcomes) != len(keys):
             return [Failed(self._short_answer(len(keys), len(outcomes)))] * len(keys)
@@ -98,7 +132,7 @@ class Tier:
         try:
             outcomes = self.store.write(items, deadline)
         except Exception as error:  # noqa: BLE001
-            self._failed("write", error)
+            self.failed("write", error)
             return [Failed(error)] * len(items)
         if len(outcomes) != len(items):
             return [Failed(self._short_answer(len(items), len(outcomes)))] * len(items)
@@ -111,7 +145,7 @@ class Tier:
         try:
             leases = self.sharing.lend(keys, owner)
         except Exception as error:  # noqa: BLE001
-            self._failed("lend", error)
+            self.failed("lend", error)
             return [None] * len(keys)
         return leases if len(leases) == len(keys) else [None] * len(keys)
 
@@ -122,28 +156,31 @@ class Tier:
         try:
             self.sharing.keep(key, lease)
         except Exception as error:  # noqa: BLE001
-            self._failed("keep", error)
+            self.failed("keep", error)
             return False
         return True
 
-    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.
 
-        What the store fails to delete still takes room: it counts until a later call
-        has deleted it.
+        What the store fails to delete still takes room: it counts until a later call has
+        deleted it. Whether everything is gone.
         """
-        keys = [*self.undeleted, *keys]
-        self.undeleted = []
+        with self._lock:
+            keys = [*self._undeleted, *keys]
+            self._undeleted = []
         if not keys:
-            return
+            return True
         try:
             self.store.delete(keys, deadline)
         except Exception as error:  # noqa: BLE001
-            self._failed("delete", error)
-            self.undeleted = keys
-            return
+            self.failed("delete", error)
+            with self._lock:
+                self._undeleted.extend(keys)
+            return False
         if self.index is not None:
             self.index.deleted(keys)
+        return True
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
@@ -158,25 +195,29 @@ class Tier:
             try:
                 self.store.quarantine(keys, deadline)
             except Exception as error:  # noqa: BLE001
-                self._failed("quarantine", error)
+                self.failed("quarantine", error)
             else:
                 if self.index is not None:
                     self.index.deleted(gone)
                 return
-        self.delete(gone, deadline)
+        self.delete(keys, deadline)
 
     def close(self) -> None:
-        """Close the store, whatever it says to that."""
+        """Let the workers go and close the store, whatever it says to that."""
+        for lane in (self.reading, self.writing):
+            if lane is not None:
+                lane.close()
         try:
             self.store.close()
         except Exception as error:  # noqa: BLE001
-            self._failed("close", error)
+            self.failed("close", error)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count a call that the store did not answer."""
+        self.failures += 1
+        log.warning("tier %s: %s failed: %s: %s", self.name, what, type(error).__name__, error)
 
     def _short_answer(self, asked: int, answered: int) -> StoreError:
         error = StoreError(f"{self.name} answered {answered} of {asked} chunks")
-        self._failed("answer", error)
+        self.failed("answer", error)
         return error
-
-    def _failed(self, what: str, error: Exception) -> None:
-        self.failures += 1
-        log.warning("tier %s: %s failed: %s: %s", self.name, what, type(error).__name__, error)

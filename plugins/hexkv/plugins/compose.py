@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.engine import CacheEngine, Deadlines
 from hexkv.core.index import TierIndex
+from hexkv.core.loading import Pace
 from hexkv.core.pool import BlockPool
 from hexkv.core.registry import EngineRegistry
+from hexkv.core.runtime import Runtime
 from hexkv.core.stack import TierStack
-from hexkv.core.tiers import Tier
+from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
@@ -22,12 +24,14 @@ from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import NoTelemetry
+from hexkv.plugins.threads import Threads
 from hexkv.ports import (
     Clock,
     ConfigError,
     EventSink,
     Namespace,
     SupportsScan,
+    SupportsSharing,
     Telemetry,
     frame_bytes,
 )
@@ -73,11 +77,17 @@ def build(
         context = OpenContext(clock)
         pool = settings.pool
         provider = registry.open("memory", pool.provider, pool.settings, context)
-        blocks = BlockPool(provider.allocate(pool.bytes), frame_bytes(chunk), poison=pool.poison)
+        executor = Threads()
+        blocks = BlockPool(
+            provider.allocate(pool.bytes),
+            frame_bytes(chunk),
+            poison=pool.poison,
+            executor=executor,
+        )
         opened.callback(blocks.close)
         tiers = []
         for index, wanted in enumerate(settings.tiers):
-            tier = _open_tier(wanted, registry, clock)
+            tier = _open_tier(wanted, registry, clock, blocks)
             opened.callback(tier.close)
             if wanted.budget is not None and tier.index is None:
                 raise ConfigError(
@@ -85,7 +95,8 @@ def build(
                     " list what it holds, so no budget can be kept after a restart"
                 )
             tiers.append(tier)
-        stack = TierStack(tiers, blocks, codec, clock, telemetry or NoTelemetry(), events)
+        runtime = Runtime(blocks, codec, clock, executor, telemetry or NoTelemetry(), events)
+        stack = TierStack(tiers, runtime)
         engine = CacheEngine(
             namespace,
             stack,
@@ -225,16 +236,19 @@ def _check_sizes(loaded: Loaded, frame: int) -> None:
             )
 
 
-def _open_tier(wanted: TierSettings, registry: Registry, clock: Clock) -> Tier:
+def _open_tier(wanted: TierSettings, registry: Registry, clock: Clock, pool: BlockPool) -> Tier:
     policy = registry.open("policy", wanted.policy, {}, OpenContext(clock))
     context = OpenContext(clock, wanted.name, wanted.budget)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
+    budget = wanted.budget
+    if isinstance(store, SupportsSharing):
+        most = Pace.of(pool).keepable(pool)
+        budget = most if budget is None else min(budget, most)
     return Tier(
         wanted.name,
         store,
-        TierIndex(policy, wanted.budget) if listed else None,
-        writes=wanted.write,
-        promotes=wanted.promote,
+        TierIndex(policy, budget) if listed else None,
+        TierRules(writes=Writes.ALL if wanted.write else Writes.NONE, promotes=wanted.promote),
     )

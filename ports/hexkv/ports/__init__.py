@@ -25,6 +25,7 @@ from hexkv.ports.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from hexkv.ports.executor import Completion, Executor, Step
 from hexkv.ports.frame import (
     FRAME_VERSION,
     MAGIC,
@@ -86,6 +87,7 @@ __all__ = [
     "ChunkStore",
     "Chunker",
     "Clock",
+    "Completion",
     "ConfigError",
     "Corrupt",
     "CorruptFrame",
@@ -96,6 +98,7 @@ __all__ = [
     "EngineClosed",
     "Entry",
     "EventSink",
+    "Executor",
     "Failed",
     "Finished",
     "FrameHeader",
@@ -123,6 +126,7 @@ __all__ = [
     "Serde",
     "Sink",
     "Span",
+    "Step",
     "StoreBusy",
     "StoreError",
     "StoreFull",

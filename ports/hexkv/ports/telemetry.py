@@ -27,6 +27,12 @@ class Counter(StrEnum):
 
     EVICTED = "evicted"
     CORRUPT = "corrupt"
+    RETRIES = "retries"
+    """Calls of a store that were made again."""
+
+    BREAKER_OPENED = "breaker_opened"
+    """Times that a tier's lane was switched off."""
+
     READ_BYTES = "read_bytes"
     WRITTEN_BYTES = "written_bytes"
 

@@ -1,0 +1,100 @@
+"""The circuit breaker: a tier that fails costs its deadline once, then nothing.
+
+Closed, calls pass. After several failures in a row, or one call that did not answer in
+time, it opens: calls are refused at once. After a pause one call may pass as a probe
+(half open); its success closes the breaker, its failure doubles the pause up to a limit.
+As in M. Nygard, "Release It!" (2007). No timer: the next call finds out how late it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+from hexkv.ports import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """When a breaker opens, and how long it stays so."""
+
+    failures: int = 5
+    """Failures in a row that open it."""
+
+    first_pause: float = 1.0
+    """Seconds before the first probe."""
+
+    longest_pause: float = 10.0
+    """Seconds between probes at most, so that a tier is back soon after an outage."""
+
+
+class Breaker:
+    """Decides whether a tier is asked. Safe from any thread."""
+
+    def __init__(self, clock: Clock, rules: BreakerRules) -> None:
+        self._clock = clock
+        self._rules = rules
+        self._lock = Lock()
+        self._failures = 0
+        self._pause = 0.0
+        self._opened = 0.0
+        self._probe: float | None = None
+
+    @property
+    def state(self) -> str:
+        """``closed``, ``open`` or ``half open``."""
+        with self._lock:
+            if not self._pause:
+                return "closed"
+            return "open" if self._probe is None else "half open"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a call would be refused now. Asking is no call."""
+        if not self._pause:
+            return False
+        with self._lock:
+            return self._pausing(self._clock.now())
+
+    def admits(self) -> bool:
+        """Whether a call may pass now. The one that passes an open breaker is its probe."""
+        if not self._pause:
+            return True
+        with self._lock:
+            now = self._clock.now()
+            if self._pausing(now):
+                return False
+            if self._pause:
+                self._probe = now
+            return True
+
+    def succeeded(self) -> None:
+        """A call was answered."""
+        if not self._failures and not self._pause:
+            return
+        with self._lock:
+            self._failures = 0
+            self._pause = 0.0
+            self._probe = None
+
+    def failed(self, *, at_once: bool = False) -> bool:
+        """A call failed; *at_once* opens the breaker whatever came before. Whether it opened."""
+        with self._lock:
+            self._failures += 1
+            opened = not self._pause
+            if not self._pause:
+                if self._failures < self._rules.failures and not at_once:
+                    return False
+                self._pause = self._rules.first_pause
+            elif self._probe is not None:
+                self._pause = min(2 * self._pause, self._rules.longest_pause)
+            else:
+                return False  # a call from before it opened
+            self._opened = self._clock.now()
+            self._probe = None
+            return opened
+
+    def _pausing(self, now: float) -> bool:
+        # Counted from the last probe too: one that never answers is not the last.
+        last = self._opened if self._probe is None else self._probe
+        return bool(self._pause) and now - last < self._pause

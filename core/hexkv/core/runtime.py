@@ -1,0 +1,46 @@
+"""What every service of the core needs, put together once by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hexkv.ports import (
+    CacheEvent,
+    Change,
+    ChunkKey,
+    Clock,
+    EventSink,
+    Executor,
+    Serde,
+    Telemetry,
+)
+
+if TYPE_CHECKING:
+    from hexkv.core.frames import FrameCodec
+    from hexkv.core.pool import BlockPool
+
+RAW = "raw"
+"""What frames call a payload that no serde made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Memory, frames, time, workers, and who is told."""
+
+    pool: BlockPool
+    codec: FrameCodec
+    clock: Clock
+    executor: Executor
+    telemetry: Telemetry
+    events: Sequence[EventSink] = ()
+    serdes: Mapping[str, Serde] = field(default_factory=dict)
+    """Every serde that frames may have been written with, by name."""
+
+    def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
+        """Tell the event sinks what changed on a tier."""
+        if keys and self.events:
+            event = CacheEvent(change, tier, tuple(keys))
+            for sink in self.events:
+                sink.emit(event)

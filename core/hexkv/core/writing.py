@@ -1,0 +1,280 @@
+"""Writing: room first, then the frame, then the index; nothing half-done is ever visible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+from hexkv.core.fetching import may_retry, scratch
+from hexkv.core.index import TierIndex
+from hexkv.core.pool import BlockLease
+from hexkv.core.runtime import RAW, Runtime
+from hexkv.core.scheduler import Priority, Refused, Ticket
+from hexkv.core.tiers import Tier
+from hexkv.ports import (
+    PAGE,
+    Change,
+    ChunkKey,
+    Counter,
+    Deadline,
+    Failed,
+    FrameHeader,
+    Histogram,
+    Item,
+    Stored,
+    StoreFull,
+    TimedOut,
+    WriteOutcome,
+    frame_bytes,
+)
+
+_STRIPES = 16
+_SPILLING = "spill"
+
+
+class Batch:
+    """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
+
+    __slots__ = ("after", "keys", "leases")
+
+    def __init__(
+        self, keys: Sequence[ChunkKey], leases: Sequence[BlockLease], after: ChunkKey | None
+    ) -> None:
+        self.keys = keys
+        self.leases = leases
+        self.after = after
+
+    def share(self, owner: str) -> Batch:
+        """The same chunks, held by *owner* on its own."""
+        return Batch(self.keys, [lease.share(owner) for lease in self.leases], self.after)
+
+    def release(self) -> None:
+        """Let go of the blocks."""
+        for lease in self.leases:
+            lease.release()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames."""
+        return sum(len(lease.frame) for lease in self.leases)
+
+
+class Writer:
+    """Puts chunks on tiers and takes them off again."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sealing = tuple(Lock() for _ in range(_STRIPES))
+        self.below: dict[str, Tier] = {}
+        """By a tier's name: the tier that receives what it evicts."""
+
+    def submit(self, tier: Tier, batch: Batch, deadline: Deadline) -> Ticket[list[bool]] | None:
+        """Queue a write; the ticket says which chunks are on the tier then.
+
+        ``None``: the tier does not take it, which was counted. The batch stays the
+        caller's: the write has shares of its own.
+        """
+        mine = batch.share(f"write {tier.name}")
+
+        def work(go: bool) -> tuple[list[bool], bool | None]:
+            try:
+                if not go:
+                    self._dropped(tier, len(mine.keys), "timed out")
+                    return [False] * len(mine.keys), None
+                return self._put(tier, mine, deadline)
+            finally:
+                mine.release()
+
+        try:
+            return tier.lane(Priority.PUT).submit(Priority.PUT, mine.size, work, deadline)
+        except Refused as refusal:
+            mine.release()
+            self._dropped(tier, len(mine.keys), str(refusal))
+            return None
+
+    def keep(self, tier: Tier, batch: Batch, deadline: Deadline) -> list[bool]:
+        """Let a tier in memory keep the blocks. Which of the chunks it holds then."""
+        return self._put(tier, batch, deadline)[0]
+
+    def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Delete what the index let go of for room, after the tier below has got it.
+
+        Whether all of it is gone.
+        """
+        if not victims:
+            return True
+        below = self.below.get(tier.name)
+        if below is not None:
+            self._spill(tier, below, victims, deadline)
+        gone = tier.delete(victims, deadline)
+        self._runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
+        self._runtime.tell(Change.REMOVED, tier.name, victims)
+        return gone
+
+    def _put(self, tier: Tier, batch: Batch, deadline: Deadline) -> tuple[list[bool], bool | None]:
+        """Make room, write, and tell the index. Which chunks are there; whether all went well."""
+        runtime = self._runtime
+        start = runtime.clock.now()
+        here = list(tier.contains(batch.keys, deadline))
+        todo = [i for i, there in enumerate(here) if not there]
+        items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
+        if tier.index is not None and todo:
+            todo = self._reserve(tier, tier.index, items, batch.after, deadline)
+        if not todo:
+            return here, None
+        outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
+        done = [i for i, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, Stored)]
+        if tier.index is not None:
+            tier.index.commit([batch.keys[i] for i in done])
+            tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+        for i in done:
+            here[i] = True
+        size = sum(len(items[i].frame) for i in done)
+        runtime.telemetry.count(Counter.WRITTEN_BYTES, size, tier=tier.name)
+        runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
+        runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
+        self._dropped(tier, len(todo) - len(done), "failed")
+        runtime.tell(Change.STORED, tier.name, [batch.keys[i] for i in done])
+        sick = all(isinstance(o, Failed | TimedOut) and not _is_full(o) for o in outcomes)
+        return here, not sick
+
+    def _reserve(
+        self,
+        tier: Tier,
+        index: TierIndex,
+        items: dict[int, Item],
+        after: ChunkKey | None,
+        deadline: Deadline,
+    ) -> list[int]:
+        """Which of *items* to write now that there is room for them."""
+        sizes = [len(item.frame) for item in items.values()]
+        reservation = index.reserve([item.key for item in items.values()], sizes, after)
+        self._dropped(tier, len(reservation.refused), "no room")
+        if not self.evict(tier, reservation.victims, deadline):
+            # What should have made room is still there.
+            index.abort(reservation.keys)
+            self._dropped(tier, len(reservation.keys), "no room")
+            return []
+        position = {item.key: i for i, item in reversed(items.items())}
+        return [position[key] for key in reservation.keys]
+
+    def _write(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        batch: Batch,
+        todo: Sequence[int],
+        deadline: Deadline,
+    ) -> list[WriteOutcome]:
+        if tier.sharing is not None:
+            kept = [tier.keep(batch.keys[i], batch.leases[i]) for i in todo]
+            return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
+        outcomes = list(tier.write(items, deadline))
+        full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
+        if full and tier.index is not None:
+            # The medium, or another engine on it, leaves less room than the budget says.
+            room = tier.index.evict(sum(len(items[i].frame) for i in full))
+            if room and self.evict(tier, room, deadline):
+                self._again(tier, items, outcomes, full, deadline)
+        for _ in range(tier.rules.retries):
+            again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+            if not again or deadline.expired:
+                break
+            self._again(tier, items, outcomes, again, deadline)
+        return outcomes
+
+    def _again(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        outcomes: list[WriteOutcome],
+        which: Sequence[int],
+        deadline: Deadline,
+    ) -> None:
+        self._runtime.telemetry.count(Counter.RETRIES, len(which), tier=tier.name)
+        answers = tier.write([items[i] for i in which], deadline)
+        for i, outcome in zip(which, answers, strict=True):
+            outcomes[i] = outcome
+
+    def _item(self, tier: Tier, key: ChunkKey, lease: BlockLease) -> Item:
+        """What *tier* is to be given of a block."""
+        label = lease.label
+        if tier.sharing is not None:
+            return Item(key, lease.frame)
+        if label is not None and label.serde == RAW and tier.rules.serde != RAW:
+            encoded = encode(self._runtime, key, lease, tier.rules.serde)
+            if encoded is not None:
+                return Item(key, encoded)
+        self.seal(key, lease)
+        return Item(key, lease.frame)
+
+    def seal(self, key: ChunkKey, lease: BlockLease) -> None:
+        """Make a block a whole frame, once, whoever else wants that at the same time."""
+        label = lease.label
+        if label is None:
+            raise ValueError("a block that holds nothing cannot be sealed")
+        with self._sealing[hash(key) % _STRIPES]:
+            if not self._runtime.codec.is_sealed(lease.frame):
+                header = FrameHeader(
+                    key=key,
+                    identity=label.identity,
+                    tokens=label.tokens,
+                    serde=label.serde,
+                    raw_bytes=label.raw_bytes,
+                    payload_bytes=len(lease.payload),
+                    created=self._runtime.clock.wall(),
+                )
+                self._runtime.codec.seal(lease.frame, header)
+
+    def _spill(
+        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
+    ) -> None:
+        """Hand victims to the tier below. What cannot be had or taken at once is lost."""
+        now = Deadline(self._runtime.clock, 0.0)
+        for key in victims:
+            if all(below.contains([key], deadline)):
+                continue
+            (lent,) = tier.lend([key], _SPILLING)
+            if not isinstance(lent, BlockLease):
+                continue
+            with lent:
+                if below.sharing is not None:
+                    self.keep(below, Batch([key], [lent], None), now)
+                else:
+                    self.submit(below, Batch([key], [lent], None), far(self._runtime))
+
+    def _dropped(self, tier: Tier, chunks: int, reason: str) -> None:
+        if chunks:
+            self._runtime.telemetry.count(Counter.DROPPED, chunks, tier=tier.name, reason=reason)
+
+
+def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> memoryview | None:
+    """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller."""
+    serde, label = runtime.serdes[name], lease.label
+    if label is None:
+        return None
+    frame = scratch(frame_bytes(serde.bound(label.raw_bytes)))
+    used = serde.encode(lease.payload, label.layout, label.tokens, frame[PAGE:])
+    if frame_bytes(used) >= len(lease.frame):
+        return None
+    frame = frame[: frame_bytes(used)]
+    header = FrameHeader(
+        key=key,
+        identity=label.identity,
+        tokens=label.tokens,
+        serde=name,
+        raw_bytes=label.raw_bytes,
+        payload_bytes=used,
+        created=runtime.clock.wall(),
+    )
+    runtime.codec.seal(frame, header)
+    return frame
+
+
+def far(runtime: Runtime) -> Deadline:
+    """A deadline for what nobody waits for."""
+    return Deadline.after(runtime.clock, 60.0)
+
+
+def _is_full(outcome: WriteOutcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, StoreFull)

@@ -1,0 +1,50 @@
+"""The executor of real life: daemon threads, started with the first lane that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Condition, Lock, Thread
+
+from hexkv.ports import Deadline, Step
+
+
+class Threads:
+    """Lanes of threads. They are daemons: one that hangs in a store never keeps a process."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, tuple[SimpleQueue[Step | None], int]] = {}
+        self._lock = Lock()
+
+    def open(self, lane: str, workers: int) -> None:
+        with self._lock:
+            if lane in self._lanes:
+                return
+            queue: SimpleQueue[Step | None] = SimpleQueue()
+            self._lanes[lane] = queue, workers
+        for number in range(workers):
+            Thread(target=_work, args=(queue,), name=f"hexkv {lane} {number}", daemon=True).start()
+
+    def run(self, lane: str, step: Step) -> None:
+        with self._lock:
+            found = self._lanes.get(lane)
+        if found is not None:
+            found[0].put(step)
+
+    def wait(self, condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
+        return condition.wait_for(ready, deadline.remaining())
+
+    def close(self, lane: str) -> None:
+        with self._lock:
+            queue, workers = self._lanes.pop(lane, (None, 0))
+        for _ in range(workers):
+            if queue is not None:
+                queue.put(None)
+
+
+def _work(queue: SimpleQueue[Step | None]) -> None:
+    while (step := queue.get()) is not None:
+        completion = step()
+        if completion is not None:
+            completion()
+        del step, completion  # what they hold, this thread must not hold while it is idle
