@@ -29,7 +29,9 @@ model = LlamaForCausalLM(
         num_attention_heads=4,
         num_key_value_heads=1,
     )
-).eval()
+)
+
+model.train(False)
 
 with tempfile.TemporaryDirectory() as directory:
     settings = load(

@@ -27,4 +27,7 @@ def test_mypy_has_nothing_to_say():
 
 
 def test_the_examples_are_typed():
-    passes("mypy", "examples/two_tiers.py", "examples/acme-tape/acme_tape")
+    scripts = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
+    assert scripts
+    for example in (*scripts, "examples/acme-tape/acme_tape"):
+        passes("mypy", example)

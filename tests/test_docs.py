@@ -227,8 +227,9 @@ def test_the_reference_lists_every_command():
 
 def test_the_reference_explains_every_reason_of_a_miss():
     shown = {row[0] for row in table(OPERATIONS, "reason of a miss")}
-    answered_by_no_store_yet = {MissReason.EVICTED, MissReason.EXPIRED, MissReason.TIER_OFF}
-    core = {"corrupt", "failed", "timed out", "device", "unknown serde", BEHIND}
+    answered_by_no_store_yet = {MissReason.EVICTED, MissReason.EXPIRED}
+    lanes = {"closed", "queue full", "timed out"}
+    core = {"corrupt", "failed", "device", "unknown serde", *lanes, BEHIND}
     assert shown == {*MissReason} - answered_by_no_store_yet | core
 
 
