@@ -4,14 +4,15 @@ A payload of format 1; all numbers are little-endian and count bytes::
 
     0   8   magic, the last byte of which is the format's version
     8   8   of the chunk
-    16  8   of each layer's part, one after another
+    16  8   of the payload
+    24  8   of each layer's part, one after another
     ..      the parts, in layer order
 
     part:   8 of each plane, the least significant first; then the planes in that order
     plane:  a zstd frame that says how long its content is
 
 On each of the three levels what would not have shrunk stands there unchanged, and that is
-told by its length: a payload of ``16 + chunk`` bytes goes on with the chunk itself, a part as
+told by its length: a payload of ``24 + chunk`` bytes goes on with the chunk itself, a part as
 long as its layer is the layer, a plane as long as there are elements is the plane. What is
 longer than that, or does not add up, is corrupt. So no number in a payload is ever believed
 before it was compared to what the layout says.
@@ -29,7 +30,7 @@ import zstandard
 from hexkv.adapters.lossless._planes import Room, join, split
 from hexkv.ports import CorruptFrame, KVLayout, LayoutMismatch
 
-_HEAD = Struct("<8sQ")
+_HEAD = Struct("<8sQQ")
 _MAGIC = b"hexkvzp\x01"
 _SIZE = 8
 
@@ -77,7 +78,6 @@ class ZstdSerde:
     def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
         _expect(chunk, layout.chunk_bytes(tokens))
         end = self.bound(len(chunk))
-        _HEAD.pack_into(into, 0, _MAGIC, len(chunk))
         at = self.index_bytes(layout)
         sizes = []
         for layer in range(layout.layers):
@@ -85,11 +85,13 @@ class ZstdSerde:
             pieces = self._part(chunk[start:stop], layout.dtype.itemsize)
             sizes.append(sum(map(len, pieces)))
             if at + sizes[-1] >= end:
+                _HEAD.pack_into(into, 0, _MAGIC, len(chunk), end)
                 into[_HEAD.size : end] = chunk
                 return end
             for piece in pieces:
                 into[at : at + len(piece)] = piece
                 at += len(piece)
+        _HEAD.pack_into(into, 0, _MAGIC, len(chunk), at)
         _sizes(layout.layers).pack_into(into, _HEAD.size, *sizes)
         return at
 
@@ -121,8 +123,10 @@ class ZstdSerde:
         raw_bytes = layout.chunk_bytes(tokens)
         if len(start) < _HEAD.size:
             raise CorruptFrame(f"a payload of {payload_bytes} bytes")
-        if _HEAD.unpack_from(start) != (_MAGIC, raw_bytes):
-            raise CorruptFrame(f"not a {self.name} payload of {raw_bytes} bytes of KV")
+        if _HEAD.unpack_from(start) != (_MAGIC, raw_bytes, payload_bytes):
+            raise CorruptFrame(
+                f"not a {self.name} payload of {payload_bytes} bytes, for {raw_bytes} of KV"
+            )
         if payload_bytes == self.bound(raw_bytes):
             spans = (layout.layer_span(layer, tokens) for layer in range(layout.layers))
             return [(_HEAD.size + first, _HEAD.size + last) for first, last in spans]

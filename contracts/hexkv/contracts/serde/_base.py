@@ -1,0 +1,137 @@
+"""What every part of the serde contract stands on: the fixtures, the chunks and the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from random import Random
+
+import pytest
+
+from hexkv.contracts.whole import Whole
+from hexkv.ports import DType, KVLayout, LayerGroup, Plane, Serde
+
+Close = Callable[[bytes, bytes, KVLayout], bool]
+"""Whether decoded bytes, the second, are as near to a finite chunk as the serde declares."""
+
+Chunk = tuple[bytes, KVLayout, int]
+"""Bytes, their layout, and how many tokens they are of."""
+
+GUARD = 64
+"""Bytes before and behind each buffer, which nobody may touch."""
+
+
+def _mixed(dtype: DType) -> KVLayout:
+    """Layers that are not alike, as in models with sliding windows; odd widths."""
+    groups = (
+        LayerGroup(1, (Plane("k", 1, 3), Plane("v", 1, 5))),
+        LayerGroup(2, (Plane("k", 2, 16), Plane("v", 2, 16))),
+    )
+    return KVLayout(dtype, groups)
+
+
+LAYOUTS: dict[str, Callable[[DType], KVLayout]] = {
+    "attention": lambda dtype: KVLayout.attention(
+        dtype, layers=3, heads=2, key_width=16, value_width=8
+    ),
+    "latent": lambda dtype: KVLayout.latent(dtype, layers=2, latent_width=33, rope_width=4),
+    "mixed": _mixed,
+}
+
+_HIGH_BYTES = bytes([0x38, 0x3C, 0xBC, 0xB8] * 16 + [0x37, 0x39, 0x36, 0x3B] * 24 + [0x30] * 96)
+
+
+def plausible(layout: KVLayout, tokens: int, seed: int = 0) -> bytes:
+    """A chunk of finite elements: few exponents, noise below them, as real KV has."""
+    random = Random(seed)  # noqa: S311 - nothing here is secret
+    size, itemsize = layout.chunk_bytes(tokens), layout.dtype.itemsize
+    chunk = bytearray(random.randbytes(size))
+    chunk[itemsize - 1 :: itemsize] = random.randbytes(size // itemsize).translate(_HIGH_BYTES)
+    return bytes(chunk)
+
+
+def repeated(element: bytes) -> Callable[[KVLayout, int], bytes]:
+    def fill(layout: KVLayout, tokens: int) -> bytes:
+        size, itemsize = layout.chunk_bytes(tokens), layout.dtype.itemsize
+        return element[-itemsize:] * (size // itemsize)
+
+    return fill
+
+
+def _not_numbers(layout: KVLayout, tokens: int) -> bytes:
+    """Infinities, NaN with and without payload, both zeros, subnormal numbers."""
+    size, itemsize = layout.chunk_bytes(tokens), layout.dtype.itemsize
+    ends = [(low, high) for high in b"\x7f\xff\x7c\xfc\x7e\x00\x80" for low in b"\x00\x80\xff\x01"]
+    elements = (bytes([low] * (itemsize - 1) + [high]) for low, high in ends)
+    return (b"".join(elements) * (size // itemsize // len(ends) + 1))[:size]
+
+
+def noise(layout: KVLayout, tokens: int) -> bytes:
+    return Random(1).randbytes(layout.chunk_bytes(tokens))  # noqa: S311 - nothing here is secret
+
+
+CONTENTS: dict[str, Callable[[KVLayout, int], bytes]] = {
+    "zeros": repeated(bytes(4)),
+    "a constant": repeated(b"\x12\x34\x56\x3c"),
+    "negative zeros": repeated(b"\x00\x00\x00\x80"),
+    "no numbers": _not_numbers,
+    "noise": noise,
+    "plausible": plausible,
+}
+
+
+def encoded(serde: Serde, chunk: Chunk) -> bytes:
+    """The payload of *chunk*; it keeps the bound."""
+    __tracebackhide__ = True  # the test that calls tells more
+    raw, layout, tokens = chunk
+    room = bytearray(serde.bound(len(raw)))
+    size = serde.encode(memoryview(raw), layout, tokens, memoryview(room))
+    assert 0 <= size <= len(room), f"{size} bytes, where at most {len(room)} were announced"
+    return bytes(room[:size])
+
+
+def decoded(
+    serde: Serde, payload: bytes, layout: KVLayout, tokens: int, fresh: int = 0xA5
+) -> bytes:
+    """What *payload* decodes to, in a buffer that held *fresh* and is not overrun."""
+    __tracebackhide__ = True  # the test that calls tells more
+    size = layout.chunk_bytes(tokens)
+    room = bytearray([fresh]) * (size + 2 * GUARD)
+    with memoryview(room) as view:
+        serde.decode(memoryview(payload), layout, tokens, view[GUARD : GUARD + size])
+    guard = bytes([fresh]) * GUARD
+    assert room[:GUARD] == room[-GUARD:] == guard, "bytes beside the buffer were written"
+    return bytes(room[GUARD:-GUARD])
+
+
+class SerdeCase(Whole):
+    """The fixtures that an author gives."""
+
+    @pytest.fixture
+    def serde(self) -> Serde:
+        """The serde under test."""
+        raise NotImplementedError(f"give {type(self).__name__} a `serde` fixture")
+
+    @pytest.fixture
+    def close(self) -> Close:
+        """How near decoded bytes come, see :data:`Close`."""
+        raise NotImplementedError(f"{type(self).__name__} is lossy: give it a `close` fixture")
+
+    @pytest.fixture
+    def dtypes(self) -> Collection[DType]:
+        """The dtypes that the serde takes."""
+        return tuple(DType)
+
+    @pytest.fixture
+    def same(self, serde: Serde, request: pytest.FixtureRequest) -> Close:
+        """Equal bytes, or near ones if the serde is lossy."""
+        if serde.lossless:
+            return lambda raw, back, _: raw == back
+        close: Close = request.getfixturevalue("close")
+        return close
+
+    @pytest.fixture
+    def chunk(self, dtypes: Collection[DType]) -> Chunk:
+        """A small chunk, of such elements as real KV has."""
+        dtype = DType.BFLOAT16 if DType.BFLOAT16 in dtypes else min(dtypes)
+        layout = KVLayout.attention(dtype, layers=3, heads=2, key_width=32)
+        return plausible(layout, 40), layout, 40

@@ -1,0 +1,196 @@
+"""What comes back is what went in, and nobody's memory suffers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.serde._base import (
+    CONTENTS,
+    GUARD,
+    LAYOUTS,
+    Chunk,
+    Close,
+    SerdeCase,
+    decoded,
+    encoded,
+    noise,
+    plausible,
+)
+from hexkv.ports import PAGE, DType, KVLayout, Serde
+
+TOKENS = (1, 7, 32)
+WORKERS, ROUNDS = 4, 20
+
+
+class Faithful(SerdeCase):
+    """What every serde is for."""
+
+    @promise("serde.1", "has every method and property of the port")
+    def test_is_a_serde(self, serde: Serde) -> None:
+        assert isinstance(serde, Serde)
+        assert isinstance(serde.lossless, bool)
+        assert isinstance(serde.per_layer, bool)
+
+    @promise("serde.2", "has a name that fits a frame's header: 1 to 32 printable ASCII characters")
+    def test_its_name_fits_a_header(self, serde: Serde) -> None:
+        assert serde.name.isascii()
+        assert serde.name.isprintable()
+        assert 1 <= len(serde.name) <= 32
+
+    @pytest.mark.parametrize("tokens", TOKENS)
+    @pytest.mark.parametrize("shape", LAYOUTS)
+    @pytest.mark.parametrize("dtype", list(DType))
+    @promise(
+        "serde.3",
+        "gives back what it was given, for every dtype, layout and number of tokens",
+        hint="bit for bit if lossless; otherwise what the `close` fixture accepts",
+    )
+    def test_what_comes_back_is_what_went_in(
+        self,
+        serde: Serde,
+        same: Close,
+        dtypes: Collection[DType],
+        dtype: DType,
+        shape: str,
+        tokens: int,
+    ) -> None:
+        if dtype not in dtypes:
+            not_offered(dtype)
+        layout = LAYOUTS[shape](dtype)
+        raw = plausible(layout, tokens)
+        back = decoded(serde, encoded(serde, (raw, layout, tokens)), layout, tokens)
+        assert same(raw, back, layout), "other KV came back"
+
+    @pytest.mark.parametrize("tokens", TOKENS)
+    @pytest.mark.parametrize("content", CONTENTS)
+    @promise(
+        "serde.4",
+        "takes every content within its bound, and if it is lossless every bit comes back",
+        hint="constant channels have no spread to divide by; noise does not shrink",
+    )
+    def test_any_bytes_are_kv(
+        self, serde: Serde, dtypes: Collection[DType], content: str, tokens: int
+    ) -> None:
+        for dtype in dtypes:
+            for shape in LAYOUTS.values():
+                layout = shape(dtype)
+                raw = CONTENTS[content](layout, tokens)
+                back = decoded(serde, encoded(serde, (raw, layout, tokens)), layout, tokens)
+                assert not serde.lossless or raw == back, f"{content} in {dtype}: a bit was lost"
+
+    @promise(
+        "serde.5",
+        "keeps its bound when there are many layers and next to nothing in each",
+        hint="a table with an entry per layer may be longer than the layers",
+    )
+    def test_the_bound_holds_for_many_small_layers(
+        self, serde: Serde, dtypes: Collection[DType]
+    ) -> None:
+        for dtype in dtypes:
+            layout = KVLayout.attention(dtype, layers=96, heads=1, key_width=1)
+            for tokens in (1, 2, 3):
+                for content in (noise, CONTENTS["zeros"]):
+                    encoded(serde, (content(layout, tokens), layout, tokens))
+
+    @promise("serde.6", "writes nothing beside the payload", hint="`into` is no room to work in")
+    def test_encoding_writes_the_payload_only(self, serde: Serde, chunk: Chunk) -> None:
+        raw, layout, tokens = chunk
+        payload = encoded(serde, chunk)
+        for fresh in (0x00, 0xFF):
+            room = bytearray([fresh]) * (serde.bound(len(raw)) + 2 * GUARD)
+            into = memoryview(room)[GUARD:]
+            size = serde.encode(memoryview(raw), layout, tokens, into)
+            assert into[:size] == payload, "the payload depends on what the buffer held"
+            assert set(room[:GUARD]) | set(into[size:]) == {fresh}, "bytes beside it were written"
+
+    @promise(
+        "serde.7",
+        "fills its whole target, and nothing else",
+        hint="zeros must be written, too: the buffer has been used before",
+    )
+    @pytest.mark.parametrize("content", CONTENTS)
+    def test_decoding_fills_exactly(self, serde: Serde, chunk: Chunk, content: str) -> None:
+        _, layout, tokens = chunk
+        payload = encoded(serde, (CONTENTS[content](layout, tokens), layout, tokens))
+        backs = {decoded(serde, payload, layout, tokens, fresh) for fresh in (0x00, 0xFF)}
+        assert len(backs) == 1, "what the buffer held before shows through"
+
+    @pytest.mark.parametrize("offset", [1, 2, 3])
+    @promise("serde.8", "works on buffers that are read-only, or start at odd addresses")
+    def test_buffers_may_lie_anywhere(self, serde: Serde, chunk: Chunk, offset: int) -> None:
+        raw, layout, tokens = chunk
+        payload = encoded(serde, chunk)
+        back = decoded(serde, payload, layout, tokens)
+
+        def moved(data: bytes) -> memoryview:
+            return memoryview(bytearray(PAGE + offset) + data)[PAGE + offset :]
+
+        into = moved(bytes(serde.bound(len(raw))))
+        size = serde.encode(moved(raw).toreadonly(), layout, tokens, into)
+        assert into[:size] == payload
+        target = moved(bytes(len(raw)))
+        serde.decode(moved(payload).toreadonly(), layout, tokens, target)
+        assert target == back
+
+    @promise(
+        "serde.9",
+        "leaves its input as it is, and lets go of every buffer when the call returns",
+        hint="keep no memoryview and no array over a buffer of the caller",
+    )
+    def test_lets_go_of_the_callers_buffers(self, serde: Serde, chunk: Chunk) -> None:
+        raw, layout, tokens = chunk
+        payload = encoded(serde, chunk)
+        given, read = bytearray(raw), bytearray(payload)
+        room, target = bytearray(serde.bound(len(raw))), bytearray(len(raw))
+        with memoryview(given) as chunk_view, memoryview(room) as into:
+            serde.encode(chunk_view, layout, tokens, into)
+        with memoryview(read) as payload_view, memoryview(target) as into:
+            serde.decode(payload_view, layout, tokens, into)
+        assert given == raw, "encoding changed the chunk"
+        assert read == payload, "decoding changed the payload"
+        for buffer in (given, room, read, target):
+            buffer.append(0)  # a BufferError, while somebody still looks at it
+
+    @promise(
+        "serde.10",
+        "needs the payload alone to decode, not what it encoded before",
+        hint="a payload is read by other processes, years later",
+    )
+    def test_payloads_describe_themselves(self, serde: Serde, chunk: Chunk, same: Close) -> None:
+        _, layout, tokens = chunk
+        chunks = [plausible(layout, tokens, seed) for seed in range(3)]
+        chunks.insert(1, CONTENTS["zeros"](layout, tokens))
+        payloads = [encoded(serde, (raw, layout, tokens)) for raw in chunks]
+        for raw, payload in zip(chunks, payloads, strict=True):
+            assert same(raw, decoded(serde, payload, layout, tokens), layout)
+
+    @promise(
+        "serde.11", "keeps what different threads do apart", hint="threading.local, or no state"
+    )
+    def test_threads_do_not_disturb_each_other(self, serde: Serde, chunk: Chunk) -> None:
+        _, layout, tokens = chunk
+        chunks = [(plausible(layout, tokens, seed), layout, tokens) for seed in range(WORKERS)]
+        payloads = [encoded(serde, one) for one in chunks]
+        backs = [decoded(serde, payload, layout, tokens) for payload in payloads]
+        barrier = Barrier(WORKERS)
+
+        def work(worker: int) -> None:
+            barrier.wait(30)
+            for turn in range(worker, worker + ROUNDS):
+                mine = turn % WORKERS
+                assert encoded(serde, chunks[mine]) == payloads[mine], "another's payload"
+                assert decoded(serde, payloads[mine], layout, tokens) == backs[mine]
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)  # threads that take turns very often
+        try:
+            with ThreadPoolExecutor(WORKERS) as pool:
+                list(pool.map(work, range(WORKERS)))
+        finally:
+            sys.setswitchinterval(before)

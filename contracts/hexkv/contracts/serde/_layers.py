@@ -1,0 +1,137 @@
+"""The optional ability: one layer from a part of the payload."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Protocol, runtime_checkable
+
+import pytest
+
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.serde._base import CONTENTS, GUARD, LAYOUTS, Chunk, SerdeCase, decoded, encoded
+from hexkv.contracts.serde._hostile import damage
+from hexkv.ports import CorruptFrame, DType, KVLayout, Serde
+
+
+@runtime_checkable
+class LayerSerde(Protocol):
+    """What a serde that declares ``per_layer`` has besides: one layer from a part of a payload."""
+
+    def index_bytes(self, layout: KVLayout) -> int:
+        """How many bytes at a payload's start say where its layers lie."""
+        ...
+
+    def layer_parts(
+        self, start: memoryview, payload_bytes: int, layout: KVLayout, tokens: int
+    ) -> list[tuple[int, int]]:
+        """``(start, end)`` of each layer's part in a payload, from its first bytes alone.
+
+        Args:
+            start: the payload's first ``index_bytes(layout)`` bytes, or all if it has fewer.
+            payload_bytes: bytes of the whole payload.
+            layout: shape and dtype of the chunk.
+            tokens: tokens in the chunk.
+
+        Raises:
+            CorruptFrame: this is no payload of such a chunk.
+        """
+        ...
+
+    def decode_layer(
+        self, part: memoryview, layer: int, layout: KVLayout, tokens: int, into: memoryview
+    ) -> None:
+        """Fill *into* with one layer of a chunk, from that layer's part of the payload.
+
+        Raises:
+            CorruptFrame: *part* is not what ``encode`` writes for this layer.
+        """
+        ...
+
+
+class Layers(SerdeCase):
+    """For serdes that declare ``per_layer``: loading may begin with the first layer."""
+
+    @pytest.fixture
+    def layered(self, serde: Serde) -> LayerSerde:
+        """The serde under test, if it declares ``per_layer``."""
+        if not serde.per_layer:
+            not_offered("per_layer")
+        assert isinstance(serde, LayerSerde), "per_layer is declared, its methods are missing"
+        return serde
+
+    @pytest.mark.parametrize("content", CONTENTS)
+    @pytest.mark.parametrize("shape", LAYOUTS)
+    @promise(
+        "serde.20",
+        "gives each layer from its own part of the payload, as decoding all of them does",
+        hint="`layer_parts` sees the first index_bytes(layout) bytes only",
+    )
+    def test_a_layer_comes_from_its_part(
+        self,
+        serde: Serde,
+        layered: LayerSerde,
+        dtypes: Collection[DType],
+        shape: str,
+        content: str,
+    ) -> None:
+        for dtype in dtypes:
+            layout, tokens = LAYOUTS[shape](dtype), 9
+            raw = CONTENTS[content](layout, tokens)
+            payload = encoded(serde, (raw, layout, tokens))
+            whole = decoded(serde, payload, layout, tokens)
+            parts = _parts(layered, payload, layout, tokens)
+            assert len(parts) == layout.layers
+            for layer, (start, end) in reversed(list(enumerate(parts))):
+                first, last = layout.layer_span(layer, tokens)
+                back = _layer(layered, payload[start:end], layer, layout, tokens)
+                assert back == whole[first:last], f"layer {layer} of {shape} in {dtype}"
+
+    @promise(
+        "serde.21",
+        "reads a part of the payload for a layer, not all of it",
+        hint="parts of neighbouring layers do not overlap",
+    )
+    def test_parts_do_not_overlap(self, serde: Serde, layered: LayerSerde, chunk: Chunk) -> None:
+        _, layout, tokens = chunk
+        payload = encoded(serde, chunk)
+        end = 0
+        for start, stop in _parts(layered, payload, layout, tokens):
+            assert end <= start <= stop <= len(payload)
+            end = stop
+
+    @promise("serde.22", "calls a damaged index or part CorruptFrame, or gives bytes; nothing else")
+    def test_damaged_layers_are_corrupt(
+        self, serde: Serde, layered: LayerSerde, chunk: Chunk
+    ) -> None:
+        _, layout, tokens = chunk
+        payload = encoded(serde, chunk)
+        for bad in damage(payload):
+            with suppress(CorruptFrame):
+                for start, end in _parts(layered, bad, layout, tokens):
+                    assert 0 <= start <= end <= len(payload), "a part outside the payload"
+        start, end = _parts(layered, payload, layout, tokens)[1]
+        part = payload[start:end]
+        for bad in damage(part):
+            with suppress(CorruptFrame):
+                _layer(layered, bad, 1, layout, tokens)
+        for other in (b"", part[:-1], part + b"\0", payload):
+            with pytest.raises(CorruptFrame):
+                _layer(layered, other, 1, layout, tokens)
+
+
+def _parts(
+    serde: LayerSerde, payload: bytes, layout: KVLayout, tokens: int
+) -> list[tuple[int, int]]:
+    start = memoryview(payload[: serde.index_bytes(layout)])
+    return serde.layer_parts(start, len(payload), layout, tokens)
+
+
+def _layer(serde: LayerSerde, part: bytes, layer: int, layout: KVLayout, tokens: int) -> bytes:
+    first, last = layout.layer_span(layer, tokens)
+    room = bytearray(b"\xa5") * (last - first + 2 * GUARD)
+    with memoryview(room) as view:
+        into = view[GUARD : GUARD + last - first]
+        serde.decode_layer(memoryview(part), layer, layout, tokens, into)
+    assert set(room[:GUARD] + room[-GUARD:]) == {0xA5}, "bytes beside the layer were written"
+    return bytes(room[GUARD:-GUARD])
