@@ -42,6 +42,10 @@ def get(store: DiskStore, key: bytes) -> bytes | None:
     return sink.data(0) if isinstance(outcome, Hit) else None
 
 
+def engine_of(store: DiskStore) -> int:
+    return store._directory.engine
+
+
 def bytes_of_chunks(root: Path) -> int:
     return sum(path.stat().st_size for path in root.glob("??/*.hexkv"))
 
@@ -66,9 +70,17 @@ def test_it_scans_and_quarantines(store):
 def test_one_file_holds_the_frame_and_nothing_else(store, root):
     assert put(store, A, b"frame") == Stored(5)
     assert file_of(root, A).read_bytes() == b"frame"
-    assert sorted(p.name for p in root.iterdir()) == sorted(
-        [".hexkv-lock", "hexkv-format.json", A[16:17].hex()]
-    )
+    lock = f".hexkv-{engine_of(store):016x}.lock"
+    assert {p.name for p in root.iterdir()} == {
+        ".hexkv-ledger",
+        lock,
+        "hexkv-format.json",
+        "writing",
+        A[16:17].hex(),
+    }
+    assert list((root / "writing").iterdir()) == []
+    store.close()
+    assert not (root / lock).exists()
 
 
 def test_a_key_of_another_length_is_refused(store):
@@ -101,7 +113,7 @@ def test_a_scan_tells_when_a_chunk_was_stored(store, root):
 
 def test_a_start_removes_what_a_dead_process_was_writing(store, root):
     put(store, A, b"frame")
-    part = file_of(root, A).with_name(f"{A.hex()}.hexkv.12345-0.tmp")
+    part = root / "writing" / f"{12345:016x}-0.tmp"
     part.write_bytes(b"half a fr")
     store.close()
     again = DiskStore(root)
@@ -120,6 +132,7 @@ def test_foreign_files_are_ignored_and_left_alone(root):
         folder / f"{A.hex().upper()}.hexkv",
         folder / f"{A.hex()}.hexkv.bak",
         folder / "mine.tmp",
+        root / "writing" / "mine.tmp",
         elsewhere / f"{A.hex()}.hexkv",
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +150,7 @@ def test_foreign_files_are_ignored_and_left_alone(root):
     assert store.contains([A, B, C, D], deadline()) == [False] * 4
     assert store.read([A, B, C, D], ListSink(), deadline()) == [Miss()] * 4
     store.close()
-    ours = {root / ".hexkv-lock", root / "hexkv-format.json"}
+    ours = {root / ".hexkv-ledger", root / "hexkv-format.json"}
     assert sorted(set(root.rglob("*")) - ours) == before
 
 
@@ -280,20 +293,22 @@ def test_a_quarantined_chunk_is_unreadable_and_kept_for_a_person(store, root):
     assert (root / "quarantine" / f"{A.hex()}.hexkv").read_bytes() == b"damaged"
 
 
-def test_the_quarantine_drops_the_oldest_beyond_its_number_of_files(root):
+def test_the_quarantine_drops_the_oldest_beyond_its_number_of_files(root, tmp_path):
     store = DiskStore(root, quarantine_files=2)
     for key in (C, A, B):
         put(store, key, b"damaged")
         store.quarantine([key], deadline())
+        let_time_pass(tmp_path / "probe")
     assert quarantined(root) == {f"{key.hex()}.hexkv" for key in (A, B)}
     store.close()
 
 
-def test_the_quarantine_drops_the_oldest_beyond_its_bytes(root):
+def test_the_quarantine_drops_the_oldest_beyond_its_bytes(root, tmp_path):
     store = DiskStore(root, quarantine_bytes=10)
     for key, size in ((A, 6), (B, 3), (C, 7), (D, 11)):
         put(store, key, b"x" * size)
         store.quarantine([key], deadline())
+        let_time_pass(tmp_path / "probe")
     assert quarantined(root) == {f"{key.hex()}.hexkv" for key in (B, C)}
     assert store.read([D], ListSink(), deadline()) == [Miss()]
     store.close()
@@ -341,24 +356,27 @@ def test_a_chunk_quarantined_twice_is_kept_and_counted_once(root):
 # --- opening and closing --------------------------------------------------------------
 
 
-def test_a_second_store_on_the_directory_learns_who_has_it(store, root):
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+def test_a_store_that_must_be_alone_is_alone_and_tells_who_has_the_directory(root, first, second):
+    store = DiskStore(root, exclusive=first)
+    assert store.shared is not first
     with pytest.raises(StoreBusy, match=f"in use by process {os.getpid()}"):
-        DiskStore(root)
+        DiskStore(root, exclusive=second)
     store.close()
-    DiskStore(root).close()
+    DiskStore(root, exclusive=second).close()
 
 
-def test_a_call_under_way_keeps_the_directory_locked_until_it_ends(store, root):
+def test_a_call_under_way_keeps_the_directory_joined_until_it_ends(store, root):
     class Closes(ListSink):
         def room(self, index, size):
             store.close()
             with pytest.raises(StoreBusy):
-                DiskStore(root)
+                DiskStore(root, exclusive=True)
             return super().room(index, size)
 
     put(store, A, b"frame")
     assert store.read([A], Closes(), deadline()) == [Hit(5)]
-    DiskStore(root).close()
+    DiskStore(root, exclusive=True).close()
 
 
 def test_a_closed_store_says_so(store):
@@ -371,6 +389,8 @@ def test_a_closed_store_says_so(store):
         lambda: store.delete([A], deadline()),
         lambda: store.quarantine([A], deadline()),
         lambda: list(store.scan()),
+        lambda: store.read_range(A, 0, memoryview(bytearray(1)), deadline()),
+        lambda: store.used_bytes,
     ):
         with pytest.raises(StoreError, match="closed"):
             call()

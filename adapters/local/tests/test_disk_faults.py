@@ -159,7 +159,7 @@ def test_what_cannot_be_set_aside_is_removed(store, tmp_path, monkeypatch):
     [(errno.EROFS, StoreUnreachable), (errno.EACCES, StoreUnreachable), (errno.ENOSPC, StoreFull)],
     ids=errno.errorcode.get,
 )
-@pytest.mark.parametrize("call", ["makedirs", "open", "ftruncate", "replace", "scandir"])
+@pytest.mark.parametrize("call", ["makedirs", "open", "pread", "pwrite", "replace", "scandir"])
 def test_a_directory_that_cannot_be_used_is_refused_at_start_and_given_back(
     tmp_path, monkeypatch, call, number, kind
 ):
@@ -289,11 +289,11 @@ def test_a_killed_writer_leaves_whole_files_within_the_capacity(tmp_path):
         store.close()
 
 
-def test_a_directory_is_busy_while_its_process_lives_and_free_once_it_is_killed(tmp_path):
+def test_a_directory_is_in_use_while_its_process_lives_and_free_once_it_is_killed(tmp_path):
     process = writer(tmp_path)
     assert process.stdout is not None
     process.stdout.readline()
     with pytest.raises(StoreBusy, match=f"in use by process {process.pid}"):
-        DiskStore(tmp_path)
+        DiskStore(tmp_path, exclusive=True)
     kill_after(process, 1)
-    DiskStore(tmp_path).close()
+    DiskStore(tmp_path, exclusive=True).close()

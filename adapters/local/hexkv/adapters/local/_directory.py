@@ -1,43 +1,65 @@
-"""A directory that one store owns for as long as it is open."""
+"""A directory that engines share, or that one has to itself."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import secrets
+from contextlib import suppress
 
-from hexkv.adapters.local._files import store_error
+from hexkv.adapters.local._files import remove, store_error
+from hexkv.adapters.local._layout import (
+    LEDGER,
+    MARKER,
+    WRITING,
+    lock_path,
+    locks_in,
+    part_path,
+    parts_in,
+)
+from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
 FORMAT = 1
-_MARKER = "hexkv-format.json"
-_LOCK = ".hexkv-lock"
 
 
-class OwnedDirectory:
-    """Created if need be, locked, and of a format that this version knows.
+class SharedDirectory:
+    """Created if need be, of a format that this version knows, and joined by one engine.
 
-    The lock is the operating system's (flock), so that a crash gives it back.
+    An engine lives as long as its lock file is locked. The lock is the operating system's
+    (flock), so that a crash gives it back, and it holds across containers, where process
+    ids mean nothing.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Take ownership of *root*.
+    def __init__(self, root: str | os.PathLike[str], *, exclusive: bool = False) -> None:
+        """Join *root*, and clear away what dead engines left half-written.
+
+        Args:
+            root: the directory.
+            exclusive: let nobody else join until it is released.
 
         Raises:
             ConfigError: *root* is empty, not a directory, or of a format of another version.
-            StoreBusy: another store has it.
+            StoreBusy: another engine has it to itself, or *exclusive* and another has it.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
         if not os.fspath(root):
             raise ConfigError("a disk store needs the name of a directory")
         # Absolute, so that it stays the same one wherever the process goes.
         self.path = os.path.abspath(root)
+        self.engine = secrets.randbits(63)
+        self.pid = os.getpid()
+        self.exclusive = exclusive
         self._lock: int | None = None
+        self._ledger: Ledger | None = None
         try:
             try:
-                os.makedirs(self.path, mode=0o700, exist_ok=True)
-                self._lock = self._take_lock()
-                self._check_format()
+                os.makedirs(f"{self.path}/{WRITING}", mode=0o700, exist_ok=True)
+                self._ledger = Ledger(f"{self.path}/{LEDGER}")
+                with self._ledger.held() as books:
+                    self._check_format()
+                    self._join(books)
             except (FileExistsError, NotADirectoryError) as error:
                 raise ConfigError(f"{self.path} is not a directory") from error
             except OSError as error:
@@ -46,34 +68,74 @@ class OwnedDirectory:
             self.release()
             raise
 
+    @property
+    def ledger(self) -> Ledger:
+        """The books of this directory."""
+        if self._ledger is None:
+            raise ValueError(f"{self.path} was released")
+        return self._ledger
+
+    def part(self, number: int) -> str:
+        """Where this engine writes its frame of that number until it is whole."""
+        return part_path(self.path, self.engine, number)
+
+    def bury(self, books: Books) -> set[int]:
+        """Clear away what dead engines left. Those that live.
+
+        Called while the books are held: an engine joins and leaves under that lock.
+
+        Raises:
+            OSError: something cannot be listed or removed.
+        """
+        living = living_engines(self.path)
+        if self._lock is not None:
+            living.add(self.engine)  # even if somebody removed our lock file
+        for engine, path in parts_in(self.path):
+            if engine not in living:
+                remove(path)
+        for engine, path in locks_in(self.path):
+            if engine not in living:
+                remove(path)
+        books.engines = {e: row for e, row in books.engines.items() if e in living}
+        return living
+
     def release(self) -> None:
-        """Let others have it. Calling it twice is allowed."""
+        """Leave. Calling it twice is allowed; in a forked child it leaves the parent alone."""
         lock, self._lock = self._lock, None
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None and lock is not None and self.pid == os.getpid():
+            # What cannot be tidied is buried by the next engine.
+            with suppress(OSError), ledger.held() as books:
+                books.engines.pop(self.engine, None)
+                remove(lock_path(self.path, self.engine))
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child has the open file, too
         if lock is not None:
             os.close(lock)
+        if ledger is not None:
+            ledger.close()
 
-    def _take_lock(self) -> int:
-        lock = os.open(f"{self.path}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-        except BlockingIOError as error:
-            holder = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
-            os.close(lock)
-            raise StoreBusy(f"{self.path} is in use by process {holder or '?'}") from error
-        except OSError:
-            os.close(lock)
-            raise
-        return lock
+    def _join(self, books: Books) -> None:
+        living = self.bury(books)
+        for engine in living:
+            row = books.engines.get(engine)
+            if self.exclusive or (row is not None and row.exclusive):
+                raise StoreBusy(f"{self.path} is in use by process {row.pid if row else '?'}")
+        if len(living) >= ENGINES:
+            raise StoreBusy(f"{self.path} is in use by {len(living)} engines")
+        if not living:
+            books.forget_count()  # anything may have happened to the files meanwhile
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._lock = os.open(lock_path(self.path, self.engine), flags, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        books.engines[self.engine] = EngineRow(self.pid, self.exclusive)
 
     def _check_format(self) -> None:
-        path = f"{self.path}/{_MARKER}"
+        path = f"{self.path}/{MARKER}"
         try:
             with open(path, "rb") as file:
                 text = file.read(4096)
         except FileNotFoundError:
-            self._write_marker(path)
+            _write_marker(path)
             return
         try:
             found = json.loads(text)
@@ -85,11 +147,33 @@ class OwnedDirectory:
                 "give the cache another directory or empty this one"
             )
 
-    def _write_marker(self, path: str) -> None:
-        aside = f"{path}.tmp"
-        with open(aside, "wb") as file:
-            file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
-            file.flush()
-            # The one file that is synced: an empty marker would lock the next start out.
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+
+def living_engines(root: str) -> set[int]:
+    """Engines that use the directory at present.
+
+    Raises:
+        OSError: it cannot be listed, or a lock cannot be tried.
+    """
+    living = set()
+    for engine, path in locks_in(root):
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            living.add(engine)
+        finally:
+            os.close(file)
+    return living
+
+
+def _write_marker(path: str) -> None:
+    aside = f"{path}.tmp"
+    with open(aside, "wb") as file:
+        file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
+        file.flush()
+        # The one file that is synced: an empty marker would lock the next start out.
+        os.fsync(file.fileno())
+    os.replace(aside, path)

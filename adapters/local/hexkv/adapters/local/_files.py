@@ -1,14 +1,25 @@
-"""Reading and writing one whole file: the only place that knows how I/O is done."""
+"""Reading and writing one file: the only place that knows how I/O is done."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+from hexkv.adapters.local._direct import (
+    REFUSALS,
+    aligned,
+    go_direct,
+    go_through_cache,
+    try_direct,
+)
 from hexkv.ports import (
+    PAGE,
+    ConfigError,
     Corrupt,
     Hit,
     Miss,
@@ -19,6 +30,11 @@ from hexkv.ports import (
     StoreUnreachable,
 )
 
+log = logging.getLogger("hexkv")
+
+Direct = Literal["auto", "on", "off"]
+"""Whether files bypass the page cache: where they can, without exception, or never."""
+
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Links are not ours. Non-blocking, for opening a pipe that someone left there must not hang.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -28,66 +44,149 @@ ABSENT = (FileNotFoundError, NotADirectoryError)
 """There is no such file, and nothing is wrong with that."""
 
 
-def write_file(path: str, frame: memoryview) -> None:
-    """Make a new file of *frame*. It is not synced: see :class:`~.disk.DiskStore`.
+class FileIO:
+    """Reads and writes files, directly where file system and buffer allow it.
 
-    Raises:
-        OSError: also if a file is there already. A part of the file may be left behind.
+    A buffer or a length that is not made of pages goes through the page cache, whatever
+    the setting. Both ways may meet at one file: the system writes cached pages out before
+    it reads a file directly, and drops them when it is written directly.
     """
-    size = frame.nbytes
-    file = os.open(path, _WRITE, 0o600)
-    try:
-        if size:
-            _reserve(file, size)
-        done = 0
-        while done < size:
-            wrote = os.pwritev(file, [frame[done:]], done)
-            if not wrote:
+
+    def __init__(self, mode: Direct, probe: str) -> None:
+        """Find out what the file system can do.
+
+        Args:
+            mode: ``auto`` gives direct I/O up, with one warning, where it is refused.
+            probe: a file of at least a page on that file system.
+
+        Raises:
+            ConfigError: *mode* is ``on``, and it is refused.
+            OSError: *probe* cannot be read.
+        """
+        if mode not in ("auto", "on", "off"):
+            raise ConfigError(f"direct is auto, on or off, not {mode!r}")
+        self._mode = mode
+        self._probe = probe
+        self.direct = mode != "off"
+        """Whether frames bypass the page cache."""
+        if self.direct:
+            try:
+                try_direct(probe)
+            except OSError as error:
+                if not self._give_up(error):
+                    if error.errno not in REFUSALS:
+                        raise
+                    raise ConfigError(
+                        f"direct I/O is on, but the file system of {probe} refuses it"
+                    ) from error
+
+    def write(self, path: str, frame: memoryview) -> None:
+        """Make a new file of *frame*. It is not synced: see :class:`~.disk.DiskStore`.
+
+        Raises:
+            OSError: also if a file is there already. A part of the file may be left behind.
+        """
+        size = frame.nbytes
+        file = os.open(path, _WRITE, 0o600)
+        try:
+            if size:
+                _reserve(file, size)
+            if self._move(os.pwritev, file, frame, 0) < size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            done += wrote
-    finally:
-        os.close(file)
+        finally:
+            os.close(file)
 
+    def read(self, path: str, room: Callable[[int], memoryview | None]) -> ReadOutcome:
+        """Read all of a file into the buffer that *room* gives for its size.
 
-def read_file(path: str, room: Callable[[int], memoryview | None]) -> ReadOutcome:
-    """Read all of a file into the buffer that *room* gives for its size.
+        Raises:
+            OSError: other than that there is no such file.
+        """
+        return self._read(path, 0, room)
 
-    Raises:
-        OSError: other than that there is no such file.
-    """
-    try:
-        file = os.open(path, _READ)
-    except ABSENT:
-        return Miss()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
+    def read_range(self, path: str, start: int, into: memoryview) -> ReadOutcome:
+        """Fill *into* with a file's bytes from *start* on.
+
+        Raises:
+            OSError: other than that there is no such file.
+        """
+        return self._read(path, start, lambda _size: into)
+
+    def _read(self, path: str, start: int, room: Callable[[int], memoryview | None]) -> ReadOutcome:
+        try:
+            file = os.open(path, _READ)
+        except ABSENT:
             return Miss()
-        raise
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            return Miss()
-        size = found.st_size
-        into = room(size)
-        if into is None:
-            return Miss(MissReason.REFUSED)
-        done = 0
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return Miss()
+            raise
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                return Miss()
+            into = room(found.st_size)
+            if into is None:
+                return Miss(MissReason.REFUSED)
+            got = self._move(os.preadv, file, into, start)
+            if got < into.nbytes:
+                return Corrupt(f"the file ended after {start + got} of {start + into.nbytes} bytes")
+            return Hit(got)
+        finally:
+            os.close(file)
+
+    def _move(
+        self,
+        call: Callable[[int, Sequence[memoryview], int], int],
+        file: int,
+        buffer: memoryview,
+        offset: int,
+    ) -> int:
+        """Call until all of *buffer* is moved, or nothing moves any more. How much did."""
+        done, size = 0, buffer.nbytes
+        if self.direct and aligned(buffer, offset):
+            try:
+                go_direct(file)
+            except OSError as error:
+                if not self._give_up(error):
+                    raise
         while done < size:
-            got = os.preadv(file, [into[done:]], done)
-            if not got:
-                return Corrupt(f"the file ended after {done} of {size} bytes")
-            done += got
-        return Hit(size)
-    finally:
-        os.close(file)
+            try:
+                moved = call(file, [buffer[done:]], offset + done)
+            except OSError as error:
+                if not (error.errno in REFUSALS and go_through_cache(file)):
+                    raise
+                if not self._give_up(error):
+                    raise
+                continue
+            if not moved:
+                break
+            done += moved
+            if done % PAGE and done < size:
+                go_through_cache(file)  # direct I/O cannot go on from within a page
+        return done
+
+    def _give_up(self, error: OSError) -> bool:
+        """Use the page cache from now on, if *error* is a refusal and the mode allows it."""
+        if error.errno not in REFUSALS or self._mode == "on":
+            return False
+        if self.direct:
+            self.direct = False
+            log.warning(
+                "the file system of %s refuses direct I/O (%s): going through the page cache",
+                os.path.dirname(self._probe),
+                error.strerror,
+            )
+        return True
 
 
-def is_file(path: str) -> bool:
-    """Whether :func:`read_file` would find something to read."""
+def regular_size(path: str) -> int | None:
+    """Bytes of the file that :meth:`FileIO.read` would find; ``None`` if there is none."""
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        found = os.lstat(path)
     except ABSENT:
-        return False
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def remove(path: str) -> bool:
@@ -109,8 +208,8 @@ def _reserve(file: int, size: int) -> None:
     """Take the blocks at once.
 
     A full disk is found before anything is written, and ext4 buffers 32 MiB at 8.6 GB/s
-    instead of 5.4, for it need not reserve each block by itself (2.5 against 2.1 with
-    fdatasync).
+    instead of 5.4, for it need not reserve each block by itself. Direct writes are as fast
+    with it as without.
     """
     if sys.platform != "linux":
         return

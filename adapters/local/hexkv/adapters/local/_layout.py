@@ -3,9 +3,10 @@
 ::
 
     root/hexkv-format.json                 {"format": 1}
-    root/.hexkv-lock                       held by the engine that uses the directory
+    root/.hexkv-ledger                     bytes held and being written; its lock orders changes
+    root/.hexkv-<16 hex digits>.lock       held by an engine that uses the directory
+    root/writing/<16 hex>-<number>.tmp     a frame which that engine is writing
     root/3f/<96 hex digits>.hexkv          one frame, named by its key
-    root/3f/<name>.<pid>-<number>.tmp      a frame being written
     root/quarantine/<96 hex digits>.hexkv  a damaged frame, for a person to look at
 
 The folders are named by the first byte of the chunk's digest. Anything else is foreign and
@@ -20,9 +21,17 @@ from collections.abc import Iterator
 
 from hexkv.ports import KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Entry, InvalidRequest
 
+FOLDERS = 256
+"""How many folders there are for chunks."""
+
+MARKER = "hexkv-format.json"
+LEDGER = ".hexkv-ledger"
+WRITING = "writing"
+QUARANTINE = "quarantine"
+
 _NAME = re.compile(rf"([0-9a-f]{{{2 * KEY_BYTES}}})\.hexkv")
-_PART = re.compile(rf"{_NAME.pattern}\.\d+-\d+\.tmp")
-_FOLDER = re.compile(r"[0-9a-f]{2}")
+_LOCK = re.compile(r"\.hexkv-([0-9a-f]{16})\.lock")
+_PART = re.compile(r"([0-9a-f]{16})-\d+\.tmp")
 
 
 def file_name(key: ChunkKey) -> str:
@@ -38,21 +47,39 @@ def file_name(key: ChunkKey) -> str:
 
 def file_path(root: str, key: ChunkKey) -> str:
     """Where the chunk's file lies."""
-    return f"{root}/{_folder(key)}/{file_name(key)}"
+    name = file_name(key)
+    return f"{folder_path(root, folder_of(key))}/{name}"
 
 
-def chunks_in(root: str) -> Iterator[Entry]:
-    """Every chunk's file under *root*.
+def key_of(name: str) -> ChunkKey | None:
+    """The key that a chunk's file is named by; ``None`` if no chunk's file has that name."""
+    match = _NAME.fullmatch(name)
+    return ChunkKey(bytes.fromhex(match[1])) if match else None
+
+
+def folder_of(key: ChunkKey) -> int:
+    """Which of the ``FOLDERS`` the chunk's file lies in."""
+    return key[NAMESPACE_BYTES]
+
+
+def folder_path(root: str, folder: int) -> str:
+    """Where that folder is."""
+    return f"{root}/{folder:02x}"
+
+
+def chunks_in(root: str, folder: int) -> Iterator[Entry]:
+    """Every chunk's file in one folder.
 
     Raises:
-        OSError: a folder cannot be listed. What vanishes meanwhile is passed over.
+        OSError: the folder cannot be listed. What vanishes meanwhile is passed over.
     """
-    for folder, entry in _entries(root):
-        match = _NAME.fullmatch(entry.name)
-        if match is None:
-            continue
-        key = ChunkKey(bytes.fromhex(match[1]))
-        if _folder(key) != folder:
+    path = folder_path(root, folder)
+    entries = listed(path)
+    if entries and os.path.islink(path):
+        return
+    for entry in entries:
+        key = key_of(entry.name)
+        if key is None or folder_of(key) != folder:
             continue  # nobody would look for it here
         try:
             if entry.is_file(follow_symlinks=False):
@@ -62,9 +89,24 @@ def chunks_in(root: str) -> Iterator[Entry]:
             continue
 
 
-def parts_in(root: str) -> Iterator[str]:
-    """Paths of files that somebody was writing."""
-    return (entry.path for _, entry in _entries(root) if _PART.fullmatch(entry.name))
+def lock_path(root: str, engine: int) -> str:
+    """The file that the engine keeps locked while it uses the directory."""
+    return f"{root}/.hexkv-{engine:016x}.lock"
+
+
+def part_path(root: str, engine: int, number: int) -> str:
+    """Where the engine writes its frame of that number until it is whole."""
+    return f"{root}/{WRITING}/{engine:016x}-{number}.tmp"
+
+
+def locks_in(root: str) -> Iterator[tuple[int, str]]:
+    """Engines that use or used the directory, and the files that they lock."""
+    return _of_engines(root, _LOCK)
+
+
+def parts_in(root: str) -> Iterator[tuple[int, str]]:
+    """Engines and the files that they are writing, or were."""
+    return _of_engines(f"{root}/{WRITING}", _PART)
 
 
 def listed(path: str) -> list[os.DirEntry[str]]:
@@ -72,16 +114,11 @@ def listed(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return list(entries)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _folder(key: ChunkKey) -> str:
-    return key[NAMESPACE_BYTES : NAMESPACE_BYTES + 1].hex()
-
-
-def _entries(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    for folder in listed(root):
-        if _FOLDER.fullmatch(folder.name) and folder.is_dir(follow_symlinks=False):
-            for entry in listed(folder.path):
-                yield folder.name, entry
+def _of_engines(path: str, name: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    for entry in listed(path):
+        if match := name.fullmatch(entry.name):
+            yield int(match[1], 16), entry.path

@@ -1,66 +1,146 @@
-"""How many bytes a store holds, exactly, and how many more it may take."""
+"""How many bytes the engines of one directory hold together: one page in a file, behind a lock.
+
+The lock is the operating system's (flock), so that a crash gives it back, and it is held
+for moments only: to look at the count and change it, together with the one file whose change
+it counts. The page is little-endian::
+
+    magic 8 | version 4 | changing 4 | folders counted 4 | engines 4 | bytes 8
+    then for each engine: id 8 | bytes being written 8 | pid 4 | exclusive 4
+
+Nothing in it outlives its writers: whoever finds a directory that nobody uses counts anew,
+and so does whoever finds that another was killed in the middle of a change.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from struct import Struct
 from threading import Lock
+from typing import NamedTuple
 
-from hexkv.ports import ChunkKey, StoreFull
+from hexkv.ports import PAGE
+
+_MAGIC = b"hexkvled"
+_VERSION = 1
+_HEAD = Struct("<8sIIIIq")
+_ROW = Struct("<QqII")
+
+ENGINES = (PAGE - _HEAD.size) // _ROW.size
+"""How many engines one directory can have at a time."""
 
 
-class ByteLedger:
-    """Sizes of the chunks on disk, and reservations for those being written."""
+class EngineRow(NamedTuple):
+    """What one engine says about itself."""
 
-    def __init__(self, capacity: int | None) -> None:
-        self._capacity = capacity
-        self._lock = Lock()
-        self._sizes: dict[ChunkKey, int] = {}
-        self._used = 0
-        self._reserved = 0
+    pid: int
+    exclusive: bool = False
+    writing: int = 0
+    """Bytes of the frames that it is writing at present."""
+
+
+@dataclass(slots=True)
+class Books:
+    """What the ledger says."""
+
+    used: int = 0
+    """Bytes of the frames in the folders that are counted."""
+
+    counted: int = 0
+    """How many folders are: all below this number."""
+
+    changing: bool = False
+    """Somebody is changing a file, and has not counted the change yet."""
+
+    engines: dict[int, EngineRow] = field(default_factory=dict)
 
     @property
-    def used(self) -> int:
-        """Bytes of the chunks that are there, without those being written."""
-        return self._used
+    def writing(self) -> int:
+        """Bytes of the frames that are being written, by all engines."""
+        return sum(row.writing for row in self.engines.values())
 
-    def reserve(self, key: ChunkKey, size: int) -> None:
-        """Make sure that *size* bytes may be written under *key*.
+    def change(self, folder: int, difference: int) -> None:
+        """The files of *folder* have so many bytes more. Whoever counts it later sees that."""
+        if folder < self.counted:
+            self.used += difference
 
-        The chunk in whose place they come does not count. Whatever else is being written
-        counts in full, so the total stays within the capacity in whatever order they end.
+    def forget_count(self) -> None:
+        """Let the folders be counted from the first on."""
+        self.used = self.counted = 0
+        self.changing = False
+
+    def pack(self) -> bytes:
+        """The page."""
+        head = (_MAGIC, _VERSION, self.changing, self.counted, len(self.engines), self.used)
+        rows = (
+            _ROW.pack(engine, row.writing, row.pid, row.exclusive)
+            for engine, row in self.engines.items()
+        )
+        return b"".join((_HEAD.pack(*head), *rows)).ljust(PAGE, b"\0")
+
+    @classmethod
+    def unpack(cls, page: bytes) -> Books:
+        """What *page* says; books with nothing counted if it is not one of ours."""
+        if len(page) != PAGE:
+            return cls()
+        magic, version, changing, counted, engines, used = _HEAD.unpack_from(page)
+        if (magic, version) != (_MAGIC, _VERSION) or engines > ENGINES:
+            return cls()
+        rows = _ROW.iter_unpack(page[_HEAD.size : _HEAD.size + engines * _ROW.size])
+        found = {
+            engine: EngineRow(pid, bool(exclusive), writing)
+            for engine, writing, pid, exclusive in rows
+        }
+        return cls(used, counted, bool(changing), found)
+
+
+class Ledger:
+    """The books of one directory."""
+
+    def __init__(self, path: str) -> None:
+        """Open the ledger, new if there is none.
 
         Raises:
-            StoreFull: they would exceed the capacity. Nothing is reserved.
+            OSError: it cannot be written to.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(path, flags, 0o600)
+        self._lock = Lock()  # flock knows open files only, not threads
+
+    @contextmanager
+    def held(self) -> Iterator[Books]:
+        """The books, nobody else's until the block ends. What was changed in them is kept.
+
+        Raises:
+            OSError: they cannot be read or written.
         """
         with self._lock:
-            total = self._used - self._sizes.get(key, 0) + self._reserved + size
-            if self._capacity is not None and total > self._capacity:
-                raise StoreFull(
-                    f"{size} bytes do not fit: {self._used} are stored and {self._reserved} "
-                    f"are being written, of {self._capacity}"
-                )
-            self._reserved += size
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                page = os.pread(self._file, PAGE, 0)
+                books = Books.unpack(page)
+                if books.changing:
+                    books.forget_count()  # whoever did was killed
+                try:
+                    yield books
+                finally:
+                    if (changed := books.pack()) != page:
+                        os.pwrite(self._file, changed, 0)
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def cancel(self, size: int) -> None:
-        """Give a reservation back."""
-        with self._lock:
-            self._reserved -= size
+    def announce(self, books: Books) -> None:
+        """Say, while the books are held, that a file is about to be changed.
 
-    def settle(self, key: ChunkKey, size: int) -> None:
-        """The reserved bytes are stored under *key*, in place of what was there."""
-        with self._lock:
-            self._reserved -= size
-            self._set(key, size)
+        Raises:
+            OSError: that cannot be written.
+        """
+        books.changing = True
+        os.pwrite(self._file, books.pack(), 0)
 
-    def found(self, key: ChunkKey, size: int) -> None:
-        """A chunk was there at start, within the capacity or not."""
-        with self._lock:
-            self._set(key, size)
-
-    def forget(self, key: ChunkKey) -> None:
-        """The chunk under *key*, if there was one, is gone."""
-        with self._lock:
-            self._used -= self._sizes.pop(key, 0)
-
-    def _set(self, key: ChunkKey, size: int) -> None:
-        self._used += size - self._sizes.get(key, 0)
-        self._sizes[key] = size
+    def close(self) -> None:
+        """Nothing is held by now. Called once."""
+        os.close(self._file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
 
@@ -21,7 +22,13 @@ class DiskSettings:
     """Settings of the store ``disk``."""
 
     root: str
-    """The directory, created if need be. One engine at a time."""
+    """The directory, created if need be. Engines may share it."""
+
+    direct: Literal["auto", "on", "off"] = "auto"
+    """Whether frames bypass the page cache: where that is possible, or not at all, or never."""
+
+    exclusive: bool = False
+    """Let no other engine use the directory."""
 
     quarantine_files: int = 16
     """How many damaged chunks are kept under ``quarantine/``; 0 deletes them."""
@@ -50,6 +57,8 @@ def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
     return DiskStore(
         settings.root,
         capacity=context.budget,
+        direct=settings.direct,
+        exclusive=settings.exclusive,
         quarantine_files=settings.quarantine_files,
         quarantine_bytes=settings.quarantine_bytes,
     )

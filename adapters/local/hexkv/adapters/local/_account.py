@@ -1,0 +1,145 @@
+"""What an engine may still write, with others writing into the same directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+
+from hexkv.adapters.local._directory import SharedDirectory
+from hexkv.adapters.local._files import regular_size
+from hexkv.adapters.local._layout import FOLDERS, chunks_in, file_path, folder_of
+from hexkv.adapters.local._ledger import Books, EngineRow
+from hexkv.ports import ChunkKey, Deadline, StoreFull
+
+_RECOUNT_SECONDS = 60.0
+"""How long a refusal trusts a count. Files that somebody removed by hand are found then."""
+
+_COUNTED_AT_ONCE = 256
+"""Files after which others get a turn: half a millisecond."""
+
+
+class ByteAccount:
+    """Reserves room before a frame is written, and counts every change of a chunk's file.
+
+    The folders are counted one by one, each in a moment during which nobody changes a file;
+    changes in folders that are already counted are added. So a count is exact, yet nobody
+    waits for all of it but a writer that needs it.
+    """
+
+    def __init__(self, directory: SharedDirectory, capacity: int | None) -> None:
+        self._directory = directory
+        self._root = directory.path
+        self._capacity = capacity
+        self._lock = Lock()
+        self._writing = 0
+        self._counted_at: float | None = None
+
+    def used(self) -> int:
+        """Bytes of the frames that are readable, counted to the last.
+
+        Raises:
+            OSError: they cannot be counted.
+        """
+        while True:
+            with self._directory.ledger.held() as books:
+                if books.counted == FOLDERS:
+                    return books.used
+                self._count_on(books)
+
+    def reserve(self, key: ChunkKey, size: int, deadline: Deadline) -> bool:
+        """Make sure that *size* bytes may be written under *key*.
+
+        The chunk in whose place they come does not count. Whatever else is being written
+        counts in full, so the total stays within the capacity in whatever order they end.
+        ``False`` if the deadline passed before that was known.
+
+        Raises:
+            StoreFull: they would exceed the capacity. Nothing is reserved.
+            OSError: the files cannot be counted.
+        """
+        doubted = False
+        while True:
+            with self._directory.ledger.held() as books:
+                if self._capacity is not None and books.counted < FOLDERS:
+                    self._count_on(books)
+                else:
+                    there = regular_size(file_path(self._root, key)) or 0
+                    others = books.writing - self._row(books).writing
+                    writing = self._writing + others
+                    total = books.used - there + writing + size
+                    if self._capacity is None or total <= self._capacity:
+                        self._add(size)
+                        self._sign(books)
+                        return True
+                    if doubted:
+                        raise StoreFull(
+                            f"{size} bytes do not fit: {books.used} are stored and {writing} "
+                            f"are being written, of {self._capacity}"
+                        )
+                    doubted = True
+                    self._doubt(books, deadline)
+            if deadline.expired:
+                return False
+
+    def cancel(self, size: int) -> None:
+        """Give a reservation back."""
+        self._add(-size)
+        # If that cannot be written down now, it is with the next change.
+        with suppress(OSError), self._directory.ledger.held() as books:
+            self._sign(books)
+
+    @contextmanager
+    def changing(self, key: ChunkKey, settled: int = 0) -> Iterator[int | None]:
+        """Count what the block does to the chunk's file, whether it succeeds or not.
+
+        Gives the file's size, ``None`` if there is none.
+
+        Args:
+            key: the chunk.
+            settled: bytes of a reservation that ends with the block, if it succeeds.
+
+        Raises:
+            OSError: the books cannot be written. If it was too late, they are doubted by
+                whoever opens them next.
+        """
+        path = file_path(self._root, key)
+        ledger = self._directory.ledger
+        with ledger.held() as books:
+            ledger.announce(books)
+            before = regular_size(path)
+            try:
+                yield before
+                self._add(-settled)
+            finally:
+                books.change(folder_of(key), (regular_size(path) or 0) - (before or 0))
+                self._sign(books)
+                books.changing = False
+
+    def _doubt(self, books: Books, deadline: Deadline) -> None:
+        """Before a refusal: do dead engines still count, or files that somebody removed?"""
+        self._directory.bury(books)
+        now = deadline.clock.now()
+        if self._counted_at is None or now - self._counted_at >= _RECOUNT_SECONDS:
+            self._counted_at = now
+            books.forget_count()
+
+    def _count_on(self, books: Books) -> None:
+        files = 0
+        while books.counted < FOLDERS and files < _COUNTED_AT_ONCE:
+            sizes = [entry.size for entry in chunks_in(self._root, books.counted)]
+            books.used += sum(sizes)
+            books.counted += 1
+            files += len(sizes)
+
+    def _row(self, books: Books) -> EngineRow:
+        empty = EngineRow(os.getpid(), self._directory.exclusive)
+        return books.engines.get(self._directory.engine, empty)
+
+    def _sign(self, books: Books) -> None:
+        books.engines[self._directory.engine] = self._row(books)._replace(writing=self._writing)
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self._writing += size

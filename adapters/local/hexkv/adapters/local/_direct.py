@@ -1,0 +1,67 @@
+"""Direct I/O: between a file and our memory, past the system's page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import sys
+
+from hexkv.ports import PAGE
+
+REFUSALS = {errno.EINVAL, errno.EOPNOTSUPP}
+"""What a file system answers that cannot do it, or not with whole pages."""
+
+
+def aligned(buffer: memoryview, offset: int) -> bool:
+    """Whether *buffer* can be read or written directly at *offset* of a file.
+
+    It must consist of whole pages in memory and in the file: more than most disks want
+    (512 bytes), and what the pool's blocks keep. Of read-only buffers nobody tells where
+    they are, so they do not count as aligned.
+    """
+    size = buffer.nbytes
+    if not size or size % PAGE or offset % PAGE or buffer.readonly:
+        return False
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % PAGE == 0
+
+
+def go_direct(file: int) -> None:
+    """Let *file*, an open one, bypass the page cache from now on.
+
+    Set on the open file rather than when it is opened: a file system that refuses would
+    else have created an empty file first.
+
+    Raises:
+        OSError: with one of ``REFUSALS``, if its file system cannot do that.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
+
+
+def go_through_cache(file: int) -> bool:
+    """Let *file* use the page cache. Whether it did not before."""
+    if sys.platform != "linux":
+        return False
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    if flags & os.O_DIRECT:
+        fcntl.fcntl(file, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+    return bool(flags & os.O_DIRECT)
+
+
+def try_direct(path: str) -> None:
+    """Read the first page of a file directly.
+
+    Raises:
+        OSError: with one of ``REFUSALS``, if its file system cannot do that.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        go_direct(file)
+        with mmap.mmap(-1, PAGE) as page:
+            os.preadv(file, [page], 0)
+    finally:
+        os.close(file)
