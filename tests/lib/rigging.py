@@ -70,11 +70,12 @@ def rigging():
             namespace=NAMESPACE,
             clock=None,
             serdes=None,
+            frame=FRAME,
             **options,
         ):
             clock = clock or ManualClock()
             threads = Threads()
-            pool = BlockPool(Heap(slots * FRAME), FRAME, poison=True, executor=threads)
+            pool = BlockPool(Heap(slots * frame), frame, poison=True, executor=threads)
             telemetry, events = RecordingTelemetry(), RecordingEvents()
             codec = FrameCodec(CRC32)
             runtime = Runtime(pool, codec, clock, threads, telemetry, (events,), serdes or {})

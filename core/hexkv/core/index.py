@@ -245,6 +245,34 @@ class TierIndex:
             self._dismiss(gone, _Claim(), evicted=False)
             return gone
 
+    def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None:
+        """Count a resident chunk as *size* bytes from now on, because it is replaced.
+
+        Before the write for one that grows, afterwards for one that shrinks.
+
+        Returns:
+            victims to delete first; ``None``, and nothing has changed, if the chunk is not
+            resident or there is no room for what it grows by.
+        """
+        with self._lock:
+            former = self._sizes.get(key)
+            if former is None:
+                return None
+            grown = size - former
+            over = 0 if self._budget is None or grown <= 0 else self._used + grown - self._budget
+            victims: list[ChunkKey] = []
+            candidates = self._evictable({key})
+            while over > 0 and (victim := next(candidates, None)) is not None:
+                victims.append(victim)
+                over -= self._sizes[victim]
+            if over > 0:
+                return None
+            claim = _Claim()
+            self._dismiss(victims, claim, evicted=True)
+            self._sizes[key] = size
+            self._used += grown
+            return victims
+
     def evict(self, size: int) -> list[ChunkKey]:
         """Victims of at least *size* bytes together, or all there are, to delete now."""
         victims: list[ChunkKey] = []

@@ -11,11 +11,10 @@ from hexkv.core.copying import Copier
 from hexkv.core.fetching import Claim
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
-from hexkv.core.scheduler import Priority
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier
 from hexkv.core.writing import Batch
-from hexkv.ports import Deadline, DeviceKV, MissReason
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, MissReason
 
 _STEP_BYTES = 32 << 20
 _STEPS_AHEAD = 4
@@ -97,7 +96,7 @@ class Arriving:
         owner: str,
         deadline: Deadline,
         ahead: int,
-        priority: Priority = Priority.GET,
+        ready: dict[ChunkKey, Claim] | None = None,
     ) -> None:
         self._stack = stack
         self._prompt = prompt
@@ -105,24 +104,33 @@ class Arriving:
         self._owner = owner
         self._deadline = deadline
         self._ahead = ahead
-        self._priority = priority
+        self._ready = ready or {}
         self._claims: deque[Claim] = deque()
         self._next = 0
 
     def read_ahead(self, *, patient: bool) -> None:
         """Begin reads until enough are under way, or no block is free."""
         end = min(len(self._found), self._next + self._ahead - len(self._claims))
-        if end > self._next:
+        while self._next < end:
+            key = self._prompt.keys[self._next]
+            if key in self._ready:
+                self._claims.append(self._ready.pop(key))
+                self._next += 1
+                continue
+            stop = next(
+                (i for i in range(self._next, end) if self._prompt.keys[i] in self._ready), end
+            )
             begun = self._stack.begin(
-                self._prompt.part(self._next, end),
-                self._found[self._next : end],
+                self._prompt.part(self._next, stop),
+                self._found[self._next : stop],
                 self._owner,
                 self._deadline,
-                self._priority,
                 patient=patient and not self._claims,
             )
             self._claims.extend(begun)
             self._next += len(begun)
+            if self._next < stop:
+                break
 
     def take(self, count: int) -> tuple[list[BlockLease], list[str], str]:
         """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
@@ -146,8 +154,10 @@ class Arriving:
 
     def drop(self) -> None:
         """Want no more."""
-        while self._claims:
-            self._claims.popleft().drop()
+        for claim in (*self._claims, *self._ready.values()):
+            claim.drop()
+        self._claims.clear()
+        self._ready.clear()
 
 
 def load_prefix(
@@ -159,10 +169,12 @@ def load_prefix(
     pace: Pace,
     owner: str,
     deadline: Deadline,
+    ready: dict[ChunkKey, Claim] | None = None,
 ) -> Arrived:
     """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
 
     Blocks are held for a few chunks only, so a prompt may be much longer than the pool.
+    *ready* is what a prefetch brought; whatever of it is not used is dropped.
 
     Raises:
         InvalidRequest: the device says so.
@@ -172,7 +184,7 @@ def load_prefix(
     stack.touch(prompt.keys[: len(found)])
     arrived = Arrived()
     why = MissReason.ABSENT.value
-    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead)
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
     try:
         while arrived.chunks < len(found):
             leases, tiers, why = arriving.take(pace.step)

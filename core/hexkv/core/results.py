@@ -80,6 +80,17 @@ class TierHealth:
     used_bytes: int | None
     budget_bytes: int | None
     failures: int
+    """Calls that the store answered with an exception."""
+
+    reading: str
+    """State of the breaker: ``closed``, ``open`` or ``half open``."""
+
+    writing: str
+    queued_bytes: int
+    """Bytes of reads and writes that wait or run."""
+
+    indexing: bool
+    """Whether the engine is still learning what the store holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +107,9 @@ class Health:
 
     pins: Mapping[str, int]
     """Pinned chunks by owner, summed over tiers."""
+
+    pin_seconds: Mapping[str, float]
+    """After how many seconds each owner that has not unpinned is taken for vanished."""
+
+    prefetches: int
+    """Prefetches that no retrieve has picked up."""

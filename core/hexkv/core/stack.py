@@ -8,11 +8,12 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from hexkv.core.fetching import Claim, Fetcher
+from hexkv.core.locating import Found, ask, run_of, where, where_soon
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
@@ -50,7 +51,8 @@ class TierStack:
         self.runtime = runtime
         self.tiers: tuple[Tier, ...] = ()
         self._fetcher = Fetcher(runtime)
-        self._writer = Writer(runtime)
+        self.writer = Writer(runtime)
+        self._until: dict[str, float] = {}
         for tier in tiers:
             self.attach(tier)
 
@@ -106,28 +108,17 @@ class TierStack:
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """For each chunk before the first that no tier holds: the first tier that does."""
-        found: list[Tier] = []
-        for tier in self.where(keys, deadline):
-            if tier is None:
-                break
-            found.append(tier)
-        return found
+        return run_of(where(self.tiers, keys, deadline))
 
-    def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier | None]:
+    def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
         """For each chunk, the first tier that holds it, if any does."""
-        found: list[Tier | None] = [None] * len(keys)
-        unknown: Sequence[int] = range(len(keys))
-        for tier in self.tiers:
-            if not unknown:
-                break
-            if not tier.rules.reads:
-                continue
-            have = self._ask(tier, [keys[i] for i in unknown], deadline)
-            for i, here in zip(unknown, have, strict=True):
-                if here:
-                    found[i] = tier
-            unknown = [i for i in unknown if found[i] is None]
-        return found
+        return where(self.tiers, keys, deadline)
+
+    def locate_soon(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
+    ) -> None:
+        """Call *then* with what :meth:`locate` would say, without waiting for any store."""
+        where_soon(self.tiers, keys, deadline, lambda found: then(run_of(found)))
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """One request met these chunks: every tier that holds some learns of it.
@@ -139,15 +130,36 @@ class TierStack:
             if tier.index is not None:
                 tier.index.touch(keys)
 
-    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> None:
-        """Keep chunks from eviction on every tier that holds them."""
+    def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> None:
+        """Keep chunks from eviction on every tier that holds them.
+
+        Args:
+            owner: ends the pin by :meth:`unpin`.
+            keys: the chunks.
+            until: after which :meth:`expire` ends it, for owners that may vanish.
+        """
+        if until is not None:
+            self._until[owner] = until.at
         for tier in self.tiers:
             if tier.index is not None:
                 tier.index.pin(owner, keys)
 
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
+        self._until.pop(owner, None)
         return sum(tier.index.unpin(owner) for tier in self.tiers if tier.index is not None)
+
+    def expire(self) -> None:
+        """End the pins of owners that are past their time."""
+        if self._until:
+            now = self.runtime.clock.now()
+            for owner in [o for o, at in list(self._until.items()) if at <= now]:
+                self.unpin(owner)
+
+    def pin_seconds(self) -> Mapping[str, float]:
+        """For how long the pins of each owner still last, where that is limited."""
+        now = self.runtime.clock.now()
+        return {owner: max(0.0, at - now) for owner, at in list(self._until.items())}
 
     def begin(
         self,
@@ -188,7 +200,7 @@ class TierStack:
         names = [tier.name for tier in self.tiers]
         below = self.tiers[names.index(tried) + 1 :] if tried in names else ()
         for tier in below:
-            if not tier.rules.reads or not self._ask(tier, [claim.key], deadline)[0]:
+            if not tier.rules.reads or not ask(tier, [claim.key], deadline)[0]:
                 continue
             part = prompt.part(i, i + 1)
             again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, patient=False)
@@ -213,9 +225,9 @@ class TierStack:
                 after = batch.keys[first - 1] if first else batch.after
                 part = Batch(batch.keys[first:last], batch.leases[first:last], after)
                 if tier.sharing is not None:
-                    self._writer.keep(tier, part, deadline)
+                    self.writer.keep(tier, part, deadline)
                 else:
-                    self._writer.submit(tier, part, far(self.runtime))
+                    self.writer.submit(tier, part, far(self.runtime))
 
     def put(self, batch: Batch, deadline: Deadline, tiers: Sequence[Tier] | None = None) -> Written:
         """Write chunks to *tiers*, by default to all that take new ones."""
@@ -224,9 +236,9 @@ class TierStack:
         chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
         for tier in chosen:
             if tier.sharing is not None:
-                on[tier.name] = self._writer.keep(tier, batch, deadline)
+                on[tier.name] = self.writer.keep(tier, batch, deadline)
                 continue
-            ticket = self._writer.submit(tier, batch, deadline)
+            ticket = self.writer.submit(tier, batch, deadline)
             if ticket is not None:
                 pending[tier.name] = ticket
         return Written(on, pending)
@@ -247,12 +259,12 @@ class TierStack:
         """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""
         for tier in self.tiers:
             if tier.sharing is not None and tier.index is not None:
-                below = self._writer.below.get(tier.name)
+                below = self.writer.below.get(tier.name)
                 if below is not None and below.writing and below.writing.pending_bytes >= size:
                     return False  # blocks of earlier victims come free when they are written
                 victims = tier.index.evict(size)
                 if victims:
-                    return self._writer.evict(tier, victims, far(self.runtime))
+                    return self.writer.evict(tier, victims, far(self.runtime))
         return False
 
     def flush(self, deadline: Deadline) -> bool:
@@ -266,32 +278,11 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)
-        self._writer.below = {
+        self.writer.below = {
             tier.name: below
             for tier, below in pairwise(self.tiers)
             if below.rules.writes is Writes.EVICTED
         }
-
-    def _ask(self, tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-        """What a tier holds: at once from an index, from a worker where it takes I/O."""
-        lane = tier.reading
-        if lane is not None and lane.breaker.refuses:
-            return [False] * len(keys)
-        if lane is None or (tier.index is not None and not tier.indexing):
-            return tier.contains(keys, deadline)
-
-        def work(go: bool) -> tuple[Sequence[bool], bool | None]:
-            if not go:
-                return [False] * len(keys), None
-            failures = tier.failures
-            found = tier.contains(keys, deadline)
-            return found, tier.failures == failures
-
-        try:
-            ticket = lane.submit(Priority.PEEK, 0, work, deadline)
-        except Refused:
-            return [False] * len(keys)
-        return (ticket.wait(deadline) and ticket.result) or [False] * len(keys)
 
     def _forget_in_lane(
         self, tier: Tier, lane: Lane, keys: Sequence[ChunkKey], deadline: Deadline
@@ -334,7 +325,7 @@ class TierStack:
         except Exception as error:  # noqa: BLE001 - what was found until then still counts
             tier.failed("scan", error)
         victims = tier.index.restore(entries)
-        self._writer.evict(tier, victims, far(self.runtime))
+        self.writer.evict(tier, victims, far(self.runtime))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

@@ -92,6 +92,16 @@ class Tier:
         # Asked once: a runtime protocol check costs microseconds.
         self.sharing = self.store if isinstance(self.store, SupportsSharing) else None
 
+    @property
+    def off(self) -> bool:
+        """Whether the breaker keeps calls from it at present."""
+        return self.reading is not None and self.reading.breaker.refuses
+
+    @property
+    def remote(self) -> bool:
+        """Whether only the store can say what it holds, and takes I/O to do so."""
+        return self.reading is not None and (self.index is None or self.indexing)
+
     def lane(self, priority: Priority) -> Lane:
         """Where work of *priority* is queued.
 

@@ -130,6 +130,24 @@ class KVLayout:
         """``(start, end)`` of one layer in the bytes of a chunk of *tokens* tokens."""
         return self._starts[layer] * tokens, self._starts[layer + 1] * tokens
 
+    @classmethod
+    def parse(cls, described: object) -> KVLayout:
+        """The layout that :meth:`describe` gave, after a journey through JSON.
+
+        Raises:
+            ValueError: nothing that it gives.
+        """
+        if not isinstance(described, dict):
+            raise ValueError("no description of a layout: not an object")
+        try:
+            groups = tuple(
+                LayerGroup(int(layers), tuple(Plane(str(n), int(h), int(w)) for n, h, w in planes))
+                for layers, planes in described["groups"]
+            )
+            return cls(DType(described["dtype"]), groups)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no description of a layout: {error}") from error
+
     def describe(self) -> dict[str, object]:
         """The layout as JSON values; equal layouts give equal values.
 

@@ -1,0 +1,184 @@
+"""What operators do with a cache: pin, clear, move, compress, add and remove tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.lifecycle import Lifecycle
+from hexkv.core.moving import Moved, Mover
+from hexkv.core.tiers import Tier
+from hexkv.core.tokens import Tokens
+from hexkv.ports import ChunkKey, InvalidRequest, Namespace
+
+
+class Maintained(Lifecycle):
+    """The calls beside the serving path. They wait for the tiers."""
+
+    def pin(
+        self,
+        tokens: Tokens,
+        owner: str,
+        *,
+        seconds: float | None = None,
+        namespace: Namespace | None = None,
+    ) -> int:
+        """Keep the stored prefix of *tokens* from eviction for *owner*. How many tokens it has.
+
+        Args:
+            tokens: the prompt.
+            owner: who ends the pin by :meth:`unpin`; pinning again renews it.
+            seconds: after which the owner is taken for vanished; by default as configured.
+            namespace: of this request, where it is not the engine's own.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            prompt = self._prompt(tokens, namespace)
+            found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))
+            self._pin(owner, prompt.keys[: len(found)], seconds)
+            return prompt.ends[len(found) - 1] if found else 0
+
+    def unpin(self, owner: str) -> int:
+        """Let go of everything pinned for *owner*. How many pins there were, over all tiers."""
+        with self._call():
+            return self._stack.unpin(owner)
+
+    def clear(
+        self,
+        tokens: Tokens | None = None,
+        *,
+        tiers: Sequence[str] | None = None,
+        namespace: Namespace | None = None,
+    ) -> int:
+        """Delete the chunks of a prompt, or everything that the engine's index knows.
+
+        Pins do not protect against this. Returns how many distinct chunks went.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            chosen = self._stack.named(tiers)
+            deadline = self._until(self._deadlines.store)
+            if tokens is not None:
+                keys: Sequence[ChunkKey] = self._prompt(tokens, namespace).keys
+                return self._stack.forget(keys, chosen, deadline)
+            return sum(
+                self._stack.forget(tier.index.keys(), [tier], deadline)
+                for tier in chosen
+                if tier.index is not None
+            )
+
+    def copy(
+        self,
+        tokens: Tokens | None,
+        source: str,
+        target: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Copy a prompt's chunks, or all of a tier for ``None``, to another tier.
+
+        Raises:
+            InvalidRequest: there is no such tier, or only its store knows what it holds.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            origin, goal = self._stack.named([source, target])
+            keys = self._chosen(tokens, origin, namespace)
+            return self._mover(owner).copy(keys, origin, goal)
+
+    def move(
+        self,
+        tokens: Tokens | None,
+        source: str,
+        target: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Likewise, and delete from *source* what is readable from *target*, chunk by chunk.
+
+        At every moment each chunk can be read from one of them.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            origin, goal = self._stack.named([source, target])
+            keys = self._chosen(tokens, origin, namespace)
+            return self._mover(owner).move(keys, origin, goal)
+
+    def compress(
+        self,
+        tokens: Tokens | None,
+        tier: str,
+        serde: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Replace chunks on *tier* by what *serde* makes of them, where that is smaller.
+
+        They are retrieved like any other: each frame says which serde it was written with.
+
+        Raises:
+            InvalidRequest: there is no such tier or serde.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            (place,) = self._stack.named([tier])
+            if serde not in self._stack.runtime.serdes:
+                known = ", ".join(self._stack.runtime.serdes) or "none"
+                raise InvalidRequest(f"no serde {serde!r}; there are: {known}")
+            return self._mover(owner).compress(self._chosen(tokens, place, namespace), place, serde)
+
+    def decompress(
+        self, tokens: Tokens | None, tier: str, *, namespace: Namespace | None = None
+    ) -> Moved:
+        """Replace encoded chunks on *tier* by plain ones.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            (place,) = self._stack.named([tier])
+            return self._mover(owner).decompress(self._chosen(tokens, place, namespace), place)
+
+    def attach(self, tier: Tier, position: int | None = None) -> None:
+        """Add a tier while the engine runs, at the end or at *position*; it becomes the engine's.
+
+        Raises:
+            ConfigError: there is a tier of that name.
+            EngineClosed
+        """
+        with self._call():
+            self._stack.attach(tier, position)
+
+    def detach(self, tier: str) -> bool:
+        """Take a tier out while the engine runs, after what is under way there, and close it.
+
+        Whether all of that ended in time.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+            EngineClosed
+        """
+        with self._call():
+            return self._stack.detach(tier, self._until(self._deadlines.store))
+
+    def _chosen(
+        self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None
+    ) -> Sequence[ChunkKey]:
+        if tokens is not None:
+            return self._prompt(tokens, namespace).keys
+        if tier.index is None:
+            raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
+        return tier.index.keys()
+
+    def _mover(self, owner: str) -> Mover:
+        return Mover(self._stack, owner, self._until(self._deadlines.store))
+
+    def _pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None) -> None:
+        until = self._until(self._deadlines.pin if seconds is None else seconds)
+        self._stack.pin(owner, keys, until)

@@ -1,0 +1,221 @@
+"""Moving, copying, compressing, and tiers that come and go while the engine runs."""
+
+import random
+from threading import Event, Thread
+
+import pytest
+
+from dict_store import ScanningStore
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.tiers import Writes
+from hexkv.ports import (
+    PAGE,
+    ConfigError,
+    DType,
+    Failed,
+    InvalidRequest,
+    KVLayout,
+    Namespace,
+    StoreUnreachable,
+    frame_bytes,
+)
+from rigging import CHUNK, FRAME, LAYOUT, tier
+
+PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK)
+FULL = 6 * CHUNK
+ZSTD = ZstdSerde()
+WIDE = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=256)
+WIDE_FRAME = frame_bytes(WIDE.chunk_bytes(CHUNK))
+SQUEEZING = {
+    "serdes": {ZSTD.name: ZSTD},
+    "namespace": Namespace("wide", WIDE),
+    "frame": WIDE_FRAME,
+}
+ZEROS = HeapKV(WIDE, len(PROMPT))  # worth compressing
+
+
+def computed(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
+
+
+def served(r, tokens=PROMPT):
+    """Which tiers served how much of the prompt; its KV must be right."""
+    target = HeapKV(LAYOUT, len(tokens))
+    got = r.engine.retrieve(tokens, target)
+    assert target.agrees(computed(tokens), got.hit_tokens)
+    return got.tiers
+
+
+def memory(budget=1 << 30, **rules):
+    return tier("memory", MemoryStore(ManualClock()), budget, **rules)
+
+
+def test_moving_a_prompt_to_another_tier_and_back(rig, tmp_path):
+    r = rig([memory(promotes=False), tier("disk", DiskStore(tmp_path), writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    part = PROMPT[: 4 * CHUNK]
+    assert r.engine.move(part, "memory", "disk").done == 4
+    assert served(r) == {"disk": 4 * CHUNK, "memory": 2 * CHUNK}
+    assert r.engine.move(part, "disk", "memory").done == 4
+    assert served(r) == {"memory": FULL}
+    assert [f for f in tmp_path.rglob("*") if f.is_file() and f.stat().st_size >= PAGE] == []
+    assert r.at_rest()
+
+
+def test_copying_a_whole_tier_leaves_the_source_as_it_is(rig, tmp_path):
+    r = rig([memory(), tier("disk", DiskStore(tmp_path), writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    assert r.engine.copy(None, "memory", "disk").done == 6
+    r.engine.clear(tiers=["memory"])
+    assert served(r) == {"disk": FULL}
+
+
+def test_what_the_target_does_not_take_stays_where_it_was(rig):
+    class Refuses(ScanningStore):
+        def write(self, items, deadline):
+            return [Failed(StoreUnreachable("no"))] * len(items)
+
+    r = rig([memory(), tier("other", Refuses({}), writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    moved = r.engine.move(None, "memory", "other")
+    assert (moved.done, moved.failed) == (0, 6)
+    assert served(r) == {"memory": FULL}
+
+
+def test_absent_chunks_and_unknown_names_are_told(rig):
+    r = rig([memory(), tier("other", ScanningStore({}))])
+    assert r.engine.move(PROMPT, "memory", "other").absent == 6
+    with pytest.raises(InvalidRequest, match="no tier 'tape'"):
+        r.engine.move(PROMPT, "memory", "tape")
+    with pytest.raises(InvalidRequest, match="no serde 'gzip'"):
+        r.engine.compress(PROMPT, "memory", "gzip")
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_compressed_chunks_are_retrieved_like_any_other(rig, tmp_path, where):
+    tiers = [memory()] if where == "memory" else [tier("disk", DiskStore(tmp_path))]
+    r = rig(tiers, **SQUEEZING)
+    r.engine.store(PROMPT, ZEROS)
+    before = r.engine.health().tiers[0].used_bytes
+    moved = r.engine.compress(PROMPT, where, ZSTD.name)
+    after = r.engine.health().tiers[0].used_bytes
+    assert (moved.done, moved.saved_bytes) == (6, before - after)
+    assert after < before
+    target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
+    assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
+    assert target.agrees(ZEROS, FULL)
+    back = r.engine.decompress(None, where)
+    assert (back.done, back.saved_bytes) == (6, after - before)
+    assert r.engine.health().tiers[0].used_bytes == before
+    assert r.engine.retrieve(PROMPT, target.compute(PROMPT)).hit_tokens == FULL
+    assert target.agrees(ZEROS, FULL)
+    assert r.at_rest()
+
+
+def test_a_tier_may_compress_whatever_it_is_given(rig, tmp_path):
+    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name)], **SQUEEZING)
+    r.engine.store(PROMPT, ZEROS)
+    used = r.engine.health().tiers[0].used_bytes
+    r.engine.close()
+    sizes = [f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()]
+    frames = [size for size in sizes if size >= PAGE]
+    assert used == sum(frames)
+    assert max(frames) < WIDE_FRAME
+    again = rig([tier("disk", DiskStore(tmp_path))], **SQUEEZING)
+    target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
+    assert again.engine.retrieve(PROMPT, target).hit_tokens == FULL
+    assert target.agrees(ZEROS, FULL)
+
+
+def test_a_chunk_of_an_unknown_serde_is_a_miss(rig, tmp_path):
+    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name)], **SQUEEZING)
+    r.engine.store(PROMPT, ZEROS)
+    r.engine.close()
+    again = rig([tier("disk", DiskStore(tmp_path))], **{**SQUEEZING, "serdes": {}})
+    target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
+    got = again.engine.retrieve(PROMPT, target)
+    assert got.misses["unknown serde"] == 1
+    assert target.agrees(HeapKV(WIDE, len(PROMPT)).compute(PROMPT), FULL)
+
+
+def test_at_every_moment_of_a_move_each_chunk_is_readable(rig):
+    r = rig([memory(promotes=False), tier("other", ScanningStore({}), writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    stop, short = Event(), []
+
+    def read():
+        while not stop.is_set():
+            if r.engine.lookup(PROMPT).hit_tokens != FULL:
+                short.append("lookup")
+
+    reader = Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        assert r.engine.move(None, "memory", "other").done == 6
+        assert r.engine.move(None, "other", "memory").done == 6
+    stop.set()
+    reader.join(30)
+    assert not short
+
+
+def test_what_memory_evicts_goes_to_the_tier_that_takes_it(rig, tmp_path):
+    below = tier("disk", DiskStore(tmp_path), writes=Writes.EVICTED, promotes=False)
+    r = rig([memory(4 * FRAME, promotes=False), below])
+    r.engine.store(PROMPT[: 3 * CHUNK], computed(PROMPT[: 3 * CHUNK]))
+    r.engine.flush()
+    assert r.engine.health().tiers[1].chunks == 0
+    other = PROMPT[10:][: 4 * CHUNK]
+    r.engine.store(other, computed(other))
+    r.engine.flush()
+    assert r.engine.health().tiers[1].chunks == 3
+    assert served(r, PROMPT[: 3 * CHUNK]) == {"disk": 3 * CHUNK}
+
+
+def test_a_tier_is_attached_and_detached_while_the_engine_runs(rig, tmp_path):
+    first = rig([tier("disk", DiskStore(tmp_path))])
+    first.engine.store(PROMPT, computed())
+    first.engine.close()
+    r = rig([memory()])
+    assert r.engine.lookup(PROMPT).hit_tokens == 0
+    r.engine.attach(tier("disk", DiskStore(tmp_path)))
+    assert served(r) == {"disk": FULL}
+    with pytest.raises(ConfigError, match="already"):
+        r.engine.attach(memory())
+    assert r.engine.detach("disk")
+    assert served(r) == {"memory": FULL}
+    DiskStore(tmp_path).close()  # its lock was given back
+    with pytest.raises(InvalidRequest, match="no tier 'disk'"):
+        r.engine.detach("disk")
+
+
+def test_detaching_drains_what_is_queued(rig):
+    gate = Event()
+
+    class Slow(ScanningStore):
+        def write(self, items, deadline):
+            assert gate.wait(30)
+            return super().write(items, deadline)
+
+    store = Slow({})
+    r = rig([tier("slow", store), memory()])
+    report = r.engine.store(PROMPT, computed(), wait=False)
+    assert report.tiers == {"memory": FULL}
+    gate.set()
+    assert r.engine.detach("slow")
+    assert len(store.medium) == 6
+
+
+def test_several_tiers_of_one_kind_and_any_order(rig, tmp_path):
+    r = rig(
+        [
+            tier("near", DiskStore(tmp_path / "a"), budget=2 * FRAME),
+            memory(),
+            tier("far", DiskStore(tmp_path / "b")),
+        ]
+    )
+    r.engine.store(PROMPT, computed())
+    assert served(r) == {"near": 2 * CHUNK, "memory": 4 * CHUNK}

@@ -1,0 +1,185 @@
+"""What prefetches promise: never a wait, never a leak, and nothing that a retrieve would miss."""
+
+import random
+from threading import Event
+
+import pytest
+
+from dict_store import ScanningStore
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.prefetch import PrefetchRules
+from hexkv.core.tiers import Tier, TierRules
+from hexkv.ports import Counter
+from rigging import CHUNK, FRAME, LAYOUT, tier
+
+PROMPT = random.Random(2).choices(range(50_000), k=10 * CHUNK + 5)
+FULL = 10 * CHUNK
+
+
+def computed(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
+
+
+def empty(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens))
+
+
+class Gated(ScanningStore):
+    """A store that reads only while the gate is open, and counts what it reads."""
+
+    def __init__(self, medium=None):
+        super().__init__({} if medium is None else medium)
+        self.gate = Event()
+        self.gate.set()
+        self.reads = []
+
+    def read(self, keys, sink, deadline):
+        self.reads.extend(keys)
+        assert self.gate.wait(30)
+        return super().read(keys, sink, deadline)
+
+    def contains(self, keys, deadline):
+        assert self.gate.wait(30)
+        return super().contains(keys, deadline)
+
+
+def filled(rig, store, *, index=True, memory=False, **options):
+    """An engine over *store*, which holds the prompt already."""
+    first = rig([tier("slow", Gated(store.medium))])
+    first.engine.store(PROMPT, computed())
+    first.engine.flush()
+    fast = [tier("memory", MemoryStore(ManualClock()))] if memory else []
+    again = tier("slow", store) if index else Tier("slow", store, None, TierRules())
+    r = rig([*fast, again], **options)
+    r.engine.flush()
+    return r
+
+
+def test_a_prefetch_answers_at_once_and_a_retrieve_picks_up_what_it_read(rig):
+    store = Gated()
+    r = filled(rig, store)
+    store.gate.clear()
+    assert r.engine.prefetch("a", PROMPT) == FULL
+    assert r.engine.prefetch("a", PROMPT) == FULL
+    store.gate.set()
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target, lookup_id="a")
+    assert (got.hit_tokens, got.tiers) == (FULL, {"slow": FULL})
+    assert target.agrees(computed(), FULL)
+    assert len(store.reads) == len(set(store.reads)) == 10
+    assert r.at_rest()
+    assert r.engine.health().prefetches == 0
+
+
+def test_a_store_that_must_be_asked_is_asked_in_the_background(rig):
+    store = Gated()
+    r = filled(rig, store, index=False)
+    store.gate.clear()
+    assert r.engine.prefetch("a", PROMPT) is None
+    store.gate.set()
+    # The lane's worker asks, then starts the reads: both are done when the lane is empty.
+    (slow,) = r.tiers.values()
+    assert slow.reading.drain(r.engine._until(30))
+    assert r.engine.prefetch("a", PROMPT) == FULL
+    target = empty()
+    assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert r.at_rest()
+
+
+def test_prefetches_take_no_more_than_their_share_and_the_retrieve_reads_the_rest(rig):
+    store = Gated()
+    r = filled(rig, store, slots=8, prefetch=PrefetchRules(share=0.25))
+    assert r.engine.prefetch("a", PROMPT) == FULL
+    assert r.engine.prefetch("b", PROMPT[: 4 * CHUNK]) == 4 * CHUNK
+    assert r.engine.health().pool_held_bytes <= 2 * FRAME
+    target = empty()
+    assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert r.engine.cancel("b")
+    assert r.at_rest()
+
+
+def test_cancelling_gives_everything_back_even_while_it_is_read(rig):
+    store = Gated()
+    r = filled(rig, store)
+    store.gate.clear()
+    r.engine.prefetch("a", PROMPT)
+    assert r.engine.cancel("a")
+    assert not r.engine.cancel("a")
+    store.gate.set()
+    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.engine.health().leases == {}
+
+
+def test_what_nobody_picks_up_is_given_back_after_its_time(rig):
+    r = filled(rig, Gated(), prefetch=PrefetchRules(seconds=5))
+    r.engine.prefetch("a", PROMPT)
+    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.engine.health().leases
+    r.clock.advance(6)
+    r.engine.lookup([])
+    assert r.engine.health().leases == {}
+    target = empty()
+    assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
+
+
+def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):
+    r = filled(rig, Gated())
+    r.engine.prefetch("a", PROMPT)
+    other = [7, *PROMPT[1:]]
+    target = empty(other)
+    assert r.engine.retrieve(other, target, lookup_id="a").hit_tokens == 0
+    assert target.agrees(empty(other), FULL)
+    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.at_rest()
+
+
+def test_damaged_chunks_shorten_what_a_prefetch_brings(rig):
+    store = Gated()
+    r = filled(rig, store)
+    key = r.engine._prompt(PROMPT, None).keys[3]
+    store.medium[key] = bytes(len(store.medium[key]))
+    r.engine.prefetch("a", PROMPT)
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target, lookup_id="a")
+    assert got.hit_tokens == 3 * CHUNK
+    assert target.agrees(computed(), 3 * CHUNK)
+    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.at_rest()
+
+
+def test_prefetched_chunks_reach_the_memory_tier_when_they_are_used(rig):
+    r = filled(rig, Gated(), memory=True)
+    r.engine.prefetch("a", PROMPT)
+    r.engine.retrieve(PROMPT, empty(), lookup_id="a")
+    assert r.engine.retrieve(PROMPT, empty()).tiers == {"memory": FULL}
+
+
+def test_closing_gives_prefetches_back(rig):
+    r = filled(rig, Gated())
+    r.engine.prefetch("a", PROMPT)
+    r.engine.close()
+    assert r.pool.ledger() == {}
+
+
+@pytest.mark.parametrize("tokens", [[], [1], PROMPT[: CHUNK - 1]])
+def test_short_prompts_have_nothing_to_prefetch(rig, tokens):
+    r = filled(rig, Gated())
+    assert r.engine.prefetch("a", tokens) == 0
+
+
+def test_pins_of_vanished_owners_end_after_their_time(rig):
+    r = filled(rig, Gated())
+    assert r.engine.pin(PROMPT, "gone", seconds=30) == FULL
+    assert r.engine.lookup(PROMPT, pin="here").hit_tokens == FULL
+    health = r.engine.health()
+    assert health.pins == {"gone": 10, "here": 10}
+    assert health.pin_seconds["gone"] == pytest.approx(30)
+    r.clock.advance(31)
+    assert r.engine.unpin("gone") == 0
+    assert r.engine.health().pins == {"here": 10}
+    assert r.engine.unpin("here") == 10
+    assert r.engine.unpin("never was") == 0
