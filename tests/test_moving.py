@@ -50,6 +50,11 @@ def served(r, tokens=PROMPT):
     return got.tiers
 
 
+def frames_in(path):
+    """The files of a disk store's frames, and none of its own books."""
+    return [f for f in path.rglob("[!.]*") if f.is_file() and f.stat().st_size >= PAGE]
+
+
 def memory(budget=1 << 30, **rules):
     return tier("memory", MemoryStore(ManualClock()), budget, **rules)
 
@@ -62,7 +67,7 @@ def test_moving_a_prompt_to_another_tier_and_back(rig, tmp_path):
     assert served(r) == {"disk": 4 * CHUNK, "memory": 2 * CHUNK}
     assert r.engine.move(part, "disk", "memory").done == 4
     assert served(r) == {"memory": FULL}
-    assert [f for f in tmp_path.rglob("*") if f.is_file() and f.stat().st_size >= PAGE] == []
+    assert frames_in(tmp_path) == []
     assert r.at_rest()
 
 
@@ -121,8 +126,7 @@ def test_a_tier_may_compress_whatever_it_is_given(rig, tmp_path):
     r.engine.store(PROMPT, ZEROS)
     used = r.engine.health().tiers[0].used_bytes
     r.engine.close()
-    sizes = [f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()]
-    frames = [size for size in sizes if size >= PAGE]
+    frames = [f.stat().st_size for f in frames_in(tmp_path)]
     assert used == sum(frames)
     assert max(frames) < WIDE_FRAME
     again = rig([tier("disk", DiskStore(tmp_path))], **SQUEEZING)
