@@ -138,7 +138,7 @@ class KVLayout:
             ValueError: nothing that it gives.
         """
         if not isinstance(described, dict):
-            raise ValueError("no description of a layout: not an object")
+            raise ValueError("no description of a layout: not an object")  # noqa: TRY004
         try:
             groups = tuple(
                 LayerGroup(int(layers), tuple(Plane(str(n), int(h), int(w)) for n, h, w in planes))
