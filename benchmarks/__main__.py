@@ -86,7 +86,7 @@ def _run(names: Sequence[str], scale: Scale, folder: Path, console: Console) -> 
             with closing(SUITES[name](scale, folder)) as suite:
                 for comparison in suite:
                     status.update(f"measuring {comparison.name}")
-                    results.append(compare(comparison, scale.rounds))
+                    results.append(compare(comparison, scale.rounds, turn=scale.turn))
     return results
 
 

@@ -43,7 +43,7 @@ class Device:
         digest = xxhash.xxh3_128()
         for planes in self.tensors:
             for tensor in planes:
-                digest.update(tensor.view(torch.uint8).flatten().numpy())
+                digest.update(tensor.view(torch.uint8).flatten().numpy().data)
         return digest.digest()
 
     def wipe(self) -> None:

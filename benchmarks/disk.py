@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import xxhash
+
 from benchmarks.devices import BareCopy, contiguous
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, disk_tier, engine, prompt
@@ -48,8 +50,11 @@ class BareFiles:
                 os.close(file)
             os.replace(aside, self.folder / str(i))
 
-    def read(self) -> None:
-        """Read each file into the buffer, and copy it to the device."""
+    def read(self, *, verify: bool) -> None:
+        """Read each file into the buffer, and copy it to the device.
+
+        With *verify* the checksum that guards frames is computed in between.
+        """
         for i, copy in enumerate(self.copies):
             file = os.open(self.folder / str(i), os.O_RDONLY)
             try:
@@ -60,6 +65,8 @@ class BareFiles:
                     done += got
             finally:
                 os.close(file)
+            if verify:
+                xxhash.xxh3_128_digest(self.buffer)
             copy.scatter()
 
     def clear(self) -> None:
@@ -114,14 +121,18 @@ def disk(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
         bare.write(reserve=True)
         os.sync()
         original = device.fingerprint()
-        yield Comparison(
-            "disk: retrieve",
-            "pread, scatter",
-            size,
-            Turn(retrieve),
-            Turn(bare.read),
-            Goal("speed", SHARE),
-        )
+        for limit, verify, bound in (
+            ("pread, scatter", False, SHARE),
+            ("pread, XXH3, scatter", True, None),
+        ):
+            yield Comparison(
+                "disk: retrieve",
+                limit,
+                size,
+                Turn(retrieve),
+                Turn(partial(bare.read, verify=verify)),
+                Goal("speed", bound),
+            )
         device.wipe()
         retrieve()
         must(device.fingerprint() == original, "other KV came back than was stored")

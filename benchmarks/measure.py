@@ -16,9 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-TURN_SECONDS = 0.05
-"""How long a turn lasts at least, where it can be repeated: clocks and caches settle."""
-
 Clock = Callable[[], float]
 
 
@@ -146,16 +143,25 @@ def compare(
     comparison: Comparison,
     rounds: int,
     *,
+    turn: float,
     clock: Clock = time.perf_counter,
     cpu: Clock = time.process_time,
 ) -> Result:
-    """Let the limit and the path take turns, *rounds* times each, after one that is not counted."""
+    """Let both sides take turns, limit first, after one turn each that is not counted.
+
+    Args:
+        comparison: the two sides.
+        rounds: turns that each side takes, at least two.
+        turn: seconds that a turn lasts at least, where it can be repeated.
+        clock: for durations.
+        cpu: seconds of CPU that the process has used.
+    """
     path, limit = comparison.path, comparison.limit
     first, _ = _take(limit, 1, clock, cpu)
     _take(path, 1, clock, cpu)
     repeats = 1
     if path.before is None and limit.before is None:
-        repeats = math.ceil(TURN_SECONDS / max(first, TURN_SECONDS / 1000))
+        repeats = math.ceil(turn / max(first, turn / 1000))
     limits, paths = [], []
     for _ in range(rounds):
         limits.append(_take(limit, repeats, clock, cpu))

@@ -6,9 +6,8 @@ from collections.abc import Generator
 
 from benchmarks.devices import Device, contiguous, paged
 from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import buffers, engine, prompt
+from benchmarks.rig import buffers, memory_engine, prompt
 from benchmarks.scale import Scale
-from hexkv.plugins.schema import TierSettings
 
 SHARE = 0.95
 """Of the bare copy's speed that is wanted."""
@@ -27,7 +26,7 @@ def _with(device: Device, name: str, scale: Scale) -> Generator[Comparison, None
     count = scale.memory_chunks
     tokens = prompt(count * scale.chunk)
     with (
-        engine(scale.layout, scale.chunk, count, TierSettings(store="memory")) as cache,
+        memory_engine(scale.layout, scale.chunk, count) as cache,
         buffers(count, chunk) as copies,
     ):
         bare = [device.bare(i, copies[i]) for i in range(count)]

@@ -40,6 +40,12 @@ def engine(layout: KVLayout, chunk: int, blocks: int, tier: TierSettings) -> Cac
     return build(settings, Namespace("benchmark", layout))
 
 
+def memory_engine(layout: KVLayout, chunk: int, chunks: int) -> CacheEngine:
+    """An engine that keeps *chunks* full chunks in memory, and nothing elsewhere."""
+    # A memory tier leaves up to a third of the pool to chunks on their way to other tiers.
+    return engine(layout, chunk, chunks * 3 // 2 + 4, TierSettings(store="memory"))
+
+
 def disk_tier(root: Path) -> TierSettings:
     """A tier of files under *root*."""
     return TierSettings(store="disk", settings={"root": str(root)})
@@ -67,6 +73,6 @@ def cached(scale: Scale) -> Iterator[Cached]:
     tokens = prompt(scale.prompt)
     window = contiguous(THIN, len(tokens), scale.chunk).window
     blocks = len(tokens) // scale.chunk
-    with engine(THIN, scale.chunk, blocks, TierSettings(store="memory")) as opened:
+    with memory_engine(THIN, scale.chunk, blocks) as opened:
         must(opened.store(tokens, window).stored_tokens == len(tokens), "the prompt was not stored")
         yield Cached(opened, tokens, window)

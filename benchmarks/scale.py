@@ -20,12 +20,15 @@ class Scale:
     memory_chunks: int
     disk_chunks: int
     pool_chunks: int
-    """Blocks that disk benchmarks pass through: fewer than chunks, as in a real prompt."""
+    """Blocks that the disk benchmarks pass through."""
 
     prompt: int
     """Tokens of the benchmarks that name chunks and look them up."""
 
     rounds: int
+
+    turn: float
+    """Seconds that a turn of short runs lasts at least: clocks and caches settle."""
 
 
 FULL = Scale(
@@ -34,9 +37,10 @@ FULL = Scale(
     chunk=256,
     memory_chunks=32,
     disk_chunks=16,
-    pool_chunks=8,
+    pool_chunks=31,  # a pool of the default size, 1 GiB
     prompt=131_072,
-    rounds=15,
+    rounds=21,
+    turn=0.05,
 )
 
 QUICK = Scale(
@@ -44,9 +48,10 @@ QUICK = Scale(
     chunk=32,
     memory_chunks=4,
     disk_chunks=4,
-    pool_chunks=2,
+    pool_chunks=8,
     prompt=1024,
     rounds=3,
+    turn=0.001,
 )
 
 THIN = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=8)
