@@ -23,6 +23,9 @@ from hexkv.plugins.schema import EngineSettings
 
 CHUNK = 16
 
+# These models are too small to share out, and on busy cores threads wait for each other.
+torch.set_num_threads(1)
+
 _COMMON = {
     "vocab_size": 128,
     "hidden_size": 64,

@@ -160,7 +160,7 @@ def test_a_users_own_model_reads_with_its_own_tokenizer_in_float32(tmp_path, lla
     model, prompt = subject(Plan(directory, str(tmp_path / "text"), "", 256))
     assert model.dtype == torch.float32
     assert prompt[:256] == [i % 100 for i in range(256)]
-    assert set(prompt[256:]) == {100}, "the question follows, in unknown words"
+    assert set(prompt[256:]) == {100}, "the ending follows, in unknown words"
 
 
 def test_the_default_text_is_long_enough_for_a_tokenizer_of_words(play, tmp_path):

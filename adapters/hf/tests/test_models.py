@@ -12,6 +12,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.cache_utils import DynamicLayer
 
 from hexkv.adapters.hf.cache import ReservedLayer
 from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
@@ -198,9 +199,12 @@ class TestReservedLayer:
         assert layer.keys.shape == (2, 2, 3, 3)
         assert torch.equal(layer.keys[1, :, :2], first[0][0])
 
-    def test_a_reset_layer_starts_from_nothing(self):
-        layer = self.layer(8, filled=4)
-        layer.reset()
-        first = self.new(2)
-        layer.update(*first)
-        assert torch.equal(layer.values, first[1])
+    def test_a_reset_layer_is_what_a_reset_dynamic_layer_is(self):
+        layer, other = self.layer(8), DynamicLayer()
+        first, second = self.new(4), self.new(2)
+        for one in (layer, other):
+            one.update(*first)
+            one.reset()
+            one.update(*second)
+        assert torch.equal(layer.keys, other.keys)
+        assert torch.equal(layer.values, other.values)

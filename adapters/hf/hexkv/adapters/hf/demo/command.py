@@ -23,7 +23,12 @@ from hexkv.adapters.hf.demo.plan import CHUNK, Plan, parse
 from hexkv.plugins.cli.output import print_json
 from hexkv.ports import HexKVError, InvalidRequest
 
-STAGES = (sys.executable, "-m", "hexkv.adapters.hf.demo.stages")
+STAGES = (
+    # torch's threads wait without spinning: on busy cores they would keep each other from
+    # working, which slows a short computation tenfold and a long one hardly.
+    *("env", "OMP_WAIT_POLICY=PASSIVE"),
+    *(sys.executable, "-m", "hexkv.adapters.hf.demo.stages"),
+)
 
 
 def main(arguments: Sequence[str], stages: Sequence[str] = STAGES) -> int:
