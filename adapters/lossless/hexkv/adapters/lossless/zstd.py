@@ -45,13 +45,13 @@ class _Worker(local):
     """What one thread uses again and again: zstd's contexts, and room for planes."""
 
     def __init__(self, level: int) -> None:
-        if level == 1:
-            # Exponents repeat by accident only. A table of 64 entries rather than 8,192 skips
-            # most of these accidents: three times as fast, and smaller by 6 %.
+        if level:
+            self.compressor = zstandard.ZstdCompressor(level)
+        else:
+            # Exponents mostly repeat by accident. A table of 64 entries rather than 8,192 skips
+            # these accidents, leaves the entropy coder to work, and is three times as fast.
             fast = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6, min_match=7)
             self.compressor = zstandard.ZstdCompressor(compression_params=fast)
-        else:
-            self.compressor = zstandard.ZstdCompressor(level)
         self.decompressor = zstandard.ZstdDecompressor()
         self._room = np.empty(0, np.uint8)
 
@@ -69,7 +69,7 @@ class ZstdSerde:
     lossless = True
     per_layer = True
 
-    def __init__(self, level: int = 1) -> None:
+    def __init__(self, level: int = 0) -> None:
         self._worker = _Worker(level)
 
     def bound(self, raw_bytes: int) -> int:
@@ -179,18 +179,16 @@ class ZstdSerde:
     def _plane(self, piece: memoryview, elements: int) -> memoryview:
         if len(piece) == elements:
             return piece
+        if len(piece) > elements:
+            raise CorruptFrame("a plane that grew")
         try:
             frame = zstandard.get_frame_parameters(piece)
             # zstd would believe both numbers, and allocate what they say.
             if frame.content_size != elements or frame.window_size > max(elements, _LEAST_WINDOW):
                 raise CorruptFrame("a plane of another length")
-            plane = self._worker.decompressor.decompress(
-                piece, max_output_size=elements, allow_extra_data=False
-            )
+            plane = self._worker.decompressor.decompress(piece, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise CorruptFrame(f"a damaged plane: {error}") from error
-        if len(plane) != elements:
-            raise CorruptFrame("a plane of another length")
         return memoryview(plane)
 
 

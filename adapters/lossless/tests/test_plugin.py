@@ -1,0 +1,26 @@
+import pytest
+
+from hexkv.adapters.lossless.plugin import ZstdSettings, hexkv_adapters
+from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.doubles import ManualClock
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import ConfigError
+
+CONTEXT = OpenContext(ManualClock())
+
+
+def test_it_offers_one_serde():
+    (spec,) = hexkv_adapters()
+    assert (spec.kind, spec.name) == ("serde", "zstd")
+    assert isinstance(spec.open(ZstdSettings(), CONTEXT), ZstdSerde)
+
+
+def test_it_opens_by_its_name_in_a_configuration():
+    assert isinstance(discover().open("serde", "zstd", {"level": 3}, CONTEXT), ZstdSerde)
+
+
+@pytest.mark.parametrize("level", [23, -1])
+def test_a_level_that_there_is_not_is_an_error(level):
+    with pytest.raises(ConfigError, match=f"level {level} is not between 0 and 22"):
+        discover().open("serde", "zstd", {"level": level}, CONTEXT)
