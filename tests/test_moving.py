@@ -223,3 +223,16 @@ def test_several_tiers_of_one_kind_and_any_order(rig, tmp_path):
     )
     r.engine.store(PROMPT, computed())
     assert served(r) == {"near": 2 * CHUNK, "memory": 4 * CHUNK}
+
+
+def test_rules_change_while_the_engine_runs(rig, tmp_path):
+    r = rig([memory(), tier("disk", DiskStore(tmp_path))])
+    r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
+    r.engine.change_rules("memory", reads=False, writes=Writes.NONE, promotes=False)
+    r.engine.store(PROMPT, computed())
+    assert served(r) == {"disk": FULL}
+    assert r.engine.health().tiers[0].chunks == 2
+    r.engine.change_rules("memory", reads=True)
+    assert served(r) == {"memory": 2 * CHUNK, "disk": 4 * CHUNK}
+    with pytest.raises(InvalidRequest, match="no tier 'tape'"):
+        r.engine.change_rules("tape", reads=True)

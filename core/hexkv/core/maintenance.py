@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hexkv.core.lifecycle import Lifecycle
 from hexkv.core.moving import Moved, Mover
-from hexkv.core.tiers import Tier
+from hexkv.core.tiers import Tier, Writes
 from hexkv.core.tokens import Tokens
 from hexkv.ports import ChunkKey, InvalidRequest, Namespace
 
@@ -166,6 +167,36 @@ class Maintained(Lifecycle):
         """
         with self._call():
             return self._stack.detach(tier, self._until(self._deadlines.store))
+
+    def change_rules(
+        self,
+        tier: str,
+        *,
+        reads: bool | None = None,
+        writes: Writes | None = None,
+        promotes: bool | None = None,
+    ) -> None:
+        """Change what is done with a tier from the next call on; ``None`` leaves a rule as it is.
+
+        Not reading from and not writing to the memory tier, for instance, switches the hot
+        cache off; what it holds stays until it is cleared.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+            EngineClosed
+        """
+        with self._call():
+            (place,) = self._stack.named([tier])
+            rules = place.rules
+            self._stack.change_rules(
+                place,
+                replace(
+                    rules,
+                    reads=rules.reads if reads is None else reads,
+                    writes=rules.writes if writes is None else writes,
+                    promotes=rules.promotes if promotes is None else promotes,
+                ),
+            )
 
     def _chosen(
         self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None

@@ -102,7 +102,7 @@ class Mover:
             block = self._block(len(frame) - PAGE)
             if block is not None:
                 block.frame[:] = frame
-                block.label = label._replace(serde=serde)
+                block.label = label._replace(serde=self._runtime.serdes[serde].name)
             return block
 
         return self._change(keys, tier, change)
@@ -147,6 +147,7 @@ class Mover:
             done += len(there)
             failed += len(here) - len(there)
             if delete and there:
+                self._stack.moves += 1
                 self._stack.forget(there, [source], self._deadline)
         return Moved(done, absent, failed)
 

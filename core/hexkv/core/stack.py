@@ -18,7 +18,7 @@ from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
 from hexkv.core.scheduler import Lane, Priority, Refused, Ticket
-from hexkv.core.tiers import Tier, Writes
+from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.core.writing import Batch, Writer, far
 from hexkv.ports import (
     Change,
@@ -52,6 +52,9 @@ class TierStack:
         self.tiers: tuple[Tier, ...] = ()
         self._fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
+        self.moves = 0
+        """How often chunks were deleted from a tier because another has them now."""
+
         self._until: dict[str, float] = {}
         for tier in tiers:
             self.attach(tier)
@@ -93,6 +96,11 @@ class TierStack:
         tier.close()
         return drained
 
+    def change_rules(self, tier: Tier, rules: TierRules) -> None:
+        """Treat *tier* by *rules* from now on."""
+        tier.rules = rules
+        self._arrange(self.tiers)
+
     def named(self, names: Sequence[str] | None) -> list[Tier]:
         """The tiers of these names, all of them for ``None``.
 
@@ -108,11 +116,16 @@ class TierStack:
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """For each chunk before the first that no tier holds: the first tier that does."""
-        return run_of(where(self.tiers, keys, deadline))
+        return run_of(self.where(keys, deadline))
 
     def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
         """For each chunk, the first tier that holds it, if any does."""
-        return where(self.tiers, keys, deadline)
+        while True:
+            moves = self.moves
+            found = where(self.tiers, keys, deadline)
+            # What went from a slower tier to a faster one meanwhile was on neither when asked.
+            if moves == self.moves or None not in found or deadline.expired:
+                return found
 
     def locate_soon(
         self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
@@ -192,15 +205,14 @@ class TierStack:
     def settle(
         self, claim: Claim, prompt: Prompt, i: int, owner: str, deadline: Deadline
     ) -> BlockLease | None:
-        """The block of a claim on chunk *i*, from a slower tier if its own did not bring it."""
+        """The block of a claim on chunk *i*, from another tier if its own did not bring it."""
         lease = claim.settle(owner, deadline)
         if lease is not None:
             return lease
-        tried = claim.tier
-        names = [tier.name for tier in self.tiers]
-        below = self.tiers[names.index(tried) + 1 :] if tried in names else ()
-        for tier in below:
-            if not tier.rules.reads or not ask(tier, [claim.key], deadline)[0]:
+        for tier in self.tiers:
+            if tier.name == claim.tier or not tier.rules.reads:
+                continue
+            if not ask(tier, [claim.key], deadline)[0]:
                 continue
             part = prompt.part(i, i + 1)
             again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, patient=False)

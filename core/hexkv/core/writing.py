@@ -262,7 +262,7 @@ def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> mem
         key=key,
         identity=label.identity,
         tokens=label.tokens,
-        serde=name,
+        serde=serde.name,
         raw_bytes=label.raw_bytes,
         payload_bytes=used,
         created=runtime.clock.wall(),

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from hexkv.core.breaker import BreakerRules
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.engine import CacheEngine, Deadlines
 from hexkv.core.index import TierIndex
 from hexkv.core.loading import Pace
 from hexkv.core.pool import BlockPool
+from hexkv.core.prefetch import PrefetchRules
 from hexkv.core.registry import EngineRegistry
-from hexkv.core.runtime import Runtime
+from hexkv.core.runtime import RAW, Runtime
+from hexkv.core.scheduler import LaneRules
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
@@ -20,7 +23,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.problems import Path
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.registry import Registry, missing
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import NoTelemetry
@@ -30,6 +33,7 @@ from hexkv.ports import (
     ConfigError,
     EventSink,
     Namespace,
+    Serde,
     SupportsScan,
     SupportsSharing,
     Telemetry,
@@ -85,6 +89,7 @@ def build(
             executor=executor,
         )
         opened.callback(blocks.close)
+        serdes = _open_serdes(settings, registry, context)
         tiers = []
         for index, wanted in enumerate(settings.tiers):
             tier = _open_tier(wanted, registry, clock, blocks)
@@ -95,7 +100,9 @@ def build(
                     " list what it holds, so no budget can be kept after a restart"
                 )
             tiers.append(tier)
-        runtime = Runtime(blocks, codec, clock, executor, telemetry or NoTelemetry(), events)
+        runtime = Runtime(
+            blocks, codec, clock, executor, telemetry or NoTelemetry(), events, serdes
+        )
         stack = TierStack(tiers, runtime)
         engine = CacheEngine(
             namespace,
@@ -103,6 +110,7 @@ def build(
             PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
             algorithm=algorithm,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
+            prefetch=PrefetchRules(**settings.prefetch.model_dump()),
         )
         opened.pop_all()
     return engine
@@ -174,7 +182,12 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     for index, tier in enumerate(settings.tiers):
         find("store", tier.store, ("tiers", index, "store"))
         find("policy", tier.policy, ("tiers", index, "policy"))
+        if tier.serde != RAW:
+            find("serde", tier.serde, ("tiers", index, "serde"))
         tiers.append(parse("store", tier.store, tier.settings, ("tiers", index, "settings")))
+    for name, values in settings.serdes.items():
+        find("serde", name, ("serdes", name))
+        parse("serde", name, values, ("serdes", name))
     return Checked(pool, tuple(tiers))
 
 
@@ -236,7 +249,28 @@ def _check_sizes(loaded: Loaded, frame: int) -> None:
             )
 
 
-def _open_tier(wanted: TierSettings, registry: Registry, clock: Clock, pool: BlockPool) -> Tier:
+def _open_serdes(
+    settings: EngineSettings, registry: Registry, context: OpenContext
+) -> dict[str, Serde]:
+    """Every serde that can be opened here: frames may have been written with any of them.
+
+    Each under the name that frames give it, and under the one that configurations use.
+    """
+    serdes: dict[str, Serde] = {}
+    wanted = {tier.serde for tier in settings.tiers} | set(settings.serdes)
+    for name in registry.names("serde"):
+        if name in wanted or not missing(registry.find("serde", name)):
+            serde = registry.open("serde", name, settings.serdes.get(name, {}), context)
+            serdes[name] = serdes[serde.name] = serde
+    return serdes
+
+
+def _open_tier(
+    wanted: TierSettings,
+    registry: Registry,
+    clock: Clock,
+    pool: BlockPool,
+) -> Tier:
     policy = registry.open("policy", wanted.policy, {}, OpenContext(clock))
     context = OpenContext(clock, wanted.name, wanted.budget)
     store = registry.open("store", wanted.store, wanted.settings, context)
@@ -246,9 +280,15 @@ def _open_tier(wanted: TierSettings, registry: Registry, clock: Clock, pool: Blo
     if isinstance(store, SupportsSharing):
         most = Pace.of(pool).keepable(pool)
         budget = most if budget is None else min(budget, most)
-    return Tier(
-        wanted.name,
-        store,
-        TierIndex(policy, budget) if listed else None,
-        TierRules(writes=Writes.ALL if wanted.write else Writes.NONE, promotes=wanted.promote),
+    breaker = BreakerRules(
+        wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
     )
+    rules = TierRules(
+        writes=Writes(wanted.write),
+        reads=wanted.read,
+        promotes=wanted.promote,
+        retries=wanted.retries,
+        serde=wanted.serde,
+        lane=LaneRules(wanted.workers, wanted.queue, breaker),
+    )
+    return Tier(wanted.name, store, TierIndex(policy, budget) if listed else None, rules)

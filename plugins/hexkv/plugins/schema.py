@@ -106,6 +106,31 @@ class Calls(Section):
     store: Seconds = 30.0
     close: Seconds = 30.0
 
+    pin: Seconds = 600.0
+    """After which a pin that nobody ended is taken for one of a vanished owner."""
+
+
+class Prefetch(Section):
+    """What lookups may load before anybody asks for it."""
+
+    share: float = Field(default=0.25, ge=0.0, le=0.5, allow_inf_nan=False)
+    """Part of the pool that all prefetches together may hold; 0 turns them off."""
+
+    seconds: Seconds = 60.0
+    """After which a prefetch that nobody picked up is given back."""
+
+
+class BreakerSettings(Section):
+    """When a tier that fails is left alone."""
+
+    failures: int = Field(default=5, ge=1, le=1000)
+    """Failures in a row that switch it off. A call that times out does so alone."""
+
+    pause: Seconds = 1.0
+    """Before it is tried again; doubled after every failure."""
+
+    longest_pause: Seconds = 10.0
+
 
 class TierSettings(Section):
     """One tier."""
@@ -125,8 +150,25 @@ class TierSettings(Section):
     promote: bool = True
     """Whether chunks found further down are copied here."""
 
-    write: bool = True
-    """Whether new chunks are stored here."""
+    write: Literal["all", "evicted", "none"] = "all"
+    """What is stored here: every new chunk, what the tier before evicts, or nothing."""
+
+    read: bool = True
+    """Whether chunks are looked for here."""
+
+    serde: str = "raw"
+    """What encodes new chunks on their way here. A frame says which serde made it."""
+
+    retries: int = Field(default=1, ge=0, le=10)
+    """How often a call that failed is made again, within its deadline."""
+
+    workers: int = Field(default=4, ge=1, le=64)
+    """Threads for reading, and as many for writing."""
+
+    queue: Size = 2**30
+    """Bytes that may wait to be read, and as many to be written; beyond, stores are dropped."""
+
+    breaker: BreakerSettings = BreakerSettings()
 
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """The adapter's own."""
@@ -147,6 +189,10 @@ class EngineSettings(Section):
 
     pool: Pool = Pool()
     deadlines: Calls = Calls()
+    prefetch: Prefetch = Prefetch()
+
+    serdes: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Settings of serdes, by name."""
 
     tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)
     """From the fastest to the slowest."""
