@@ -115,7 +115,6 @@ LIES = {
     # The same without a window, and with a block of none, or of 2,000 zeros.
     "less than it says": bytes.fromhex("28b52ffd a0 e8030000 010000"),
     "more than it says": bytes.fromhex("28b52ffd a0 e8030000 833e00 00"),
-    "a frame of raw bytes": _frame(os.urandom(1000)),
     "two frames": _frame(bytes(1000)) + _frame(bytes(1000)),
     "a skippable frame": bytes.fromhex("502a4d18 04000000 00000000"),
     "a frame behind a skippable one": bytes.fromhex("502a4d18 00000000") + _frame(bytes(1000)),
@@ -130,6 +129,21 @@ LIES = {
 def test_a_frame_that_lies_is_corrupt(lie):
     with pytest.raises(CorruptFrame):
         decode(around(LIES[lie]), BYTES, 1)
+
+
+def test_a_plane_that_grew_is_corrupt():
+    """The encoder would have left it as it was, so somebody else wrote this."""
+    layout = KVLayout.attention(DType.BFLOAT16, layers=1, heads=1, key_width=250)
+    grown, zeros = _frame(os.urandom(500)), _frame(bytes(500))
+    part = pack("<QQ", len(grown), len(zeros)) + grown + zeros
+    payload = pack("<8sQQQ", b"hexkvzp\x01", 1000, 32 + len(part), len(part)) + part
+    with pytest.raises(CorruptFrame, match="a plane that grew"):
+        decode(payload, layout, 1)
+
+
+def test_a_payload_that_ends_within_its_index_is_corrupt():
+    with pytest.raises(CorruptFrame, match="ends within its index"):
+        decode(pack("<8sQQ", b"hexkvzp\x01", 1000, 28) + bytes(4), BYTES, 1)
 
 
 def test_another_version_is_not_guessed_at():

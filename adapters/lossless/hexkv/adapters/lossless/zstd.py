@@ -164,8 +164,6 @@ class ZstdSerde:
 
     def _part(self, layer: memoryview, itemsize: int) -> list[memoryview]:
         """The bytes of a layer's part, in pieces that hold until this thread's next call."""
-        if not layer:
-            return []
         pieces = []
         for plane in split(layer, itemsize, self._worker.room(len(layer))):
             frame = self._worker.compressor.compress(plane)
