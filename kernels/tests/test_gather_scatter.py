@@ -225,16 +225,25 @@ def test_windows_are_devices_of_the_port():
     assert (window.layout, window.tokens, pages.layout, pages.tokens) == (layout, 1, layout, 1)
 
 
-def test_memory_made_in_inference_mode_can_be_written():
+def test_a_window_made_in_inference_mode_can_be_written_outside_of_it():
     layout = KVLayout.attention(DType.FLOAT32, layers=1, heads=1, key_width=2)
     with torch.inference_mode():
         sequence = [[torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2)]]
         pages = [[torch.zeros(2, 2, 1, 2), torch.zeros(2, 2, 1, 2)]]
+        windows = [ContiguousKV(layout, sequence), PagedKV(layout, pages, [2, 3, 0, 1])]
     data = memoryview(bytearray(torch.arange(16.0).view(torch.uint8).tolist()))
-    ContiguousKV(layout, sequence).scatter([Span(0, 4, data)])
-    PagedKV(layout, pages, [2, 3, 0, 1]).scatter([Span(0, 4, data)])
+    for window in windows:
+        window.scatter([Span(0, 4, data)])
     assert sequence[0][0].flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert pages[0][1].flatten().tolist() == [12, 13, 14, 15, 8, 9, 10, 11]
+
+
+def test_a_run_of_slots_that_starts_inside_a_block_is_not_taken_for_whole_blocks():
+    layout = KVLayout(DType.FLOAT32, (LayerGroup(1, (Plane("k", 1, 2),)),))
+    pages = [[torch.arange(16.0).view(2, 4, 1, 2)]]
+    data = memoryview(bytearray(layout.chunk_bytes(4)))
+    PagedKV(layout, pages, [1, 2, 3, 4]).gather([Span(0, 4, data)])
+    assert data.cast("f").tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("dtype", list(DType))
