@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hexkv.core.history import Cause, History
 from hexkv.ports import (
     CacheEvent,
     Change,
@@ -38,9 +39,17 @@ class Runtime:
     serdes: Mapping[str, Serde] = field(default_factory=dict)
     """Every serde that frames may have been written with, by name."""
 
+    history: History = field(default_factory=History)
+    """What happened to chunks that are not there."""
+
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
         """Tell the event sinks what changed on a tier."""
         if keys and self.events:
             event = CacheEvent(change, tier, tuple(keys))
             for sink in self.events:
                 sink.emit(event)
+
+    def note(self, keys: Sequence[ChunkKey], tier: str, cause: Cause, detail: str = "") -> None:
+        """Remember why chunks are not on a tier."""
+        if keys:
+            self.history.note(keys, tier, cause, self.clock.wall(), detail)

@@ -1,0 +1,168 @@
+"""What happened to chunks that are not there: a bounded memory that explains misses.
+
+The newest note of each chunk and tier is kept, of as many as there is room for; a chunk
+that is written or read well again is forgotten, so a note always tells of the last thing
+that happened. Columns in arrays rather than an object per note: a note takes some 200
+bytes, whatever is told.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from enum import StrEnum
+from threading import Lock
+from typing import NamedTuple
+
+from hexkv.ports import NAMESPACE_BYTES, ChunkKey
+
+_DIGEST_BYTES = 22
+_TEXTS = 1024
+_TEXT_LENGTH = 120
+_STEP = 1024
+
+
+class Cause(StrEnum):
+    """Why a chunk is not on a tier, or could not be read from it."""
+
+    EVICTED = "evicted"
+    """For room. The detail names the policy, or says that the store did it."""
+
+    EXPIRED = "expired"
+    """The store says that its time was over."""
+
+    LOST = "lost"
+    """The store no longer has what it had, and nobody here deleted it."""
+
+    READ_FAILED = "read failed"
+    """It may still be there. The detail is the store's error."""
+
+    WRITE_FAILED = "write failed"
+
+    CORRUPT = "corrupt"
+    """It was not what had been put there."""
+
+    DROPPED = "dropped"
+    """It was never written. The detail says why."""
+
+    CLEARED = "cleared"
+    MOVED = "moved"
+    """The detail names the tier it went to."""
+
+
+_CAUSES = tuple(Cause)
+
+
+class Note(NamedTuple):
+    """The last thing that happened to one chunk on one tier."""
+
+    cause: Cause
+
+    when: float
+    """Wall-clock seconds since 1970-01-01 UTC."""
+
+    detail: str = ""
+    """In words, cut to a line; empty where it was forgotten, because there were too many."""
+
+
+class History:
+    """The newest notes. Safe from any thread; its lock is never held during I/O.
+
+    Args:
+        limit: notes that are kept.
+    """
+
+    def __init__(self, limit: int = 65_536) -> None:
+        if limit < 1:
+            raise ValueError(f"a history of {limit} notes")
+        self._limit = limit
+        self._lock = Lock()
+        # A ring of notes as columns; which place a chunk's note has; all notes ever made.
+        self._places: dict[bytes, int] = {}
+        self._names: list[bytes] = []
+        self._when = array("d")
+        self._cause = array("B")
+        self._text = array("Q")
+        self._made = 0
+        self._tiers: dict[str, bytes] = {}
+        # A ring of distinct details: errors repeat, and those that do not may be forgotten.
+        self._texts = [""] * _TEXTS
+        self._numbers: dict[str, int] = {}
+        self._told = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def note(
+        self, keys: Sequence[ChunkKey], tier: str, cause: Cause, when: float, detail: str = ""
+    ) -> None:
+        """This happened to these chunks on *tier* just now. O(1) for each of them."""
+        code = _CAUSES.index(cause)
+        for start in range(max(0, len(keys) - self._limit), len(keys), _STEP):
+            with self._lock:
+                number, mark = self._number(detail), self._mark(tier)
+                for key in keys[start : start + _STEP]:
+                    self._put(_name(key, mark), when, code, number)
+
+    def forget(self, keys: Sequence[ChunkKey], tier: str) -> None:
+        """These chunks are well on *tier*: what happened to them before explains nothing."""
+        if self._places:
+            with self._lock:
+                mark = self._mark(tier)
+                for key in keys:
+                    self._places.pop(_name(key, mark), None)
+
+    def find(self, key: ChunkKey, tier: str) -> Note | None:
+        """What happened to a chunk on *tier* last, as far as it is remembered."""
+        with self._lock:
+            place = self._places.get(_name(key, self._mark(tier)))
+            if place is None:
+                return None
+            number = self._text[place]
+            known = self._told - number < _TEXTS
+            text = self._texts[number % _TEXTS] if known else ""
+            return Note(_CAUSES[self._cause[place]], self._when[place], text)
+
+    def _put(self, name: bytes, when: float, cause: int, text: int) -> None:
+        place = self._made % self._limit
+        self._made += 1
+        # Popped, so that the dictionary and the ring hold the same bytes object.
+        self._places.pop(name, None)
+        if place == len(self._names):
+            self._names.append(name)
+            self._when.append(when)
+            self._cause.append(cause)
+            self._text.append(text)
+        else:
+            oldest = self._names[place]
+            if self._places.get(oldest) == place:
+                del self._places[oldest]
+            self._names[place] = name
+            self._when[place] = when
+            self._cause[place] = cause
+            self._text[place] = text
+        self._places[name] = place
+
+    def _mark(self, tier: str) -> bytes:
+        mark = self._tiers.get(tier)
+        if mark is None:
+            mark = self._tiers[tier] = (len(self._tiers) % 65_536).to_bytes(2, "little")
+        return mark
+
+    def _number(self, detail: str) -> int:
+        text = " ".join(detail[: 4 * _TEXT_LENGTH].split())
+        text = text if len(text) <= _TEXT_LENGTH else f"{text[: _TEXT_LENGTH - 3]}..."
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._told = self._told + 1
+            old = self._texts[number % _TEXTS]
+            if self._numbers.get(old) == number - _TEXTS:
+                del self._numbers[old]
+            self._texts[number % _TEXTS] = text
+            self._numbers[text] = number
+        return number
+
+
+def _name(key: ChunkKey, mark: bytes) -> bytes:
+    # The chained digest covers the namespace, and 176 bits of it are as good as all.
+    return key[NAMESPACE_BYTES : NAMESPACE_BYTES + _DIGEST_BYTES] + mark
