@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import tempfile
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = asked.output or HERE / "results" / f"{now:%Y-%m-%dT%H%M%SZ}.json"
     # Copies with several threads compete with the engine that is served; one is comparable.
     torch.set_num_threads(1)
+    # What was imported is not looked through again before every turn.
+    gc.freeze()
     asked.dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.dir) as scratch:
