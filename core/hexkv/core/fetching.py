@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
+from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.prompts import Prompt
+from hexkv.core.remembering import GONE, remember_reads
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers import Tier
@@ -319,10 +321,12 @@ class Fetcher:
         if damaged:
             runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
             tier.quarantine(damaged, deadline)
+            runtime.note(damaged, tier.name, Cause.CORRUPT)
             runtime.tell(Change.REMOVED, tier.name, damaged)
-        stale = [key for key, w in zip(keys, why, strict=True) if w == MissReason.ABSENT]
+        stale = [key for key, w in zip(keys, why, strict=True) if w in GONE]
         if stale and tier.index is not None:
             runtime.tell(Change.REMOVED, tier.name, tier.forget(stale, deadline))
+        remember_reads(runtime, tier.name, keys, outcomes, why)
         fetch.why = why
         return not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
 

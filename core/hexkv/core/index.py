@@ -102,6 +102,11 @@ class TierIndex:
         return self._budget
 
     @property
+    def policy(self) -> str:
+        """What the policy is called, for people."""
+        return type(self._policy).__name__
+
+    @property
     def used(self) -> int:
         """Bytes resident, leaving, or about to be written; at rest what the store holds.
 
@@ -284,12 +289,17 @@ class TierIndex:
             self._dismiss(victims, _Claim(), evicted=True)
         return victims
 
-    def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
+    def restore(self, entries: Iterable[Entry], limit: int | None = None) -> list[ChunkKey]:
         """Take over what an earlier life left on the store. Called before the tier is used.
 
+        Args:
+            entries: in any order.
+            limit: bytes that may be kept for now; by default the budget.
+
         Returns:
-            victims to delete, where that is more than the budget.
+            victims to delete, where that is more than the limit.
         """
+        limit = self._budget if limit is None else limit
         found = sorted(entries, key=lambda entry: entry.stored)
         # A prompt's chunks were written one after the other, the beginning first. Those of
         # one second pass for one request, or every parent would be older than its child.
@@ -305,7 +315,7 @@ class TierIndex:
                 self._sizes.update(new)
                 self._used += sum(new.values())
                 self._policy.admit(list(new), None)
-        return [] if self._budget is None else self.evict(self._used - self._budget)
+        return [] if limit is None else self.evict(self._used - limit)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         """Keep resident chunks from being evicted while *owner* uses them.

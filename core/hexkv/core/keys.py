@@ -134,12 +134,14 @@ class Chunks:
 class Keyer:
     """Names the chunks of prompts of one namespace. Immutable: any thread may use it.
 
+    Made from a namespace, or by :meth:`of_identity` from what a frame says of it.
+
     Raises:
         ConfigError: the identity does not fit (:func:`identity`), or *algorithm* does not
             give ``DIGEST_BYTES`` bytes.
     """
 
-    __slots__ = ("_chunker", "_digest", "identity", "namespace", "prefix", "root")
+    __slots__ = ("_chunker", "_digest", "identity", "prefix", "root")
 
     def __init__(
         self,
@@ -147,10 +149,32 @@ class Keyer:
         algorithm: HashAlgorithm = SHA256,
         chunker: Chunker | None = None,
     ) -> None:
-        self._chunker: Chunker = PrefixChunker() if chunker is None else chunker
+        chunker = PrefixChunker() if chunker is None else chunker
+        self._begin(identity(namespace, chunker.scheme, algorithm.name), algorithm, chunker)
+
+    @classmethod
+    def of_identity(cls, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> Keyer:
+        """The keyer of the namespace that gave *identity*, whose salt need not be known.
+
+        Raises:
+            ConfigError: *identity* is of another algorithm or scheme, or no identity at all.
+        """
+        try:
+            described = json.loads(identity)
+            made_with = described["algorithm"], described["scheme"], described["format"]
+            root = identity.encode("ascii")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"no identity: {identity[:80]!r}") from error
+        if made_with != (algorithm.name, chunker.scheme, KEY_FORMAT):
+            raise ConfigError(f"this identity's keys are made with {made_with}")
+        keyer = cls.__new__(cls)
+        keyer._begin(root.decode(), algorithm, chunker)
+        return keyer
+
+    def _begin(self, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> None:
+        self._chunker: Chunker = chunker
         self._digest = algorithm.digest
-        self.namespace = namespace
-        self.identity = identity(namespace, self._chunker.scheme, algorithm.name)
+        self.identity = identity
         self.root = self._digest(self.identity.encode("ascii"))
         if len(self.root) != DIGEST_BYTES:
             raise ConfigError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 from types import TracebackType
 from typing import Self
@@ -19,8 +19,9 @@ from hexkv.core.prefetch import Prefetches, PrefetchRules
 from hexkv.core.prompts import Namer, Prompt
 from hexkv.core.results import Health, TierHealth
 from hexkv.core.stack import TierStack
+from hexkv.core.tenants import DividedIndex, Tenant
 from hexkv.core.tokens import Tokens
-from hexkv.ports import ConfigError, Deadline, EngineClosed, LayoutMismatch, Namespace
+from hexkv.ports import ConfigError, Deadline, EngineClosed, LayoutMismatch, Namespace, Telemetry
 
 log = logging.getLogger("hexkv")
 
@@ -52,6 +53,7 @@ class Lifecycle:
         algorithm: HashAlgorithm = SHA256,
         deadlines: Deadlines = Deadlines(),
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
+        tenants: Sequence[Tenant] = (),
     ) -> None:
         """Take over *stack* and its pool, and learn what its tiers hold.
 
@@ -62,6 +64,7 @@ class Lifecycle:
             algorithm: names chunks; part of every namespace's identity.
             deadlines: of each kind of call.
             prefetch: how much memory prefetches take, and for how long.
+            tenants: whose chunks are kept apart, in tiers that have a divided index.
 
         Raises:
             ConfigError: a chunk does not fit the pool's blocks, or *namespace* no header.
@@ -79,7 +82,8 @@ class Lifecycle:
         self._executor = stack.runtime.executor
         self._deadlines = deadlines
         self._chunk_tokens = chunker.size
-        self._namer = Namer(chunker, algorithm)
+        self._tenants = {tenant.salt: tenant.name for tenant in tenants}
+        self._namer = Namer(chunker, algorithm, self._meet)
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)
@@ -89,7 +93,13 @@ class Lifecycle:
         self._idle = Condition()
         self._calls = 0
         self._pool.reclaim = self._make_room
-        self._namer.keyer(namespace)
+        for salt in (namespace.salt, *self._tenants):
+            self._namer.keyer(replace(namespace, salt=salt))
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What is told about every operation."""
+        return self._telemetry
 
     def freeze(self, frozen: bool = True) -> None:
         """While frozen, nothing is stored: what is cached stays as it is."""
@@ -124,6 +134,7 @@ class Lifecycle:
                         lane.pending_bytes for lane in (tier.reading, tier.writing) if lane
                     ),
                     indexing=tier.indexing,
+                    tenants=index.used_by() if isinstance(index, DividedIndex) else {},
                 )
             )
         return Health(
@@ -178,6 +189,9 @@ class Lifecycle:
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
         return self._namer.name(tokens, namespace)
+
+    def _meet(self, namespace: Namespace, prefix: bytes) -> None:
+        self._stack.assign(prefix, self._tenants.get(namespace.salt, ""))
 
     def _make_room(self, size: int) -> bool:
         """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""

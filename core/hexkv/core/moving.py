@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hexkv.core.fetching import open_into
+from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.runtime import RAW
 from hexkv.core.scheduler import Priority, Refused
@@ -148,7 +149,8 @@ class Mover:
             failed += len(here) - len(there)
             if delete and there:
                 self._stack.moves += 1
-                self._stack.forget(there, [source], self._deadline)
+                why = Cause.MOVED, f"to {target.name}"
+                self._stack.forget(there, [source], self._deadline, why)
         return Moved(done, absent, failed)
 
     def _change(

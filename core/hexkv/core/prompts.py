@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -73,7 +73,14 @@ class Prompt:
 class Namer:
     """Names prompts in any namespace, keeping what it costs to begin one."""
 
-    def __init__(self, chunker: Chunker, algorithm: HashAlgorithm) -> None:
+    def __init__(
+        self,
+        chunker: Chunker,
+        algorithm: HashAlgorithm,
+        met: Callable[[Namespace, bytes], None] | None = None,
+    ) -> None:
+        """*met* is told each new namespace, and how its keys begin, before any key is used."""
+        self._met = met
         self._chunker = chunker
         self._algorithm = algorithm
         self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
@@ -97,12 +104,20 @@ class Namer:
             chunks.ends,
         )
 
+    def keyers(self) -> list[Keyer]:
+        """Those of every namespace that was met lately."""
+        with self._lock:
+            return list(self._keyers.values())
+
     def keyer(self, namespace: Namespace) -> Keyer:
         """The keyer of *namespace*."""
         with self._lock:
             keyer = self._keyers.get(namespace)
             if keyer is None:
-                keyer = self._keyers[namespace] = Keyer(namespace, self._algorithm, self._chunker)
+                keyer = Keyer(namespace, self._algorithm, self._chunker)
+                if self._met is not None:
+                    self._met(namespace, keyer.prefix)
+                self._keyers[namespace] = keyer
                 if len(self._keyers) > _NAMESPACES:
                     self._keyers.popitem(last=False)
             else:

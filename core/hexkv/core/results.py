@@ -92,6 +92,9 @@ class TierHealth:
     indexing: bool
     """Whether the engine is still learning what the store holds."""
 
+    tenants: Mapping[str, int]
+    """Bytes in the share of each tenant that has one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hexkv.core.fetching import Claim, Fetcher
+from hexkv.core.history import Cause
 from hexkv.core.locating import Found, ask, run_of, where, where_soon
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
 from hexkv.core.scheduler import Lane, Priority, Refused, Ticket
+from hexkv.core.tenants import DividedIndex
 from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.core.writing import Batch, Writer, far
 from hexkv.ports import (
@@ -95,6 +97,12 @@ class TierStack:
         drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
         tier.close()
         return drained
+
+    def assign(self, prefix: bytes, tenant: str) -> None:
+        """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
+        for tier in self.tiers:
+            if isinstance(tier.index, DividedIndex):
+                self.writer.evict(tier, tier.index.assign(prefix, tenant), far(self.runtime))
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
         """Treat *tier* by *rules* from now on."""
@@ -209,6 +217,8 @@ class TierStack:
         lease = claim.settle(owner, deadline)
         if lease is not None:
             return lease
+        if claim.why in ("timed out", "queue full"):  # nobody else knows that it was too late
+            self.runtime.note([claim.key], claim.tier, Cause.READ_FAILED, claim.why)
         for tier in self.tiers:
             if tier.name == claim.tier or not tier.rules.reads:
                 continue
@@ -255,7 +265,13 @@ class TierStack:
                 pending[tier.name] = ticket
         return Written(on, pending)
 
-    def forget(self, keys: Sequence[ChunkKey], tiers: Iterable[Tier], deadline: Deadline) -> int:
+    def forget(
+        self,
+        keys: Sequence[ChunkKey],
+        tiers: Iterable[Tier],
+        deadline: Deadline,
+        why: tuple[Cause, str] = (Cause.CLEARED, ""),
+    ) -> int:
         """Delete chunks from *tiers*. How many distinct ones were there, where that is known."""
         gone: set[ChunkKey] = set()
         for tier in tiers:
@@ -264,8 +280,15 @@ class TierStack:
             else:
                 here = self._forget_in_lane(tier, tier.writing, keys, deadline)
             gone.update(here or ())
+            self.runtime.note(here or (), tier.name, *why)
             self.runtime.tell(Change.REMOVED, tier.name, here or ())
         return len(gone)
+
+    def drop(self, keys: Sequence[ChunkKey], reason: str) -> None:
+        """Count chunks that none of the tiers that take new ones was given."""
+        for tier in self.tiers:
+            if tier.rules.writes is Writes.ALL:
+                self.writer.dropped(tier, keys, reason)
 
     def make_room(self, size: int) -> bool:
         """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""

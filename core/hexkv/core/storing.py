@@ -82,6 +82,7 @@ class Storing:
         finally:
             self._stack.unpin(self._owner)
         self.kept.dropped += sum(prompt.tokens(i) for i in missing)
+        self._stack.drop([prompt.keys[i] for i in missing], "not copied")
         return self.kept
 
     def _some(self, part: Prompt) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 
-from hexkv.core.index import TierIndex
 from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.tenants import Index
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -69,7 +69,7 @@ class Tier:
     name: str
     store: ChunkStore
 
-    index: TierIndex | None = None
+    index: Index | None = None
     """What the tier holds, as far as this engine decides it. ``None``: ask the store."""
 
     rules: TierRules = field(default_factory=TierRules)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from threading import Lock
 
 from hexkv.core.fetching import may_retry, scratch
-from hexkv.core.index import TierIndex
+from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease
+from hexkv.core.remembering import described
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
+from hexkv.core.tenants import Index
 from hexkv.core.tiers import Tier
 from hexkv.ports import (
     PAGE,
@@ -79,7 +81,7 @@ class Writer:
         def work(go: bool) -> tuple[list[bool], bool | None]:
             try:
                 if not go:
-                    self._dropped(tier, len(mine.keys), "timed out")
+                    self.dropped(tier, mine.keys, "timed out")
                     return [False] * len(mine.keys), None
                 return self._put(tier, mine, deadline)
             finally:
@@ -89,7 +91,7 @@ class Writer:
             return tier.lane(Priority.PUT).submit(Priority.PUT, mine.size, work, deadline)
         except Refused as refusal:
             mine.release()
-            self._dropped(tier, len(mine.keys), str(refusal))
+            self.dropped(tier, batch.keys, str(refusal))
             return None
 
     def keep(self, tier: Tier, batch: Batch, deadline: Deadline) -> list[bool]:
@@ -106,6 +108,8 @@ class Writer:
         below = self.below.get(tier.name)
         if below is not None:
             self._spill(tier, below, victims, deadline)
+        policy = "" if tier.index is None else f"by {tier.index.policy}"
+        self._runtime.note(victims, tier.name, Cause.EVICTED, policy)
         gone = tier.delete(victims, deadline)
         self._runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
         self._runtime.tell(Change.REMOVED, tier.name, victims)
@@ -133,15 +137,18 @@ class Writer:
         runtime.telemetry.count(Counter.WRITTEN_BYTES, size, tier=tier.name)
         runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
         runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
-        self._dropped(tier, len(todo) - len(done), "failed")
+        for i, outcome in zip(todo, outcomes, strict=True):
+            if not isinstance(outcome, Stored):
+                self.dropped(tier, [batch.keys[i]], "failed", described(outcome))
         runtime.tell(Change.STORED, tier.name, [batch.keys[i] for i in done])
+        runtime.history.forget([batch.keys[i] for i in done], tier.name)
         sick = all(isinstance(o, Failed | TimedOut) and not _is_full(o) for o in outcomes)
         return here, not sick
 
     def _reserve(
         self,
         tier: Tier,
-        index: TierIndex,
+        index: Index,
         items: dict[int, Item],
         after: ChunkKey | None,
         deadline: Deadline,
@@ -149,11 +156,11 @@ class Writer:
         """Which of *items* to write now that there is room for them."""
         sizes = [len(item.frame) for item in items.values()]
         reservation = index.reserve([item.key for item in items.values()], sizes, after)
-        self._dropped(tier, len(reservation.refused), "no room")
+        self.dropped(tier, reservation.refused, "no room")
         if not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
             index.abort(reservation.keys)
-            self._dropped(tier, len(reservation.keys), "no room")
+            self.dropped(tier, reservation.keys, "no room")
             return []
         position = {item.key: i for i, item in reversed(items.items())}
         return [position[key] for key in reservation.keys]
@@ -243,9 +250,14 @@ class Writer:
                 else:
                     self.submit(below, Batch([key], [lent], None), far(self._runtime))
 
-    def _dropped(self, tier: Tier, chunks: int, reason: str) -> None:
-        if chunks:
-            self._runtime.telemetry.count(Counter.DROPPED, chunks, tier=tier.name, reason=reason)
+    def dropped(
+        self, tier: Tier, keys: Sequence[ChunkKey], reason: str, error: str | None = None
+    ) -> None:
+        """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
+        if keys:
+            cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
+            self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
+            self._runtime.note(keys, tier.name, cause, error or reason)
 
 
 def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> memoryview | None:

@@ -17,13 +17,14 @@ from hexkv.core.registry import EngineRegistry
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import LaneRules
 from hexkv.core.stack import TierStack
+from hexkv.core.tenants import DividedIndex, Tenant
 from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.problems import Path
-from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.registry import Registry, missing, suggestion
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import NoTelemetry
@@ -92,7 +93,7 @@ def build(
         serdes = _open_serdes(settings, registry, context)
         tiers = []
         for index, wanted in enumerate(settings.tiers):
-            tier = _open_tier(wanted, registry, clock, blocks)
+            tier = _open_tier(wanted, loaded, registry, clock, blocks)
             opened.callback(tier.close)
             if wanted.budget is not None and tier.index is None:
                 raise ConfigError(
@@ -111,6 +112,10 @@ def build(
             algorithm=algorithm,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
             prefetch=PrefetchRules(**settings.prefetch.model_dump()),
+            tenants=[
+                Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
+                for tenant in settings.tenants
+            ],
         )
         opened.pop_all()
     return engine
@@ -267,11 +272,11 @@ def _open_serdes(
 
 def _open_tier(
     wanted: TierSettings,
+    loaded: Loaded,
     registry: Registry,
     clock: Clock,
     pool: BlockPool,
 ) -> Tier:
-    policy = registry.open("policy", wanted.policy, {}, OpenContext(clock))
     context = OpenContext(clock, wanted.name, wanted.budget)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
@@ -291,4 +296,33 @@ def _open_tier(
         serde=wanted.serde,
         lane=LaneRules(wanted.workers, wanted.queue, breaker),
     )
-    return Tier(wanted.name, store, TierIndex(policy, budget) if listed else None, rules)
+    if not listed:
+        return Tier(wanted.name, store, None, rules)
+
+    def index(size: int | None) -> TierIndex:
+        return TierIndex(registry.open("policy", wanted.policy, {}, OpenContext(clock)), size)
+
+    quotas = _quotas(loaded, wanted.name, budget)
+    if not quotas:
+        return Tier(wanted.name, store, index(budget), rules)
+    rest = index((budget or 0) - sum(quotas.values()))
+    shares = {tenant: index(quota) for tenant, quota in quotas.items()}
+    return Tier(wanted.name, store, DividedIndex(rest, shares), rules)
+
+
+def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:
+    """What each tenant has of *tier*."""
+    tenants = loaded.settings.tenants
+    names = [wanted.name for wanted in loaded.settings.tiers]
+    for number, tenant in enumerate(tenants):
+        for name in tenant.quotas:
+            if name not in names:
+                where = loaded.locate(("tenants", number, "quotas", name))
+                raise ConfigError(f"{where}: there is no such tier{suggestion(name, names)}")
+    quotas = {tenant.name: tenant.quotas[tier] for tenant in tenants if tier in tenant.quotas}
+    if quotas and (budget is None or sum(quotas.values()) > budget):
+        raise ConfigError(
+            f"{loaded.locate(('tenants',))}: the quotas of tier {tier!r} are"
+            f" {sum(quotas.values())} bytes together, its budget is {budget}"
+        )
+    return quotas

@@ -174,6 +174,18 @@ class TierSettings(Section):
     """The adapter's own."""
 
 
+class TenantSettings(Section):
+    """Somebody whose chunks are kept apart."""
+
+    name: str = Field(min_length=1, max_length=128)
+
+    salt: SecretStr = Field(min_length=1)
+    """The secret in the tenant's namespaces."""
+
+    quotas: dict[str, Size] = Field(default_factory=dict)
+    """Bytes of each tier that are the tenant's alone, by the tier's name."""
+
+
 class EngineSettings(Section):
     """Everything about one engine."""
 
@@ -196,6 +208,9 @@ class EngineSettings(Section):
 
     tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)
     """From the fastest to the slowest."""
+
+    tenants: tuple[TenantSettings, ...] = ()
+    """Who has a part of the tiers' budgets for himself."""
 
     @field_validator("tiers")
     @classmethod

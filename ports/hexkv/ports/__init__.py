@@ -10,6 +10,7 @@ needed.
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
+from hexkv.ports.dtype import DType
 from hexkv.ports.errors import (
     AdapterUnavailable,
     ConfigError,
@@ -43,7 +44,7 @@ from hexkv.ports.keys import (
     ParallelSlice,
     namespace_of,
 )
-from hexkv.ports.layout import DType, KVLayout, LayerGroup, Plane
+from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion
 from hexkv.ports.outcomes import (
     Corrupt,
