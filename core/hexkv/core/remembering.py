@@ -1,0 +1,46 @@
+"""What the history is told of reads and writes: their outcomes, as causes and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.history import Cause
+from hexkv.core.runtime import Runtime
+from hexkv.ports import ChunkKey, Failed, MissReason, TimedOut
+
+GONE = {
+    MissReason.ABSENT.value: Cause.LOST,
+    MissReason.EVICTED.value: Cause.EVICTED,
+    MissReason.EXPIRED.value: Cause.EXPIRED,
+}
+"""What became of a chunk that its store no longer has, by the store's answer."""
+
+_TOLD_ELSEWHERE = ("corrupt", MissReason.REFUSED)
+
+
+def remember_reads(
+    runtime: Runtime,
+    tier: str,
+    keys: Sequence[ChunkKey],
+    outcomes: Sequence[object],
+    why: Sequence[str | None],
+) -> None:
+    """Note why chunks did not come from *tier*; those that did need no explanation any more."""
+    well = [key for key, reason in zip(keys, why, strict=True) if reason is None]
+    runtime.history.forget(well, tier)
+    for key, outcome, reason in zip(keys, outcomes, why, strict=True):
+        if reason in GONE:
+            detail = "" if reason == MissReason.ABSENT else "by the store"
+            runtime.note([key], tier, GONE[reason], detail)
+        elif reason is not None and reason not in _TOLD_ELSEWHERE:
+            runtime.note([key], tier, Cause.READ_FAILED, described(outcome) or reason)
+
+
+def described(outcome: object) -> str:
+    """The error in an outcome, in words for people; empty if there is none."""
+    match outcome:
+        case Failed(error):
+            return f"{type(error).__name__}: {error}"
+        case TimedOut():
+            return "timed out"
+    return ""
