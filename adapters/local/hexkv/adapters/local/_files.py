@@ -57,7 +57,7 @@ class FileIO:
 
         Args:
             mode: ``auto`` gives direct I/O up, with one warning, where it is refused.
-            probe: a file of at least a page on that file system.
+            probe: a file on that file system, not empty.
 
         Raises:
             ConfigError: *mode* is ``on``, and it is refused.

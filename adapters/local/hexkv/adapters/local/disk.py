@@ -18,7 +18,7 @@ from hexkv.adapters.local._files import (
     remove,
     store_error,
 )
-from hexkv.adapters.local._layout import FOLDERS, LEDGER, QUARANTINE, chunks_in, file_path
+from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
 from hexkv.adapters.local._quarantine import Quarantine
 from hexkv.ports import (
     ChunkKey,
@@ -97,7 +97,7 @@ class DiskStore:
                 self._quarantine = Quarantine(
                     f"{self._root}/{QUARANTINE}", quarantine_files, quarantine_bytes
                 )
-            self._io = FileIO(direct, f"{self._root}/{LEDGER}")
+            self._io = FileIO(direct, f"{self._root}/{MARKER}")
         except OSError as error:
             self._directory.release()
             raise store_error(error, f"{self._root} cannot be used") from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
     )
 
 
+def _fsck(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.local.fsck import run
+
+    return run(arguments)
+
+
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
@@ -71,3 +77,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory),
         AdapterSpec("store", "disk", "one file per chunk in a directory", _open_disk, DiskSettings),
     ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("fsck", "Verify the directory of a disk tier, and repair it", _fsck)]

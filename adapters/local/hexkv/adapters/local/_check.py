@@ -1,0 +1,295 @@
+"""What is wrong with a directory of chunks, and putting it right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from hexkv.adapters.local._account import ByteAccount
+from hexkv.adapters.local._directory import SharedDirectory, living_engines
+from hexkv.adapters.local._files import FileIO, regular_size
+from hexkv.adapters.local._layout import (
+    FOLDERS,
+    LEDGER,
+    MARKER,
+    QUARANTINE,
+    WRITING,
+    chunks_in,
+    file_path,
+    folder_path,
+    key_of,
+    listed,
+    locks_in,
+    parts_in,
+)
+from hexkv.adapters.local._ledger import Books
+from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    CorruptFrame,
+    FrameHeader,
+    Hit,
+    Miss,
+    PoolExhausted,
+    frame_bytes,
+)
+
+
+class Opens(Protocol):
+    """Verifies frames: the core's codec."""
+
+    def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
+        """What a whole frame says; ``CorruptFrame`` if a byte of it is not as it was."""
+        ...
+
+    def peek(self, page: memoryview) -> FrameHeader:
+        """What a header page says; ``CorruptFrame`` likewise."""
+        ...
+
+
+class Fault(StrEnum):
+    """What can be wrong with a file."""
+
+    DAMAGED = "damaged"
+    MISPLACED = "misplaced"
+    """A whole frame, where nobody looks for it."""
+    STALE = "stale"
+    """Half-written by an engine that died."""
+    LEDGER = "ledger"
+    """The count of bytes is not what the files have."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """One file, what is wrong with it, and what was done about it."""
+
+    fault: Fault
+    path: str
+    """Relative to the directory."""
+    detail: str
+    done: str = ""
+    belongs: ChunkKey | None = None
+    """The chunk whose frame a misplaced file holds."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check found."""
+
+    frames: int = 0
+    """Whole frames in their places."""
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    """Files that are not the store's: left alone, and no problem."""
+    quarantined: int = 0
+    engines: int = 0
+    """How many engines use the directory: of a count that changes nothing can be said."""
+
+
+Watch = Callable[[list[str]], Iterable[str]]
+
+
+def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
+    """Verify every frame in a directory. Changes nothing; engines may go on meanwhile.
+
+    Args:
+        root: the directory.
+        codec: knows the checksums that frames may have.
+        watch: told the files to verify, and gives them back one by one as they are.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    findings = Findings()
+    living = living_engines(root)
+    findings.engines = len(living)
+    findings.problems += _stale(root, living)
+    memory = _Memory()
+    try:
+        io = FileIO("auto", f"{root}/{MARKER}")
+        for path in watch(list(_candidates(root, findings))):
+            _verify(root, path, io, codec, memory, findings)
+    finally:
+        memory.close()
+    if not living:
+        findings.problems += _wrong_ledger(root)
+    return findings
+
+
+def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
+    """Verify every frame, set damaged ones aside, and put the others where they belong.
+
+    Raises:
+        StoreBusy: an engine uses the directory.
+        OSError: something cannot be listed.
+    """
+    mended = [*_stale(root, set()), *_wrong_ledger(root)]
+    directory = SharedDirectory(root, exclusive=True)  # which mends those
+    try:
+        findings = check(root, codec, watch)
+        findings.engines -= 1
+        for problem in mended:
+            problem.done = "removed" if problem.fault is Fault.STALE else "counted anew"
+        findings.problems[:0] = mended
+        numbers = count()
+        moved: list[tuple[Problem, str, str]] = []
+        for problem in findings.problems:
+            try:
+                if problem.fault is Fault.DAMAGED:
+                    _set_aside(root, f"{root}/{problem.path}", problem)
+                elif problem.belongs is not None:
+                    # Out of the way first: two may lie in each other's place.
+                    aside = directory.part(next(numbers))
+                    os.replace(f"{root}/{problem.path}", aside)
+                    moved.append((problem, aside, file_path(root, problem.belongs)))
+            except OSError as error:
+                problem.done = f"not repaired: {error.strerror}"
+        for problem, aside, place in moved:
+            _put_right(root, problem, aside, place)
+        ByteAccount(directory, None).used()  # a ledger that is right, for the next check
+    finally:
+        directory.release()
+    return findings
+
+
+def _candidates(root: str, findings: Findings) -> Iterator[str]:
+    """Files that are or should be frames; the others are noted in *findings*."""
+    locks = {path for _, path in locks_in(root)}
+    known = {f"{root}/{name}" for name in (MARKER, LEDGER)} | locks
+    parts = {path for _, path in parts_in(root)}
+    folders = {folder_path(root, folder) for folder in range(FOLDERS)}
+    pending = listed(root)
+    while pending:
+        entry = pending.pop()
+        if entry.path in known | parts:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if entry.path in folders or entry.path == f"{root}/{WRITING}":
+                pending += listed(entry.path)
+            elif entry.path == f"{root}/{QUARANTINE}":
+                findings.quarantined = sum(key_of(e.name) is not None for e in listed(entry.path))
+            else:
+                findings.foreign.append(_relative(root, entry.path))
+        elif key_of(entry.name) is not None and entry.is_file(follow_symlinks=False):
+            yield entry.path
+        else:
+            findings.foreign.append(_relative(root, entry.path))
+
+
+def _verify(
+    root: str, path: str, io: FileIO, codec: Opens, memory: _Memory, findings: Findings
+) -> None:
+    name = _relative(root, path)
+    try:
+        found = _open(path, io, codec, memory)
+    except (CorruptFrame, PoolExhausted) as error:
+        findings.problems.append(Problem(Fault.DAMAGED, name, str(error)))
+        return
+    except OSError as error:
+        detail = f"cannot be read: {error.strerror}"
+        findings.problems.append(Problem(Fault.DAMAGED, name, detail))
+        return
+    if found is None:
+        return
+    place = file_path(root, found.key)
+    if place == path:
+        findings.frames += 1
+        findings.bytes += frame_bytes(found.payload_bytes)
+    else:
+        detail = f"belongs to {_relative(root, place)}"
+        findings.problems.append(Problem(Fault.MISPLACED, name, detail, belongs=found.key))
+
+
+def _open(path: str, io: FileIO, codec: Opens, memory: _Memory) -> FrameHeader | None:
+    """What the verified frame in a file says; ``None`` if the file was evicted meanwhile."""
+    size = regular_size(path)
+    if size is None:
+        return None
+    page = memory.room(min(size, PAGE))
+    if isinstance(io.read_range(path, 0, page), Miss):
+        return None
+    expected = frame_bytes(codec.peek(page).payload_bytes)
+    if size != expected:  # and no memory is taken for what the file alone says
+        raise CorruptFrame(f"{size} bytes, but the header says {expected}")
+    frame = memory.room(size)
+    outcome = io.read_range(path, 0, frame)
+    if isinstance(outcome, Miss):
+        return None
+    if not isinstance(outcome, Hit):
+        raise CorruptFrame("it became shorter while it was read")
+    return codec.open(frame)
+
+
+def _put_right(root: str, problem: Problem, aside: str, place: str) -> None:
+    try:
+        if os.path.lexists(place):
+            _set_aside(root, aside, problem)
+            problem.done += ", for its place is taken"
+        else:
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            os.replace(aside, place)
+            problem.done = f"moved to {_relative(root, place)}"
+    except OSError as error:
+        with suppress(OSError):
+            os.replace(aside, f"{root}/{problem.path}")
+        problem.done = f"not repaired: {error.strerror}"
+
+
+def _set_aside(root: str, path: str, problem: Problem) -> None:
+    name = os.path.basename(problem.path)
+    os.makedirs(f"{root}/{QUARANTINE}", mode=0o700, exist_ok=True)
+    os.replace(path, f"{root}/{QUARANTINE}/{name}")
+    problem.done = f"moved to {QUARANTINE}/{name}"
+
+
+def _stale(root: str, living: set[int]) -> list[Problem]:
+    return [
+        Problem(Fault.STALE, _relative(root, path), "its writer is dead")
+        for engine, path in parts_in(root)
+        if engine not in living
+    ]
+
+
+def _wrong_ledger(root: str) -> list[Problem]:
+    """Whether a whole count is wrong. One that was not finished, or is in doubt, says so."""
+    try:
+        books = Books.unpack(Path(root, LEDGER).read_bytes())
+    except FileNotFoundError:
+        return []
+    if books.counted < FOLDERS or books.changing:
+        return []
+    size = sum(entry.size for folder in range(FOLDERS) for entry in chunks_in(root, folder))
+    if size == books.used:
+        return []
+    return [Problem(Fault.LEDGER, LEDGER, f"it says {books.used} bytes, the files have {size}")]
+
+
+def _relative(root: str, path: str) -> str:
+    return path[len(root) + 1 :]
+
+
+class _Memory:
+    """One buffer for all frames, as large as the largest so far."""
+
+    def __init__(self) -> None:
+        self._region: MmapRegion | None = None
+
+    def room(self, size: int) -> memoryview:
+        """Raises ``PoolExhausted`` where the machine has not that much."""
+        if self._region is None or len(self._region.buffer) < size:
+            self.close()
+            self._region = MmapMemory().allocate(max(size, PAGE))
+        return self._region.buffer[:size]
+
+    def close(self) -> None:
+        if self._region is not None:
+            self._region.close()
+            self._region = None
