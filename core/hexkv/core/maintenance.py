@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hexkv.core.explaining import Explanation, explain
 from hexkv.core.lifecycle import Lifecycle
 from hexkv.core.moving import Moved, Mover
 from hexkv.core.tiers import Tier, Writes
-from hexkv.core.tokens import Tokens
+from hexkv.core.tokens import Tokens, pack
 from hexkv.ports import ChunkKey, InvalidRequest, Namespace
 
 
@@ -71,6 +72,20 @@ class Maintained(Lifecycle):
                 for tier in chosen
                 if tier.index is not None
             )
+
+    def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
+        """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
+
+        Names other namespaces of this engine that hold the same tokens, and the fields in
+        which they differ: for operators, not for one tenant among several.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            prompt = self._prompt(tokens, namespace)
+            until = self._until(self._deadlines.lookup)
+            return explain(self._stack, prompt, pack(tokens), self._namer.keyers(), until)
 
     def copy(
         self,
