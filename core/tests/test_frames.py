@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.frames import CRC32, IDENTITY_BYTES, FrameCodec
+from hexkv.core.frames import (
+    CRC32,
+    IDENTITY_BYTES,
+    PARTS,
+    FrameCodec,
+    layer_parts,
+    layers_per_part,
+    part_span,
+)
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
@@ -18,7 +26,9 @@ from hexkv.ports import (
     Checksum,
     ConfigError,
     CorruptFrame,
+    DType,
     FrameHeader,
+    KVLayout,
     frame_bytes,
 )
 
@@ -36,22 +46,30 @@ HEADER = FrameHeader(
     raw_bytes=10,
     payload_bytes=10,
     created=12.5,
+    parts=(10,),
     checksum="crc32",
 )
+THIRDS = replace(HEADER, raw_bytes=9_000, payload_bytes=9_000, parts=(3_000, 6_000, 9_000))
 
 U64 = st.integers(0, 2**64 - 1)
 PRINTABLE = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
-HEADERS = st.builds(
-    FrameHeader,
-    key=st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
-    identity=st.text(PRINTABLE, min_size=1, max_size=IDENTITY_BYTES),
-    tokens=U64,
-    serde=st.text(PRINTABLE, min_size=1, max_size=32),
-    raw_bytes=U64,
-    payload_bytes=st.integers(0, 3 * PAGE),
-    created=st.floats(0, allow_infinity=False, allow_nan=False),
-    checksum=st.just("crc32"),
-)
+
+
+@st.composite
+def headers(draw):
+    payload_bytes = draw(st.integers(0, 3 * PAGE))
+    ends = draw(st.sets(st.integers(1, max(1, payload_bytes)), max_size=PARTS - 1))
+    return FrameHeader(
+        key=draw(st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)),
+        identity=draw(st.text(PRINTABLE, min_size=1, max_size=IDENTITY_BYTES)),
+        tokens=draw(U64),
+        serde=draw(st.text(PRINTABLE, min_size=1, max_size=32)),
+        raw_bytes=draw(U64),
+        payload_bytes=payload_bytes,
+        created=draw(st.floats(0, allow_infinity=False, allow_nan=False)),
+        parts=tuple(sorted(ends | {payload_bytes})) if payload_bytes else (0,),
+        checksum="crc32",
+    )
 
 
 def seal(header=HEADER, payload=None, codec=CODEC):
@@ -77,19 +95,19 @@ def refuses(frame, said=None, key=None):
 
 
 def test_the_byte_layout_is_the_committed_one():
-    expected = dict(GOLDEN["header"])
-    header = FrameHeader(**{**expected, "key": bytes.fromhex(expected["key"])})
+    said = GOLDEN["header"]
+    header = FrameHeader(
+        **{**said, "key": bytes.fromhex(said["key"]), "parts": tuple(said["parts"])}
+    )
     payload = bytes(range(256)) * GOLDEN["payload"]["repeat bytes 0 to 255"]
     frame = seal(header, payload + GOLDEN["payload"]["then"].encode())
-    fields = bytes.fromhex(GOLDEN["fields"])
-    assert len(fields) == 176
-    assert frame[:176] == fields
-    assert not any(frame[176:1024])
-    assert frame[1024:PAGE] == header.identity.encode().ljust(IDENTITY_BYTES, b"\0")
+    for at, width, field in ((0, 256, "fields"), (256, 768, "ends"), (1024, 1024, "digests")):
+        assert frame[at : at + width] == bytes.fromhex(GOLDEN[field]).ljust(width, b"\0"), field
+    assert frame[2048:PAGE] == header.identity.encode().ljust(IDENTITY_BYTES, b"\0")
     assert CODEC.open(memoryview(frame), header.key) == header
 
 
-@given(HEADERS, st.integers(0, 2**32))
+@given(headers(), st.integers(0, 2**32))
 def test_a_frame_opens_to_what_was_sealed(header, seed):
     payload = Random(seed).randbytes(header.payload_bytes)
     frame = memoryview(seal(header, payload))
@@ -104,9 +122,11 @@ def test_a_frame_opens_to_what_was_sealed(header, seed):
     [
         {"tokens": 0, "raw_bytes": 0},
         {"tokens": 2**64 - 1, "raw_bytes": 2**64 - 1},
-        {"payload_bytes": 0},
-        {"payload_bytes": 1},
-        {"payload_bytes": PAGE},
+        {"payload_bytes": 0, "parts": (0,)},
+        {"payload_bytes": 1, "parts": (1,)},
+        {"payload_bytes": PAGE, "parts": (PAGE,)},
+        {"parts": tuple(range(1, 11))},
+        {"payload_bytes": PARTS, "parts": tuple(range(1, PARTS + 1))},
         {"identity": "i" * IDENTITY_BYTES},
         {"serde": "s" * 32},
         {"created": 0.0},
@@ -125,6 +145,15 @@ def test_fields_at_their_limits_come_back(field):
         {"tokens": 2**64},
         {"raw_bytes": 2**64},
         {"payload_bytes": -1},
+        {"payload_bytes": -1, "parts": ()},
+        {"payload_bytes": 2**48, "parts": ()},
+        {"payload_bytes": PARTS + 1, "parts": tuple(range(1, PARTS + 2))},
+        {"parts": (5,)},
+        {"parts": (11,)},
+        {"parts": (0, 10)},
+        {"parts": (5, 5, 10)},
+        {"parts": (7, 5, 10)},
+        {"parts": (5, 10, 10)},
         {"identity": "i" * (IDENTITY_BYTES + 1)},
         {"identity": ""},
         {"identity": "é"},
@@ -163,13 +192,83 @@ def test_every_flipped_bit_of_the_header_is_refused():
     assert CODEC.open(memoryview(frame)) == HEADER
 
 
-@given(st.integers(1, 2 * PAGE), st.data())
-def test_any_flipped_bit_of_payload_or_padding_is_refused(payload_bytes, data):
-    frame = seal(replace(HEADER, payload_bytes=payload_bytes), b"\x5a" * payload_bytes)
-    bit = data.draw(st.integers(PAGE * 8, len(frame) * 8 - 1))
-    frame[bit // 8] ^= 1 << bit % 8
+def broken_parts(frame):
+    """Which parts of a frame are refused when they are verified one by one."""
+    header = CODEC.peek(memoryview(frame))
+    broken = []
+    for index in range(len(header.parts)):
+        data = memoryview(frame)[slice(*part_span(header, index))]
+        try:
+            CODEC.check_part(memoryview(frame), index, data)
+        except CorruptFrame:
+            broken.append(index)
+    return broken
+
+
+@given(headers(), st.data())
+def test_any_flipped_bit_of_payload_or_padding_is_refused_and_so_is_its_part_alone(header, data):
+    frame = seal(header, b"\x5a" * header.payload_bytes)
+    assert broken_parts(frame) == []
+    if not header.payload_bytes:
+        return
+    at = data.draw(st.integers(PAGE, len(frame) - 1))
+    frame[at] ^= 1 << data.draw(st.integers(0, 7))
     assert refuses(frame, "payload is damaged")
-    assert CODEC.peek(memoryview(frame)).payload_bytes == payload_bytes
+    spans = [part_span(header, index) for index in range(len(header.parts))]
+    assert broken_parts(frame) == [i for i, (start, end) in enumerate(spans) if start <= at < end]
+
+
+@given(headers())
+def test_the_parts_make_up_the_payload_and_its_padding(header):
+    spans = [part_span(header, index) for index in range(len(header.parts))]
+    assert [start for start, _ in spans] == [PAGE, *(end for _, end in spans[:-1])]
+    assert spans[-1][1] == frame_bytes(header.payload_bytes)
+
+
+def test_a_part_in_the_place_of_another_is_refused():
+    frame = seal(THIRDS, b"a" * 3_000 + b"b" * 3_000 + b"c" * 3_000)
+    assert broken_parts(frame) == []
+    first, second = (slice(*part_span(THIRDS, index)) for index in (0, 1))
+    frame[first], frame[second] = frame[second], frame[first]
+    assert broken_parts(frame) == [0, 1]
+    assert refuses(frame, "part 0 differs")
+
+
+def test_a_part_that_is_cut_short_is_refused():
+    frame = memoryview(seal(THIRDS, b"a" * 9_000))
+    start, end = part_span(THIRDS, 2)
+    for data in (frame[start : end - 1], frame[start:start], frame[start + 1 : end]):
+        with pytest.raises(CorruptFrame):
+            CODEC.check_part(frame, 2, data)
+
+
+def test_parts_whose_short_digests_agree_are_still_told_apart_as_a_whole():
+    """A part alone is known by 8 bytes of its digest, the payload by all 16 of each."""
+    weak = Checksum("weak", lambda data: bytes(8) + zlib.crc32(data).to_bytes(4, "little"))
+    codec = FrameCodec(weak)
+    frame = seal(replace(THIRDS, checksum="weak"), b"a" * 9_000, codec)
+    frame[PAGE] ^= 1
+    codec.check_part(memoryview(frame), 0, memoryview(frame)[PAGE : PAGE + 3_000])
+    with pytest.raises(CorruptFrame, match="its checksum differs"):
+        codec.open(memoryview(frame))
+
+
+def test_a_frame_without_parts_has_one():
+    header = CODEC.open(memoryview(seal(replace(HEADER, parts=()))))
+    assert header.parts == (10,)
+
+
+@given(st.integers(1, 3 * PARTS), st.integers(1, 64))
+def test_the_parts_of_a_chunk_are_its_layers_or_runs_of_them(layers, tokens):
+    layout = KVLayout.attention(DType.FLOAT16, layers=layers, heads=1, key_width=3, value_width=1)
+    ends, step = layer_parts(layout, tokens), layers_per_part(layout)
+    assert len(ends) <= PARTS
+    assert step == 1 or layers > PARTS
+    for index, end in enumerate(ends):
+        first, last = index * step, min(layers, (index + 1) * step) - 1
+        assert (ends[index - 1] if index else 0) == layout.layer_span(first, tokens)[0]
+        assert end == layout.layer_span(last, tokens)[1]
+    assert ends[-1] == layout.chunk_bytes(tokens)
 
 
 def test_every_truncation_is_refused():
@@ -254,8 +353,8 @@ def test_what_is_no_frame_of_this_version_is_refused_with_the_reason(at, value, 
         (12, b"\x01\0\0\0", "none belong"),
         (12, b"\0\0\0\0", "none belong"),
         (12, b"\xff\0\0\0", "identity is not printable"),
-        (32, b"\xff" * 8, "bytes, not"),
-        (32, bytes(8), "bytes, not"),
+        (32, b"\xff" * 8, "do not make up"),
+        (32, bytes(8), "do not make up"),
         (40, b"\0\0\0\0\0\0\xf8\x7f", "creation is nan"),
         (40, b"\0\0\0\0\0\0\xf0\x7f", "creation is inf"),
         (40, b"\0\0\0\0\0\0\xf0\xbf", "creation is -1"),
@@ -264,9 +363,21 @@ def test_what_is_no_frame_of_this_version_is_refused_with_the_reason(at, value, 
         (96, b"\x1b[2J", "serde is not printable"),
         (96, b"\xff", "serde is not printable"),
         (96, bytes(32), "serde is not printable"),
-        (176, b"\x01", "none belong"),
+        (176, b"\x00", "has 0 parts"),
+        (176, b"\x02", "do not make up"),
+        (176, b"\x81", "has 129 parts"),
+        (176, b"\xff\xff\xff\xff", "parts"),
+        (180, b"\x01", "none belong"),
+        (255, b"\x01", "none belong"),
+        (256, b"\x09", "do not make up a payload of 10 bytes"),
+        (256, b"\x0b", "do not make up"),
+        (256, bytes(6), "do not make up"),
+        (262, b"\x01", "none belong"),
         (1023, b"\x01", "none belong"),
-        (1024, b"\xff", "identity is not printable"),
+        (1024, b"\x00" * 8, "part 0 differs"),
+        (1032, b"\x01", "none belong"),
+        (2047, b"\x01", "none belong"),
+        (2048, b"\xff", "identity is not printable"),
         (PAGE - 1, b"\x01", "none belong"),
     ],
 )
@@ -276,7 +387,7 @@ def test_a_header_that_is_wrong_under_a_right_checksum_is_refused(at, value, sai
     assert refuses(sign(frame), said)
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0, 8, 12, 176, 1024]), st.booleans())
+@given(st.integers(0, 2**32), st.sampled_from([0, 8, 12, 176, 180, 256, 1024, 2048]), st.booleans())
 def test_hostile_pages_are_corrupt_frames_and_nothing_worse(seed, kept, signed):
     frame = seal()
     frame[kept:PAGE] = Random(seed).randbytes(PAGE - kept)
@@ -286,7 +397,10 @@ def test_hostile_pages_are_corrupt_frames_and_nothing_worse(seed, kept, signed):
         CODEC.peek(memoryview(frame))
 
 
-@given(st.lists(st.tuples(st.integers(8, 127), st.integers(0, 255)), max_size=6))
+HOSTILE = st.one_of(st.integers(8, 127), st.integers(176, 275), st.integers(1024, 1040))
+
+
+@given(st.lists(st.tuples(HOSTILE, st.integers(0, 255)), max_size=6))
 def test_hostile_fields_under_a_right_checksum_give_a_header_or_corrupt_frame(changes):
     frame = seal()
     for at, value in changes:

@@ -16,14 +16,20 @@ little-endian, at fixed offsets; text is printable ASCII, padded with zeros:
         48    48 key
         96    32 name of the serde
        128    16 name of the checksum algorithm
-       144    16 checksum of payload and padding
+       144    16 checksum of the digests of all parts, one after another
        160    16 checksum of this page with this field zero
-       176   848 zeros, for later versions
-      1024  3072 identity: canonical JSON of the namespace
+       176     4 parts of the payload, 1 to 128, unsigned
+       180    76 zeros, for later versions
+       256   768 where each part ends in the payload, unsigned, 6 bytes each
+      1024  1024 the first 8 bytes of each part's digest
+      2048  2048 identity: canonical JSON of the namespace
     ====== ===== ==========================================================
 
-Both checksums are of the algorithm that the header names; shorter ones are padded with
-zeros. A reader of another version refuses the frame: a miss, and it is computed anew.
+Each part has at least one byte, unless the payload has none; the last one's digest covers
+the padding, too. So every byte is hashed once, and a reader that has the page can verify
+one part, say one layer, without the others. Digests and checksums are of the algorithm that
+the header names; shorter ones are padded with zeros. A reader of another version refuses
+the frame: a miss, and it is computed anew.
 """
 
 from __future__ import annotations
@@ -31,6 +37,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
@@ -44,20 +52,48 @@ from hexkv.ports import (
     ConfigError,
     CorruptFrame,
     FrameHeader,
+    KVLayout,
     frame_bytes,
 )
 
-_FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16s")
+_FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16sI")
 _SERDE_BYTES = 32
 _CHECKSUM_BYTES = 16
 _CHECKSUM_NAME = slice(128, 144)
 _PAYLOAD_CHECKSUM = slice(144, 160)
 _OWN_CHECKSUM = slice(160, 176)
-_RESERVED = slice(_FIELDS.size, 1024)
-_IDENTITY_AT = _RESERVED.stop
+_ENDS_AT = 256
+_END_BYTES = 6
+_DIGESTS_AT = 1024
+_DIGEST_BYTES = 8
+_IDENTITY_AT = 2048
+
+PARTS = (_IDENTITY_AT - _DIGESTS_AT) // _DIGEST_BYTES
+"""The most parts that a header has room for."""
 
 IDENTITY_BYTES = PAGE - _IDENTITY_AT
 """The longest identity that a header has room for."""
+
+
+def layers_per_part(layout: KVLayout) -> int:
+    """How many neighbouring layers make one part of a raw payload: one, if there is room."""
+    return -(-layout.layers // PARTS)
+
+
+def layer_parts(layout: KVLayout, tokens: int) -> tuple[int, ...]:
+    """Where the parts of a raw payload of *tokens* tokens end: at the ends of its layers."""
+    step = layers_per_part(layout)
+    last = layout.layers - 1
+    ends = range(step - 1, last + step, step)
+    return tuple(layout.layer_span(min(layer, last), tokens)[1] for layer in ends)
+
+
+def part_span(header: FrameHeader, index: int) -> tuple[int, int]:
+    """``(start, end)`` of a part in the frame; the last one's padding belongs to it."""
+    start = PAGE + (header.parts[index - 1] if index else 0)
+    if index == len(header.parts) - 1:
+        return start, frame_bytes(header.payload_bytes)
+    return start, PAGE + header.parts[index]
 
 
 def _crc32(data: memoryview) -> bytes:
@@ -109,13 +145,20 @@ class FrameCodec:
             ValueError: *header* has no room in a header page, or *frame* is not as long
                 as it says.
         """
+        if not header.parts:
+            header = replace(header, parts=(header.payload_bytes,))
         page = _page(header)
         padding = PAGE + header.payload_bytes
         if len(frame) != frame_bytes(header.payload_bytes):
             raise ValueError(f"a frame of {len(frame)} bytes is not one of {header.payload_bytes}")
         frame[padding:] = bytes(len(frame) - padding)
+        digests = bytearray()
+        for index in range(len(header.parts)):
+            digest = _digest(self._own, frame[slice(*part_span(header, index))])
+            page[_digest_at(index)] = digest[:_DIGEST_BYTES]
+            digests += digest
         page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, _CHECKSUM_BYTES)
-        page[_PAYLOAD_CHECKSUM] = _digest(self._own, frame[PAGE:])
+        page[_PAYLOAD_CHECKSUM] = _digest(self._own, memoryview(digests))
         page[_OWN_CHECKSUM] = _digest(self._own, memoryview(page))
         frame[:PAGE] = page
 
@@ -130,14 +173,18 @@ class FrameCodec:
             CorruptFrame: it is not a frame, is damaged or of another length than it was, or
                 was put under another key.
         """
-        header, algorithm, checksum = self._read(frame)
+        header, algorithm = self._read(frame)
         if len(frame) != frame_bytes(header.payload_bytes):
             raise CorruptFrame(
                 f"the frame has {len(frame)} bytes, not {frame_bytes(header.payload_bytes)}"
             )
         if key is not None and header.key != key:
             raise CorruptFrame(f"the frame is of chunk {header.key.hex()}, not {key.hex()}")
-        if _digest(algorithm, frame[PAGE:]) != checksum:
+        digests = bytearray()
+        for index in range(len(header.parts)):
+            data = frame[slice(*part_span(header, index))]
+            digests += _checked(algorithm, frame, index, data)
+        if _digest(algorithm, memoryview(digests)) != frame[_PAYLOAD_CHECKSUM]:
             raise CorruptFrame("the payload is damaged: its checksum differs")
         return header
 
@@ -152,13 +199,26 @@ class FrameCodec:
         """
         return self._read(page)[0]
 
+    def check_part(self, page: memoryview, index: int, data: memoryview) -> None:
+        """Verify one part of a payload without the others.
+
+        Args:
+            page: the frame's header page, in which :meth:`peek` found no damage.
+            index: which part.
+            data: what lies in the frame's :func:`part_span` of it.
+
+        Raises:
+            CorruptFrame: that is not as it was sealed.
+        """
+        _checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
+
     @staticmethod
     def is_sealed(frame: memoryview) -> bool:
         """Whether *frame* starts like one that was sealed. Verifies nothing."""
         return frame[: len(MAGIC)] == MAGIC
 
-    def _read(self, frame: memoryview) -> tuple[FrameHeader, Checksum, bytes]:
-        """The verified header, and the checksum that the payload must have."""
+    def _read(self, frame: memoryview) -> tuple[FrameHeader, Checksum]:
+        """The verified header, and the algorithm of its checksums."""
         if len(frame) < PAGE:
             raise CorruptFrame(f"{len(frame)} bytes are too few for a frame's header")
         page = bytearray(frame[:PAGE])
@@ -173,8 +233,9 @@ class FrameCodec:
             key,
             serde,
             checksum_name,
-            payload_checksum,
+            _payload_checksum,
             own_checksum,
+            parts,
         ) = _FIELDS.unpack_from(page)
         if magic != MAGIC:
             raise CorruptFrame("not a frame: it does not start with the magic bytes")
@@ -188,11 +249,22 @@ class FrameCodec:
             raise CorruptFrame("the header is damaged: its checksum differs")
 
         # The header is as its writer left it. What follows refuses a writer that errs.
+        if not 1 <= parts <= PARTS:
+            raise CorruptFrame(f"the payload has {parts} parts")
         identity_end = _IDENTITY_AT + identity_bytes
-        if identity_end > PAGE or any(page[_RESERVED]) or any(page[identity_end:]):
+        unused = (
+            slice(_FIELDS.size, _ENDS_AT),
+            slice(_ENDS_AT + parts * _END_BYTES, _DIGESTS_AT),
+            slice(_DIGESTS_AT + parts * _DIGEST_BYTES, _IDENTITY_AT),
+            slice(identity_end, PAGE),
+        )
+        if identity_end > PAGE or any(any(page[rest]) for rest in unused):
             raise CorruptFrame("the header has bytes where none belong")
         if not (math.isfinite(created) and created >= 0):
             raise CorruptFrame(f"the header's moment of creation is {created}")
+        ends = tuple(int.from_bytes(page[_end_at(i)], "little") for i in range(parts))
+        if not _add_up(ends, payload_bytes):
+            raise CorruptFrame(f"the parts do not make up a payload of {payload_bytes} bytes")
         header = FrameHeader(
             key=ChunkKey(key),
             identity=_text("identity", page[_IDENTITY_AT:identity_end]),
@@ -201,20 +273,23 @@ class FrameCodec:
             raw_bytes=raw_bytes,
             payload_bytes=payload_bytes,
             created=created,
+            parts=ends,
             checksum=algorithm.name,
             version=version,
         )
-        return header, algorithm, payload_checksum
+        return header, algorithm
 
 
 def _page(header: FrameHeader) -> bytearray:
-    """The header page, its checksum fields still zero."""
+    """The header page, its checksums and digests still zero."""
     if header.version != FRAME_VERSION:
         raise ValueError(f"version {header.version} is not {FRAME_VERSION}")
     if len(header.key) != KEY_BYTES:
         raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(header.key)}")
     if not (math.isfinite(header.created) and header.created >= 0):
         raise ValueError(f"{header.created} is no moment of creation")
+    if len(header.parts) > PARTS or not _add_up(header.parts, header.payload_bytes):
+        raise ValueError(f"these are no parts of {header.payload_bytes} bytes: {header.parts}")
     identity = _padded("identity", header.identity, IDENTITY_BYTES)
     try:
         fields = _FIELDS.pack(
@@ -230,10 +305,36 @@ def _page(header: FrameHeader) -> bytearray:
             b"",
             b"",
             b"",
+            len(header.parts),
         )
-    except StructError as error:
+        ends = b"".join(end.to_bytes(_END_BYTES, "little") for end in header.parts)
+    except (StructError, OverflowError) as error:
         raise ValueError(f"a count of the header does not fit: {error}") from error
-    return bytearray(fields.ljust(_IDENTITY_AT, b"\0") + identity)
+    return bytearray((fields.ljust(_ENDS_AT, b"\0") + ends).ljust(_IDENTITY_AT, b"\0") + identity)
+
+
+def _add_up(ends: tuple[int, ...], payload_bytes: int) -> bool:
+    """Whether parts that end there make up the payload, none of them empty."""
+    if ends == (payload_bytes,):
+        return True
+    ascending = all(start < end for start, end in pairwise(ends))
+    return ascending and ends[0] > 0 and ends[-1] == payload_bytes
+
+
+def _end_at(index: int) -> slice:
+    return slice(_ENDS_AT + index * _END_BYTES, _ENDS_AT + (index + 1) * _END_BYTES)
+
+
+def _digest_at(index: int) -> slice:
+    return slice(_DIGESTS_AT + index * _DIGEST_BYTES, _DIGESTS_AT + (index + 1) * _DIGEST_BYTES)
+
+
+def _checked(algorithm: Checksum, page: memoryview, index: int, data: memoryview) -> bytes:
+    """The digest of a part, if it is the one that *page* has."""
+    digest = _digest(algorithm, data)
+    if digest[:_DIGEST_BYTES] != page[_digest_at(index)]:
+        raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
+    return digest
 
 
 def _padded(what: str, text: str, room: int) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from hexkv.core.fetching import may_retry, scratch
+from hexkv.core.frames import layer_parts
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease
 from hexkv.core.remembering import described
@@ -230,6 +231,7 @@ class Writer:
                     raw_bytes=label.raw_bytes,
                     payload_bytes=len(lease.payload),
                     created=self._runtime.clock.wall(),
+                    parts=layer_parts(label.layout, label.tokens) if label.serde == RAW else (),
                 )
                 self._runtime.codec.seal(lease.frame, header)
 

@@ -55,6 +55,10 @@ class FrameHeader:
     created: float
     """Wall-clock seconds at which the chunk was stored."""
 
+    parts: tuple[int, ...] = ()
+    """Where each part of the payload ends. Parts can be verified one by one: those of a raw
+    payload are its layers. Empty stands for one part, the payload; the codec says so then."""
+
     checksum: str = ""
     """Name of the checksum algorithm, filled in by the codec."""
 
