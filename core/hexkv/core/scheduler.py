@@ -97,6 +97,7 @@ class Lane:
         telemetry: Telemetry,
     ) -> None:
         self.name = name
+        self._tier = name.rpartition("/")[0] or name
         self.breaker = Breaker(clock, rules.breaker)
         self._rules = rules
         self._executor = executor
@@ -168,7 +169,7 @@ class Lane:
             if self._ended != ended or self._held:
                 return False  # slow, or not begun on purpose; but not dead
         if self.breaker.failed(at_once=True):
-            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self.name, reason="timed out")
+            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
         return False
 
     def drain(self, deadline: Deadline) -> bool:
@@ -229,4 +230,4 @@ class Lane:
         if well:
             self.breaker.succeeded()
         elif self.breaker.failed():
-            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self.name, reason="failures")
+            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="failures")

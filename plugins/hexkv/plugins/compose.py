@@ -27,7 +27,7 @@ from hexkv.plugins.problems import Path
 from hexkv.plugins.registry import Registry, missing, suggestion
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
-from hexkv.plugins.telemetry import NoTelemetry
+from hexkv.plugins.telemetry import Totals
 from hexkv.plugins.threads import Threads
 from hexkv.ports import (
     Clock,
@@ -59,7 +59,8 @@ def build(
         namespace: of the model whose KV is cached; see :func:`identify`.
         registry: what is installed, if that is known already.
         clock: the machine's, unless time is simulated.
-        telemetry: told about every operation.
+        telemetry: told about every operation; by default it adds up (:class:`Totals`), and
+            the engine's ``telemetry`` gives it back.
         events: told what each tier holds.
 
     Raises:
@@ -101,9 +102,7 @@ def build(
                     " list what it holds, so no budget can be kept after a restart"
                 )
             tiers.append(tier)
-        runtime = Runtime(
-            blocks, codec, clock, executor, telemetry or NoTelemetry(), events, serdes
-        )
+        runtime = Runtime(blocks, codec, clock, executor, telemetry or Totals(), events, serdes)
         stack = TierStack(tiers, runtime)
         engine = CacheEngine(
             namespace,
