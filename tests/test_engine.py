@@ -13,7 +13,9 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.chunking import PrefixChunker
+from hexkv.core.engine import Deadlines
 from hexkv.core.registry import EngineRegistry
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     ConfigError,
     Counter,
@@ -549,3 +551,42 @@ def test_threads_never_see_wrong_kv(rig, seed):
         thread.join(60)
     assert not wrong
     assert r.at_rest()
+
+
+@pytest.mark.parametrize("hangs", ["read", "write", "close"])
+def test_closing_always_returns_whatever_hangs(rig, tmp_path, hangs):
+    stuck, free = Event(), Event()
+
+    class Hanging(DiskStore):
+        def _hang(self):
+            stuck.set()
+            assert free.wait(60)
+
+        def read(self, keys, sink, deadline):
+            if hangs == "read":
+                self._hang()
+            return super().read(keys, sink, deadline)
+
+        def write(self, items, deadline):
+            if hangs == "write":
+                self._hang()
+            return super().write(items, deadline)
+
+        def close(self):
+            if hangs == "close":
+                self._hang()
+            super().close()
+
+    clock = SystemClock()
+    soon = Deadlines(retrieve=0.2, store=0.2, close=0.2)
+    r = rig([tier("disk", Hanging(tmp_path))], clock=clock, deadlines=soon)
+    r.engine.store(PROMPT, computed())
+    r.engine.retrieve(PROMPT, empty())
+    r.engine.close()
+    assert stuck.is_set()
+    assert r.engine.health().state == "closed"
+    assert r.engine.health().leases or hangs == "close"
+    free.set()
+    settled = Event()
+    while r.pool.ledger() and not settled.wait(0.01):
+        pass

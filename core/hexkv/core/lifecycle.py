@@ -167,7 +167,7 @@ class Lifecycle:
         self._prefetches.close()
         self._copier.reap(until)
         self._stack.flush(until)
-        self._stack.close()
+        self._stack.close(until)
         if left := self._pool.close():
             log.error("closed with leases left, their memory stays allocated: %s", left)
 

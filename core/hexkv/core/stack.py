@@ -18,7 +18,7 @@ from hexkv.core.locating import Found, ask, run_of, where, where_soon
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
-from hexkv.core.scheduler import Lane, Priority, Refused, Ticket
+from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused, Ticket
 from hexkv.core.tenants import DividedIndex
 from hexkv.core.tiers import Tier, TierRules, Writes
 from hexkv.core.writing import Batch, Writer, far
@@ -95,8 +95,10 @@ class TierStack:
         (tier,) = self.named([name])
         self._arrange([other for other in self.tiers if other is not tier])
         drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
-        tier.close()
-        return drained
+        lane, ticket = self._close_soon(tier)
+        closed = ticket.wait(deadline)
+        lane.close()
+        return drained and closed
 
     def assign(self, prefix: bytes, tenant: str) -> None:
         """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
@@ -306,10 +308,24 @@ class TierStack:
         """Wait until no tier has anything left to write. Whether that came in time."""
         return all(tier.writing.drain(deadline) for tier in self.tiers if tier.writing)
 
-    def close(self) -> None:
-        """Close every tier."""
-        for tier in self.tiers:
+    def close(self, deadline: Deadline) -> None:
+        """Close every tier. One whose store does not let itself be closed in time is left behind."""
+        closing = [self._close_soon(tier) for tier in self.tiers]
+        for lane, ticket in closing:
+            ticket.wait(deadline)
+            lane.close()
+
+    def _close_soon(self, tier: Tier) -> tuple[Lane, Ticket[None]]:
+        runtime = self.runtime
+        rules = LaneRules(workers=1)
+        lane = Lane(f"{tier.name}/close", rules, runtime.executor, runtime.clock, runtime.telemetry)
+
+        def work(go: bool) -> tuple[None, bool | None]:
+            del go
             tier.close()
+            return None, None
+
+        return lane, lane.submit(Priority.DELETE, 0, work)
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)

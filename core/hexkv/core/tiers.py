@@ -195,7 +195,8 @@ class Tier:
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
         gone = keys if self.index is None else self.index.discard(keys)
-        self.delete(gone, deadline)
+        # What the index has not learnt of yet may be there all the same.
+        self.delete(keys if self.indexing else gone, deadline)
         return gone
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
