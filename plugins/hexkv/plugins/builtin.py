@@ -30,6 +30,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List what is installed", _adapters)
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
+    yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
 
 
@@ -55,6 +56,12 @@ def _adapters(arguments: Sequence[str]) -> int:
 
 def _config(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.config import run
+
+    return run(arguments)
+
+
+def _explain(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.explain import run
 
     return run(arguments)
 

@@ -101,7 +101,7 @@ def _print(contents: Contents, now: float, most: int | None) -> None:
             ["model", "layout", "tokens ", "bytes ", "serde", "age ", "key"],
             [
                 (
-                    *_model(_identity(header)),
+                    *model_and_layout(_identity(header)),
                     str(header.tokens),
                     human_size(frame_bytes(header.payload_bytes)),
                     header.serde,
@@ -119,7 +119,7 @@ def _print(contents: Contents, now: float, most: int | None) -> None:
             [
                 (
                     str(row["namespace"])[:12],
-                    *_model(row["identity"]),
+                    *model_and_layout(row["identity"]),
                     str(row["chunks"]),
                     str(row["tokens"]),
                     human_size(int(str(row["bytes"]))),
@@ -145,7 +145,7 @@ def _identity(header: FrameHeader) -> object:
         return header.identity
 
 
-def _model(identity: object) -> tuple[str, str]:
+def model_and_layout(identity: object) -> tuple[str, str]:
     """Model (with its revision and rank) and layout, in words."""
     if not isinstance(identity, dict):
         return str(identity), "?"

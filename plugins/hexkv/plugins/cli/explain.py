@@ -1,0 +1,271 @@
+"""``hexkv explain``: how much of a prompt lies in a directory, for whom, and where it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hexkv.core.chunking import PrefixChunker
+from hexkv.core.explaining import Difference, differing
+from hexkv.core.frames import FrameCodec
+from hexkv.core.keys import HashAlgorithm, Keyer, identity
+from hexkv.core.tokens import pack
+from hexkv.plugins.algorithms import frame_codec, hash_algorithm
+from hexkv.plugins.cli.inspect import model_and_layout
+from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.compose import identify
+from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.survey import Contents, survey
+from hexkv.ports import (
+    AdapterUnavailable,
+    ChunkKey,
+    ConfigError,
+    CorruptFrame,
+    DType,
+    HexKVError,
+    InvalidRequest,
+    KVLayout,
+    Namespace,
+)
+
+_ANY_LAYOUT = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
+_HASHES = ("sha256", "blake2b", "blake3")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """How much of the prompt lies in the directory under one identity."""
+
+    identity: str
+    described: Mapping[str, object]
+    chunks: int = 0
+    hit_chunks: int = 0
+    hit_tokens: int = 0
+
+    first_miss: tuple[int, int, int] | None = None
+    """Index, start and end of the first chunk that is not there or damaged."""
+
+    why: str = ""
+    damaged: int = 0
+    """Of the prompt's chunks, those that are damaged."""
+
+    differs: tuple[Difference, ...] = ()
+    """From what the configuration says."""
+
+    @property
+    def full(self) -> bool:
+        return bool(self.hit_chunks) and not self.why and not self.differs
+
+
+class _Directory:
+    """What lies in a directory, by key."""
+
+    def __init__(self, root: Path, codec: FrameCodec, verify: bool) -> None:
+        contents: Contents = survey(root, codec)
+        self._root = root
+        self._codec = codec if verify else None
+        self._frames = {header.key: path for path, header in contents.frames}
+        self._damaged = {Path(path).stem: reason for path, reason in contents.damaged}
+        self.identities = sorted({header.identity for _, header in contents.frames})
+
+    def lacks(self, key: ChunkKey) -> str:
+        """Why a chunk cannot be had; empty if it can."""
+        path = self._frames.get(key)
+        if path is None:
+            reason = self._damaged.get(key.hex())
+            return "absent" if reason is None else f"damaged: {reason}"
+        if self._codec is not None:
+            try:
+                self._codec.open(memoryview((self._root / path).read_bytes()), key)
+            except CorruptFrame as error:
+                return f"damaged: {error}"
+            except OSError as error:
+                return f"damaged: cannot be read: {error.strerror}"
+        return ""
+
+
+def explain(
+    prompt: Annotated[
+        str, typer.Argument(help="File of token ids: a JSON list, or words; - for stdin.")
+    ],
+    directory: Annotated[Path, typer.Option("--dir", help="Of a disk store, or any of frames.")],
+    models: Annotated[
+        list[str] | None, typer.Option("--identity", help="Only this model. May be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A configuration to compare the identities with.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the prompt's chunks, payloads included.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say how much of a prompt a directory holds. Exit code 0 for all its chunks, else 1."""
+    try:
+        packed = pack(_tokens(prompt))
+        expected = None if config is None else _expected(config)
+        place = _Directory(directory, frame_codec(discover(), "crc32"), verify)
+        answers = [_answer(text, packed, place, expected) for text in place.identities]
+    except HexKVError as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+    if models:
+        answers = [a for a in answers if a.described.get("model") in models]
+    answers.sort(key=lambda a: (len(a.differs), -a.hit_tokens))
+    if as_json:
+        print_json({"tokens": len(packed) // 4, "namespaces": [_report(a) for a in answers]})
+    else:
+        _print(answers, len(packed) // 4)
+    raise typer.Exit(0 if any(a.full for a in answers) else 1)
+
+
+def _tokens(source: str) -> list[int]:
+    """The token ids in a file.
+
+    Raises:
+        InvalidRequest: it cannot be read, or holds something else.
+    """
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+        if text.lstrip().startswith("["):
+            tokens = json.loads(text)
+        else:
+            tokens = [int(word) for word in text.split()]
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else "no list of token ids"
+        raise InvalidRequest(f"{source}: {what}") from error
+    if not tokens:
+        raise InvalidRequest(f"{source}: holds no tokens")
+    found: list[int] = tokens
+    return found
+
+
+def _expected(config: Path) -> Mapping[str, object]:
+    """The fields of the identity that a configuration decides.
+
+    What it leaves empty is its host's affair, as are the layout and the rank.
+    """
+    loaded = load(config)
+    settings = loaded.settings
+    namespace = identify(Namespace("", _ANY_LAYOUT), loaded)
+    scheme = PrefixChunker(settings.chunk.size).scheme
+    text = identity(namespace, scheme, hash_algorithm(settings.hash).name)
+    fields: dict[str, object] = json.loads(text)
+    return {
+        name: value
+        for name, value in fields.items()
+        if value and name not in ("layout", "parallel")
+    }
+
+
+def _answer(
+    text: str, packed: memoryview, place: _Directory, expected: Mapping[str, object] | None
+) -> _Answer:
+    try:
+        described = json.loads(text)
+        chunker = _chunker(str(described["scheme"]))
+        keyer = Keyer.of_identity(text, _algorithm(str(described["algorithm"])), chunker)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _Answer(text, {}, why="its frames are of another version")
+    except (ConfigError, AdapterUnavailable) as error:
+        return _Answer(text, described, why=str(error))
+    chunks = keyer.name(packed)
+    lacks = [place.lacks(key) for key in chunks.keys]
+    tail = bool(lacks) and chunks.end(-1) - chunks.start(-1) < chunker.size
+    if tail and lacks[-1] == "absent":
+        lacks.pop()
+    hit = next((i for i, reason in enumerate(lacks) if reason), len(lacks))
+    missed = hit < len(lacks)
+    differs = () if expected is None else differing(expected, described)
+    return _Answer(
+        identity=text,
+        described=described,
+        chunks=len(lacks),
+        hit_chunks=hit,
+        hit_tokens=chunks.end(hit - 1) if hit else 0,
+        first_miss=(hit, chunks.start(hit), chunks.end(hit)) if missed else None,
+        why=lacks[hit]
+        if missed
+        else ""
+        if lacks
+        else f"too short for a chunk of {chunker.size} tokens",
+        damaged=sum(reason.startswith("damaged") for reason in lacks),
+        differs=tuple(d for d in differs if d.ours != "nothing"),
+    )
+
+
+def _chunker(scheme: str) -> PrefixChunker:
+    """What cut the prompts of an identity.
+
+    Raises:
+        ConfigError: more than the prompt is needed to cut it likewise.
+    """
+    kind, _, size = scheme.partition("/")
+    if kind != "prefix":
+        raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
+    # A tail has the same name whether or not engines keep theirs.
+    return PrefixChunker(int(size), keep_tail=True)
+
+
+def _algorithm(name: str) -> HashAlgorithm:
+    """The hash that identities call *name*.
+
+    Raises:
+        ConfigError: there is none.
+        AdapterUnavailable: it is not installed.
+    """
+    for known in _HASHES:
+        if name.startswith(known):
+            return hash_algorithm(known)
+    raise ConfigError(f"its keys are made with the hash {name!r}, which is not known")
+
+
+def _report(answer: _Answer) -> dict[str, object]:
+    miss = answer.first_miss
+    return {
+        "identity": answer.described or answer.identity,
+        "chunks": answer.chunks,
+        "hit_chunks": answer.hit_chunks,
+        "hit_tokens": answer.hit_tokens,
+        "first_miss": miss and {"chunk": miss[0], "start": miss[1], "end": miss[2]},
+        "why": answer.why,
+        "damaged_chunks": answer.damaged,
+        "differs": [difference._asdict() for difference in answer.differs],
+        "full": answer.full,
+    }
+
+
+def _print(answers: Sequence[_Answer], tokens: int) -> None:
+    if answers:
+        print_table(
+            ["model", "layout", "chunks ", "tokens ", "ends at", "why", "configuration"],
+            [
+                (
+                    *model_and_layout(a.described or a.identity),
+                    f"{a.hit_chunks} of {a.chunks}",
+                    str(a.hit_tokens),
+                    "" if a.first_miss is None else "tokens {1} to {2}".format(*a.first_miss),
+                    a.why,
+                    "; ".join(map(str, a.differs)),
+                )
+                for a in answers
+            ],
+        )
+        typer.echo()
+    best = next((a for a in answers if not a.differs), None)
+    there = best.hit_tokens if best else 0
+    typer.echo(f"{there} of {tokens} tokens are there, in {len(answers)} namespaces looked at")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Say how much of a prompt a directory holds.")
+    app.command()(explain)
+    return run_app(app, "hexkv explain", arguments)
