@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.policies import FIFO, LFU, LRU, MRU, POLICIES
+from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, POLICIES, Adaptive
 from hexkv.ports import ChunkKey, Policy
 
 A, B, C, D, E, F = (ChunkKey(letter.encode()) for letter in "ABCDEF")
@@ -25,7 +25,7 @@ class Model:
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         pass
 
-    def drop(self, key: ChunkKey) -> None:
+    def drop(self, key: ChunkKey, evicted: bool = False) -> None:
         self.order.remove(key)
 
 
@@ -74,7 +74,7 @@ class ModelLFU(ModelLRU):
             self.counts[key] += 1
             self._sort()
 
-    def drop(self, key):
+    def drop(self, key, evicted=False):
         super().drop(key)
         del self.counts[key]
 
@@ -82,7 +82,67 @@ class ModelLFU(ModelLRU):
         self.order.sort(key=self.counts.__getitem__)
 
 
-PAIRS = [(LRU, ModelLRU), (LFU, ModelLFU), (FIFO, ModelFIFO), (MRU, ModelMRU)]
+class ModelARC(Model):
+    """Four lists, oldest first, as in the paper."""
+
+    def __init__(self) -> None:
+        self.once: list[ChunkKey] = []
+        self.again: list[ChunkKey] = []
+        self.once_ghosts: list[ChunkKey] = []
+        self.again_ghosts: list[ChunkKey] = []
+        self.target = 0.0
+        self.most = 0
+
+    @property
+    def order(self):
+        once, again, victims = list(self.once), list(self.again), []
+        while once or again:
+            first = once if once and (len(once) > self.target or not again) else again
+            victims.append(first.pop(0))
+        return victims
+
+    def admit(self, keys, after):
+        for key in keys:
+            ghosts = len(self.once_ghosts), len(self.again_ghosts)
+            into = self.again
+            if key in self.once_ghosts:
+                self.target = min(self.most, self.target + max(1, ghosts[1] / ghosts[0]))
+                self.once_ghosts.remove(key)
+            elif key in self.again_ghosts:
+                self.target = max(0, self.target - max(1, ghosts[0] / ghosts[1]))
+                self.again_ghosts.remove(key)
+            else:
+                into = self.once
+            into.insert(into.index(after) if after in into else len(into), key)
+            after = key
+        self.most = max(self.most, len(self.once + self.again))
+
+    def touch(self, keys):
+        for key in reversed(keys):
+            (self.once if key in self.once else self.again).remove(key)
+            self.again.append(key)
+
+    def drop(self, key, evicted=False):
+        at, ghosts = (
+            (self.once, self.once_ghosts) if key in self.once else (self.again, self.again_ghosts)
+        )
+        at.remove(key)
+        if evicted:
+            ghosts.append(key)
+            del self.once_ghosts[: max(0, len(self.once + self.once_ghosts) - self.most)]
+            over = max(0, len(self.once_ghosts + self.again_ghosts) - self.most)
+            from_once = max(0, over - len(self.again_ghosts))
+            del self.again_ghosts[: over - from_once]
+            del self.once_ghosts[:from_once]
+
+
+PAIRS = [
+    (LRU, ModelLRU),
+    (LFU, ModelLFU),
+    (FIFO, ModelFIFO),
+    (MRU, ModelMRU),
+    (ARC, ModelARC),
+]
 
 keys = st.integers(0, 11).map(lambda n: ChunkKey(b"%02d" % n))
 batches = st.lists(keys, min_size=1, max_size=5, unique=True)
@@ -115,7 +175,7 @@ def test_a_policy_orders_victims_as_its_model_does(policy_class, model_class, tr
         elif model.order:
             victim = next(policy.victims())
             policy.drop(victim, evicted=True)
-            model.drop(victim)
+            model.drop(victim, evicted=True)
         assert list(policy.victims()) == model.order
 
 
@@ -213,6 +273,8 @@ def test_every_policy_has_the_name_a_configuration_uses():
         "lfu": LFU,
         "fifo": FIFO,
         "mru": MRU,
+        "arc": ARC,
+        "adaptive": Adaptive,
     }
 
 

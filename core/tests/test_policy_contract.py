@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from hexkv.contracts.policy import PolicyContract
-from hexkv.core.policies import FIFO, LFU, LRU, MRU
+from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
 from hexkv.ports import ChunkKey, Policy
 
 
@@ -32,6 +32,18 @@ class TestMRU(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:
         return MRU()
+
+
+class TestARC(PolicyContract):
+    @pytest.fixture
+    def policy(self) -> Policy:
+        return ARC()
+
+
+class TestAdaptive(PolicyContract):
+    @pytest.fixture
+    def policy(self) -> Policy:
+        return Adaptive()
 
 
 class Listed:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hexkv.core.policies.adaptive import Adaptive
+from hexkv.core.policies.arc import ARC
 from hexkv.core.policies.fifo import FIFO
 from hexkv.core.policies.lfu import LFU
 from hexkv.core.policies.lru import LRU
@@ -17,7 +19,7 @@ from hexkv.core.policies.mru import MRU
 from hexkv.ports import Policy
 
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
-    {"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU}
+    {"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU, "arc": ARC, "adaptive": Adaptive}
 )
 
-__all__ = ["FIFO", "LFU", "LRU", "MRU", "POLICIES"]
+__all__ = ["ARC", "FIFO", "LFU", "LRU", "MRU", "POLICIES", "Adaptive"]

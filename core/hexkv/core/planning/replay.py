@@ -1,0 +1,141 @@
+"""Replaying a trace through the very index and policies that an engine uses."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hexkv.core.index import TierIndex
+from hexkv.core.planning.trace import Request
+from hexkv.ports import ChunkKey, Policy
+
+WINDOW = 16
+"""Chunks that the engine stores at a time."""
+
+_OWNER = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of a trace."""
+
+    tokens: int
+    """In all prompts."""
+
+    hit_tokens: int
+    """Those found: the longest unbroken run of chunks from the start of each prompt."""
+
+    requests: int = 0
+    evictions: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of all tokens that were found; the cold start counts."""
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+
+def replay(
+    requests: Iterable[Request],
+    make_policy: Callable[[], Policy],
+    chunks: int,
+    *,
+    chunk_tokens: int = 512,
+    progress: Callable[[int], object] | None = None,
+) -> Replay:
+    """Serve *requests* one after the other from a tier that is empty at first.
+
+    Each request does to the index what one retrieve and one store of the engine do: what is
+    found is touched and pinned, what is missing takes room, window by window, and the
+    victims go first.
+
+    Args:
+        requests: in the order of arrival.
+        make_policy: builds the tier's policy.
+        chunks: how many the tier may hold.
+        chunk_tokens: tokens of a full chunk.
+        progress: told the number of requests served, every few hundred.
+    """
+    index = TierIndex(make_policy(), chunks)
+    tokens = hit = evictions = served = 0
+    for request in requests:
+        keys = request.keys
+        here = index.contains(keys)
+        run = here.index(False) if False in here else len(keys)
+        hit += run * chunk_tokens
+        tokens += request.tokens
+        if run:
+            index.touch(keys[:run])
+            index.pin(_OWNER, keys[:run])
+        start = run
+        while start < len(keys):
+            if here[start]:
+                start += 1
+                continue
+            end = start + 1
+            while end < len(keys) and end < start + WINDOW and not here[end]:
+                end += 1
+            part = keys[start:end]
+            reserved = index.reserve(part, [1] * len(part), keys[start - 1] if start else None)
+            evictions += len(reserved.victims)
+            index.deleted(reserved.victims)
+            index.commit(reserved.keys)
+            index.pin(_OWNER, part)
+            start = end
+        index.unpin(_OWNER)
+        served += 1
+        if progress is not None and served % 256 == 0:
+            progress(served)
+    if progress is not None:
+        progress(served)
+    return Replay(tokens, hit, served, evictions)
+
+
+def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay:
+    """What a tier that never evicts would find."""
+    seen: set[ChunkKey] = set()
+    hit = 0
+    for request in requests:
+        for key in request.keys:
+            if key not in seen:
+                break
+            hit += chunk_tokens
+        seen.update(request.keys)
+    return Replay(sum(request.tokens for request in requests), hit, len(requests))
+
+
+def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512) -> Replay:
+    """What a tier that knows the future would find: no policy can find more.
+
+    Belady's rule ("A study of replacement algorithms for a virtual-storage computer", 1966)
+    with bypass: after each request the chunks that are used again soonest stay, be they old
+    or new, and of those used again by one request the ones nearest to its beginning. A
+    chunk is never used before its parent, so what stays is made of whole prefixes.
+    """
+    never = len(requests)
+    following: dict[ChunkKey, int] = {}
+    uses: list[list[int]] = []
+    for at in range(never - 1, -1, -1):
+        keys = requests[at].keys
+        uses.append([following.get(key, never) for key in keys])
+        following.update(dict.fromkeys(keys, at))
+    uses.reverse()
+    kept: dict[ChunkKey, tuple[int, int]] = {}
+    farthest: list[tuple[int, int, ChunkKey]] = []
+    hit = evictions = 0
+    for request, following_uses in zip(requests, uses, strict=True):
+        run = True
+        for depth, (key, use) in enumerate(zip(request.keys, following_uses, strict=True)):
+            run = run and key in kept
+            hit += run
+            kept.pop(key, None)
+            if use < never:
+                kept[key] = (-use, -depth)
+                heapq.heappush(farthest, (-use, -depth, key))
+        while len(kept) > chunks:
+            use, depth, key = heapq.heappop(farthest)
+            if kept.get(key) == (use, depth):
+                del kept[key]
+                evictions += 1
+    tokens = sum(request.tokens for request in requests)
+    return Replay(tokens, hit * chunk_tokens, never, evictions)

@@ -1,0 +1,119 @@
+"""Two small tiers that hold nothing, to see which of two policies would hit more."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from zlib import crc32
+
+from hexkv.core.policies.adaptive._gaps import Gaps
+from hexkv.core.policies.adaptive._shelves import Shelves
+from hexkv.ports import ChunkKey
+
+_SAMPLE = 512
+"""Chunks that each of the small tiers should hold at least."""
+
+_SHIFTS = 3
+_MEMORY = 16
+"""After how often the tier's chunks the score counts half."""
+
+
+def sample(name: int) -> int:
+    """For every *n* up to this, the chunk of this name is in the sample of one in ``2**n``."""
+    bits = name >> 8 | 1 << _SHIFTS
+    return (bits & -bits).bit_length() - 1
+
+
+class Duel:
+    """Least recently used against least worth, on a sample of chunks, in proportion.
+
+    The sample is taken by the chunks' names, so both see the same requests; this is set
+    duelling (Qureshi et al., "Adaptive insertion policies", ISCA 2007) with sampled
+    shadows (Waldspurger et al., "SHARDS", FAST 2015).
+    """
+
+    def __init__(self, classes: int) -> None:
+        self.shift = 0
+        """One of ``2**shift`` chunks takes part."""
+
+        self._recent: OrderedDict[ChunkKey, None] = OrderedDict()
+        self._worthy: dict[ChunkKey, int] = {}
+        self._shelves = Shelves(classes)
+        self._slots: list[ChunkKey | None] = [None] * self._shelves.first
+        self._free: list[int] = []
+        self._room = 0
+        self._score = [0.0, 0.0]
+        self._halve = 0
+
+    @property
+    def worth_wins(self) -> bool:
+        """Whether evicting what is worth least would have hit more."""
+        return self._score[1] >= self._score[0]
+
+    def fit(self, chunks: int) -> None:
+        """The tier holds so many chunks now."""
+        self._room = chunks >> self.shift
+
+    def play(self, met: list[tuple[ChunkKey, int, int]], now: int, gaps: Gaps) -> None:
+        """One request met these: key, sample, and the class that each is in from now on."""
+        self._shelves.advance(now, gaps)
+        met = [entry for entry in reversed(met) if entry[1] >= self.shift]
+        self._play_recent(met)
+        self._play_worth(met, now)
+        if now >= self._halve:
+            self._halve = now + _MEMORY * max(self._room << self.shift, 64)
+            self._score = [score / 2 for score in self._score]
+            if self._room >= 2 * _SAMPLE and self.shift < _SHIFTS:
+                self._thin()
+
+    def _play_recent(self, met: list[tuple[ChunkKey, int, int]]) -> None:
+        recent = self._recent
+        for key, _, _ in met:
+            if key in recent:
+                self._score[0] += 1
+                recent.move_to_end(key)
+            else:
+                recent[key] = None
+        while len(recent) > self._room:
+            recent.popitem(last=False)
+
+    def _play_worth(self, met: list[tuple[ChunkKey, int, int]], now: int) -> None:
+        new = []
+        for key, _, kind in met:
+            slot = self._worthy.get(key)
+            if slot is None:
+                new.append((key, kind))
+            else:
+                self._score[1] += 1
+                self._shelves.remove(slot)
+                self._shelves.put(slot, kind, now)
+        # As in the tier, what a request brings is not evicted for itself.
+        over = len(self._worthy) + len(new) - self._room
+        for slot in list(islice(self._shelves.worst_first(), max(0, over))):
+            self._drop(slot)
+        for key, kind in new[len(new) - max(0, self._room - len(self._worthy)) :]:
+            slot = self._free.pop() if self._free else self._grow()
+            self._slots[slot] = key
+            self._worthy[key] = slot
+            self._shelves.put(slot, kind, now)
+
+    def _thin(self) -> None:
+        """Halve the sample: it is larger than it need be."""
+        self.shift += 1
+        self._room >>= 1
+        for key in [key for key in self._recent if sample(crc32(key)) < self.shift]:
+            del self._recent[key]
+        for key in [key for key in self._worthy if sample(crc32(key)) < self.shift]:
+            self._drop(self._worthy[key])
+
+    def _drop(self, slot: int) -> None:
+        key = self._slots[slot]
+        if key is not None:
+            del self._worthy[key]
+            self._slots[slot] = None
+            self._shelves.remove(slot)
+            self._free.append(slot)
+
+    def _grow(self) -> int:
+        self._slots.append(None)
+        return self._shelves.grow()

@@ -1,0 +1,96 @@
+"""Chunks sorted by class and, roughly, by age, without ever sorting them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from hexkv.core.policies.adaptive._ages import EPOCH_BITS, OCTAVES
+from hexkv.core.policies.adaptive._gaps import Gaps
+
+
+class Shelves:
+    """For each class a row of shelves, each a list of slots from oldest to newest.
+
+    What comes in goes on the first shelf of its class. Shelf *n* is emptied onto the end of
+    the next one every ``2**n`` epochs: a doubly linked list is appended to another in one
+    step, so ageing costs nothing per chunk. A shelf holds ages within a factor of four; how
+    old its oldest chunk is, is known exactly.
+
+    Slots below ``first`` are the heads of the lists; the others are the caller's to number.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self.first = classes * OCTAVES
+        self._newer = array("i", range(self.first))
+        self._older = array("i", range(self.first))
+        self._time = array("q", bytes(8 * self.first))
+        self._epoch = 0
+        self._order = list(range(self.first))
+
+    def grow(self) -> int:
+        """A new slot."""
+        for links in (self._newer, self._older, self._time):
+            links.append(0)
+        return len(self._newer) - 1
+
+    def time(self, slot: int) -> int:
+        """When the chunk in *slot* was put there."""
+        return self._time[slot]
+
+    def put(self, slot: int, kind: int, now: int, below: int | None = None) -> None:
+        """Put a chunk of class *kind* into *slot*, as the newest or just older than *below*."""
+        newer = kind * OCTAVES if below is None else below
+        older = self._older[newer]
+        self._older[slot], self._newer[slot] = older, newer
+        self._newer[older] = self._older[newer] = slot
+        self._time[slot] = now
+
+    def remove(self, slot: int) -> None:
+        """Take the chunk out of *slot*."""
+        older, newer = self._older[slot], self._newer[slot]
+        self._newer[older], self._older[newer] = newer, older
+
+    def advance(self, now: int, gaps: Gaps) -> None:
+        """It is *now*: move on what has aged, and look anew which shelf is worth least."""
+        epoch = now >> EPOCH_BITS
+        if epoch == self._epoch:
+            return
+        while self._epoch < epoch:
+            self._epoch += 1
+            rows = (self._epoch & -self._epoch).bit_length()
+            for row in range(min(rows, OCTAVES - 1) - 1, -1, -1):
+                for shelf in range(row, self.first, OCTAVES):
+                    if self._newer[shelf] != shelf:
+                        self._pour(shelf, shelf + 1)
+        self.arrange(now, gaps)
+
+    def arrange(self, now: int, gaps: Gaps) -> None:
+        """Order the shelves by the worth of what is oldest on each; of equals the older."""
+        ranks = []
+        for shelf in range(self.first):
+            oldest = self._newer[shelf]
+            kind, row = divmod(shelf, OCTAVES)
+            if oldest != shelf:
+                time = self._time[oldest]
+                ranks.append((gaps.worth(kind, now - time), time, shelf))
+            elif row == 0:  # only here something can come in before the next time
+                ranks.append((gaps.worth(kind, 0), now, shelf))
+        ranks.sort()
+        self._order = [shelf for _, _, shelf in ranks]
+
+    def worst_first(self) -> Iterator[int]:
+        """All slots in use."""
+        newer = self._newer
+        for shelf in self._order:
+            slot = newer[shelf]
+            while slot != shelf:
+                yield slot
+                slot = newer[slot]
+
+    def _pour(self, shelf: int, onto: int) -> None:
+        newer, older = self._newer, self._older
+        oldest, newest, before = newer[shelf], older[shelf], older[onto]
+        newer[before], older[oldest] = oldest, before
+        newer[newest], older[onto] = onto, newest
+        newer[shelf] = older[shelf] = shelf
