@@ -1,5 +1,7 @@
 """The contracts that both stores and the plugin keep."""
 
+import itertools
+
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
@@ -30,9 +32,11 @@ class Files:
 
 
 class TestDiskStore(StoreContract):
+    direct = "auto"
+
     @pytest.fixture
     def store(self, tmp_path):
-        store = DiskStore(tmp_path, capacity=128 << 20)
+        store = DiskStore(tmp_path, capacity=128 << 20, direct=self.direct)
         yield store
         store.close()
 
@@ -46,11 +50,67 @@ class TestDiskStore(StoreContract):
 
         def again():
             opened[-1].close()
-            opened.append(DiskStore(tmp_path, capacity=128 << 20))
+            opened.append(DiskStore(tmp_path, capacity=128 << 20, direct=self.direct))
             return opened[-1]
 
         yield again
         opened[-1].close()
+
+
+class TestDiskStoreThroughTheCache(TestDiskStore):
+    direct = "off"
+
+
+class TestSharedDiskStore(TestDiskStore):
+    """Every call goes to another of three stores that share the directory."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        stores = [
+            DiskStore(tmp_path, capacity=128 << 20, direct=direct)
+            for direct in ("auto", "off", "auto")
+        ]
+        yield InTurn(stores)
+        for store in stores:
+            store.close()
+
+    @pytest.fixture
+    def reopen(self):
+        return None
+
+
+class InTurn:
+    def __init__(self, stores):
+        self.stores = stores
+        self.turns = itertools.count()
+
+    def any(self):
+        return self.stores[next(self.turns) % len(self.stores)]
+
+    def contains(self, keys, deadline):
+        return self.any().contains(keys, deadline)
+
+    def read(self, keys, sink, deadline):
+        return self.any().read(keys, sink, deadline)
+
+    def read_range(self, key, start, into, deadline):
+        return self.any().read_range(key, start, into, deadline)
+
+    def write(self, items, deadline):
+        return self.any().write(items, deadline)
+
+    def delete(self, keys, deadline):
+        return self.any().delete(keys, deadline)
+
+    def scan(self):
+        return self.any().scan()
+
+    def quarantine(self, keys, deadline):
+        self.any().quarantine(keys, deadline)
+
+    def close(self):
+        for store in self.stores:
+            store.close()
 
 
 class Heap:

@@ -94,6 +94,7 @@ def test_a_key_of_another_length_is_refused(store):
 def test_a_restart_counts_the_bytes_from_the_files_alone(store, root):
     put(store, A, b"1" * 10)
     put(store, B, b"2" * 20)
+    assert store.used_bytes == 30
     store.close()
     file_of(root, A).write_bytes(b"1" * 7)
     file_of(root, C).parent.mkdir(exist_ok=True)

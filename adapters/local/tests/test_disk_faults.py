@@ -1,6 +1,7 @@
 """The disk store when the system says no: between any two system calls, at any moment."""
 
 import errno
+import mmap
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.ports import Failed, Hit, Item, StoreBusy, Stored, StoreFull, StoreUnreachable
+from hexkv.ports import PAGE, Failed, Hit, Item, StoreBusy, Stored, StoreFull, StoreUnreachable
 
 A, B = chunk_key("a"), chunk_key("b")
 
@@ -65,16 +66,19 @@ def store(tmp_path):
     ],
     ids=errno.errorcode.get,
 )
-@pytest.mark.parametrize("call", ["open", "posix_fallocate", "pwritev", "close", "replace"])
+@pytest.mark.parametrize("direct", ["auto", "off"])
+@pytest.mark.parametrize(
+    "call", ["open", "posix_fallocate", "pwritev", "close", "replace", "pread", "pwrite"]
+)
 def test_a_write_that_fails_at_any_call_leaves_everything_as_it_was(
-    store, tmp_path, monkeypatch, call, number, kind
+    tmp_path, monkeypatch, call, number, kind, direct
 ):
+    store = DiskStore(tmp_path, capacity=2 * PAGE, direct=direct)
     put(store, A, b"old")
+    page = memoryview(mmap.mmap(-1, PAGE))
     with monkeypatch.context() as patch:
         fail(patch, call, number, after=call == "close")
-        outcomes = store.write(
-            [Item(A, memoryview(b"newer")), Item(B, memoryview(b"b"))], deadline()
-        )
+        outcomes = store.write([Item(A, page), Item(B, memoryview(b"b"))], deadline())
     assert [type(outcome.error) for outcome in outcomes] == [kind, kind]
     assert os.strerror(number) in str(outcomes[0].error)
     assert get(store, A) == b"old"
@@ -82,7 +86,9 @@ def test_a_write_that_fails_at_any_call_leaves_everything_as_it_was(
     assert parts(tmp_path) == []
     assert store.used_bytes == 3
     # Nothing stays reserved: all of the capacity can still be had.
-    assert put(store, B, b"x" * 997) == Stored(997)
+    rest = 2 * PAGE - 3
+    assert put(store, B, b"x" * rest) == Stored(rest)
+    store.close()
 
 
 def test_a_disk_that_fills_up_half_way_leaves_no_part_behind(store, tmp_path, monkeypatch):
@@ -143,6 +149,25 @@ def test_a_deletion_that_fails_counts_what_is_still_there(store, monkeypatch):
             store.delete([A], deadline())
     assert store.used_bytes == 5
     assert store.delete([A], deadline()) == [True]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "lstat"])
+def test_a_count_that_could_not_be_written_down_is_made_anew(store, monkeypatch, call):
+    put(store, A, b"frame")
+    assert store.used_bytes == 5
+    real, calls = getattr(os, call), []
+
+    def last_fails(*args):
+        calls.append(args)
+        if len(calls) == 2:  # the first comes before the file is removed
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, last_fails)
+        with pytest.raises(StoreUnreachable):
+            store.delete([A], deadline())
+    assert store.used_bytes == 0
 
 
 def test_what_cannot_be_set_aside_is_removed(store, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,25 +62,29 @@ class ByteAccount:
         """
         doubted = False
         while True:
-            with self._directory.ledger.held() as books:
-                if self._capacity is not None and books.counted < FOLDERS:
-                    self._count_on(books)
-                else:
-                    there = regular_size(file_path(self._root, key)) or 0
-                    others = books.writing - self._row(books).writing
-                    writing = self._writing + others
-                    total = books.used - there + writing + size
-                    if self._capacity is None or total <= self._capacity:
+            fits = False
+            try:
+                with self._directory.ledger.held() as books:
+                    if self._capacity is not None and books.counted < FOLDERS:
+                        self._count_on(books)
+                    elif self._room(books, key) >= size:
+                        fits = True
                         self._add(size)
                         self._sign(books)
-                        return True
-                    if doubted:
+                    elif doubted:
                         raise StoreFull(
-                            f"{size} bytes do not fit: {books.used} are stored and {writing} "
-                            f"are being written, of {self._capacity}"
+                            f"{size} bytes do not fit: {books.used} are stored and "
+                            f"{self._being_written(books)} are being written, of {self._capacity}"
                         )
-                    doubted = True
-                    self._doubt(books, deadline)
+                    else:
+                        doubted = True
+                        self._doubt(books, deadline)
+            except OSError:
+                if fits:  # but it could not be written down
+                    self._add(-size)
+                raise
+            if fits:
+                return True
             if deadline.expired:
                 return False
 
@@ -116,6 +121,16 @@ class ByteAccount:
                 books.change(folder_of(key), (regular_size(path) or 0) - (before or 0))
                 self._sign(books)
                 books.changing = False
+
+    def _room(self, books: Books, key: ChunkKey) -> float:
+        """Bytes that may be written under *key* in addition to all that are being written."""
+        if self._capacity is None:
+            return math.inf
+        there = regular_size(file_path(self._root, key)) or 0
+        return self._capacity - books.used + there - self._being_written(books)
+
+    def _being_written(self, books: Books) -> int:
+        return books.writing - self._row(books).writing + self._writing
 
     def _doubt(self, books: Books, deadline: Deadline) -> None:
         """Before a refusal: do dead engines still count, or files that somebody removed?"""

@@ -111,6 +111,7 @@ def check(root: str, codec: Opens, watch: Watch = iter) -> Findings:
     findings = Findings()
     living = living_engines(root)
     findings.engines = len(living)
+    findings.quarantined = _quarantined(root)
     findings.problems += _stale(root, living)
     memory = _Memory()
     try:
@@ -154,6 +155,7 @@ def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
                 problem.done = f"not repaired: {error.strerror}"
         for problem, aside, place in moved:
             _put_right(root, problem, aside, place)
+        findings.quarantined = _quarantined(root)
         ByteAccount(directory, None).used()  # a ledger that is right, for the next check
     finally:
         directory.release()
@@ -174,9 +176,7 @@ def _candidates(root: str, findings: Findings) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             if entry.path in folders or entry.path == f"{root}/{WRITING}":
                 pending += listed(entry.path)
-            elif entry.path == f"{root}/{QUARANTINE}":
-                findings.quarantined = sum(key_of(e.name) is not None for e in listed(entry.path))
-            else:
+            elif entry.path != f"{root}/{QUARANTINE}":
                 findings.foreign.append(_relative(root, entry.path))
         elif key_of(entry.name) is not None and entry.is_file(follow_symlinks=False):
             yield entry.path
@@ -270,6 +270,10 @@ def _wrong_ledger(root: str) -> list[Problem]:
     if size == books.used:
         return []
     return [Problem(Fault.LEDGER, LEDGER, f"it says {books.used} bytes, the files have {size}")]
+
+
+def _quarantined(root: str) -> int:
+    return sum(key_of(entry.name) is not None for entry in listed(f"{root}/{QUARANTINE}"))
 
 
 def _relative(root: str, path: str) -> str:
