@@ -47,8 +47,8 @@ def memory_engine(layout: KVLayout, chunk: int, chunks: int) -> CacheEngine:
 
 
 def disk_tier(root: Path) -> TierSettings:
-    """A tier of files under *root*."""
-    return TierSettings(store="disk", settings={"root": str(root)})
+    """A tier of files under *root*, through the page cache as the bare I/O is."""
+    return TierSettings(store="disk", settings={"root": str(root), "direct": "off"})
 
 
 @contextmanager
