@@ -20,7 +20,7 @@ from benchmarks.again import again
 from benchmarks.disk import disk
 from benchmarks.keys import keys
 from benchmarks.lookup import lookup
-from benchmarks.machine import NoRoom, check_room, describe, versions
+from benchmarks.machine import NoRoom, check_room, describe, load, versions
 from benchmarks.measure import Comparison, Result, WrongResult, compare
 from benchmarks.memory import memory
 from benchmarks.report import FORMAT, RunJson, table, to_json
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "quick": asked.quick,
         "rounds": scale.rounds,
         "torch_threads": torch.get_num_threads(),
-        "machine": machine,
+        "machine": machine | {"load_after": load()},
         "versions": versions(),
         "results": [to_json(result) for result in results],
     }

@@ -23,10 +23,15 @@ def describe(folder: Path) -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()}",
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": load(),
         "file_system": file_system(folder),
         "file_system_free_bytes": shutil.disk_usage(folder).free,
     }
+
+
+def load() -> float:
+    """Processes that wanted to run in the last minute, on average."""
+    return round(os.getloadavg()[0], 2)
 
 
 def versions() -> dict[str, str]:

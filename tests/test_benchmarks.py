@@ -164,7 +164,9 @@ def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tm
     assert run["format"] == 1
     assert run["quick"] is True
     assert run["torch_threads"] == 1
-    assert {"processor", "cores", "memory_bytes", "file_system"} <= set(run["machine"])
+    assert {"processor", "cores", "memory_bytes", "file_system", "load_after"} <= set(
+        run["machine"]
+    )
     assert {"python", "torch", "hexkv"} <= set(run["versions"])
     assert [result["name"] for result in run["results"]] == NAMES
     for result in run["results"]:
