@@ -296,3 +296,33 @@ def test_a_hash_may_be_injected():
     words = b"".join(token.to_bytes(4, "little") for token in range(256))
     expected = blake3.blake3(keyer.root + words).digest()
     assert name(keyer, range(256)).keys == [keyer.prefix + expected]
+
+
+def test_keys_can_be_named_from_what_a_frame_says_alone():
+    secret = replace(PLAIN, salt="hunter2")
+    chunker = PrefixChunker(16)
+    keyer = Keyer(secret, BLAKE2B, chunker)
+    found = Keyer.of_identity(keyer.identity, BLAKE2B, chunker)
+    packed = memoryview(bytes(8 * 16))
+    assert found.name(packed).keys == keyer.name(packed).keys
+    assert found.identity == keyer.identity
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("sha256", "md5"), "are made with"),
+        (lambda text: text.replace("prefix/16", "prefix/32"), "are made with"),
+        (lambda text: "{}", "no identity"),
+        (lambda text: "[" * 100_000, "no identity"),
+        (
+            lambda text: text.replace("model", "m\N{LATIN SMALL LETTER O WITH DIAERESIS}del"),
+            "no id",
+        ),
+    ],
+    ids=["another hash", "another scheme", "empty", "deep", "not ASCII"],
+)
+def test_an_identity_of_something_else_is_refused(change, message):
+    text = change(Keyer(PLAIN, SHA256, PrefixChunker(16)).identity)
+    with pytest.raises(ConfigError, match=message):
+        Keyer.of_identity(text, SHA256, PrefixChunker(16))

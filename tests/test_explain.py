@@ -1,0 +1,396 @@
+"""Why did it miss? Every cause is provoked for real, then asked for."""
+
+import json
+import random
+from dataclasses import replace
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dict_store import DictStore, ScanningStore
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.breaker import BreakerRules
+from hexkv.core.explaining import State, differing
+from hexkv.core.history import Cause
+from hexkv.core.scheduler import LaneRules
+from hexkv.core.tiers import Tier, TierRules, Writes
+from hexkv.ports import (
+    DType,
+    InvalidTokens,
+    Miss,
+    MissReason,
+    ParallelSlice,
+    StoreUnreachable,
+)
+from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, tier
+
+PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK + 5)
+OTHER = random.Random(4).choices(range(50_000), k=6 * CHUNK)
+FULL = 6 * CHUNK
+
+
+def computed(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
+
+
+def empty(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens))
+
+
+def memory(**options):
+    return tier("memory", MemoryStore(ManualClock()), **options)
+
+
+def disk(path, **options):
+    return tier("disk", DiskStore(path), **options)
+
+
+def reasons(explanation, where):
+    """Of each chunk that missed: why, on one tier."""
+    return [chunk.tiers[where].reason for chunk in explanation.missed if chunk.tiers]
+
+
+class Faulty(ScanningStore):
+    """Fails while it is told to."""
+
+    reads = writes = True
+    answer = None
+
+    def read(self, keys, sink, deadline):
+        if not self.reads:
+            raise StoreUnreachable("the cable is out")
+        if self.answer is not None:
+            return [Miss(self.answer)] * len(keys)
+        return super().read(keys, sink, deadline)
+
+    def write(self, items, deadline):
+        if not self.writes:
+            raise StoreUnreachable("the cable is out")
+        return super().write(items, deadline)
+
+
+def test_what_is_there_needs_no_explanation(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT[:FULL], computed(PROMPT[:FULL]))
+    told = r.engine.explain(PROMPT[:FULL])
+    assert (told.chunks, told.hit_chunks, told.hit_tokens) == (6, 6, FULL)
+    assert told.diverges is None
+    assert told.missed == told.elsewhere == ()
+    assert r.at_rest()
+
+
+def test_a_tail_that_fills_no_chunk_is_too_short(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    (tail,) = r.engine.explain(PROMPT).missed
+    assert (tail.start, tail.end, tail.reason) == (FULL, FULL + 5, State.TOO_SHORT)
+
+
+@pytest.mark.parametrize("tokens", [PROMPT[:1], PROMPT[: CHUNK - 1]])
+def test_a_prompt_shorter_than_a_chunk_is_too_short(rig, tokens):
+    told = rig([memory()]).engine.explain(tokens)
+    assert told.chunks == told.hit_chunks == 0
+    assert told.diverges.reason is State.TOO_SHORT
+    assert (told.diverges.start, told.diverges.end) == (0, len(tokens))
+
+
+def test_an_empty_prompt_misses_nothing(rig):
+    assert rig([memory()]).engine.explain([]).missed == ()
+
+
+def test_tokens_that_are_none_are_refused(rig):
+    with pytest.raises(InvalidTokens):
+        rig([memory()]).engine.explain([-1])
+
+
+def test_the_first_chunk_that_diverges_is_named(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    told = r.engine.explain(PROMPT[: 2 * CHUNK + 3] + OTHER)
+    assert told.hit_chunks == 2
+    assert (told.diverges.index, told.diverges.start, told.diverges.end) == (2, 32, 48)
+    assert set(reasons(told, "memory")) == {State.NEVER_STORED}
+
+
+def test_evicted_says_when_and_by_which_policy(rig):
+    clock = ManualClock()
+    r = rig([memory(budget=6 * FRAME, policy="fifo")], clock=clock)
+    r.engine.store(PROMPT, computed())
+    clock.advance(100)
+    r.engine.store(OTHER, computed(OTHER))
+    why = r.engine.explain(PROMPT).diverges.tiers["memory"]
+    assert (why.reason, why.when, why.detail) == (Cause.EVICTED, clock.wall(), "by FIFO")
+
+
+def test_a_chunk_behind_a_missing_one_is_there_but_no_use(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    index = r.tiers["memory"].index
+    second = index.keys()[1]
+    r.tiers["memory"].forget([second], None)
+    told = r.engine.explain(PROMPT)
+    assert told.hit_chunks == 1
+    assert [chunk.reason for chunk in told.missed] == [
+        None,
+        *[State.BEHIND] * 4,
+        State.TOO_SHORT,
+    ]
+    assert told.reasons == {"memory": {"never stored": 1, "present": 4}}
+
+
+def test_what_a_store_lost_is_lost(rig, tmp_path):
+    r = rig([disk(tmp_path)])
+    r.engine.store(PROMPT, computed())
+    for file in tmp_path.rglob("*.hexkv"):
+        file.unlink()
+    r.engine.retrieve(PROMPT, empty())
+    assert reasons(r.engine.explain(PROMPT), "disk")[0] is Cause.LOST
+
+
+def test_damage_is_remembered(rig, tmp_path):
+    r = rig([disk(tmp_path)])
+    r.engine.store(PROMPT, computed())
+    for file in tmp_path.rglob("*.hexkv"):
+        data = bytearray(file.read_bytes())
+        data[5000] ^= 1
+        file.write_bytes(data)
+    r.engine.retrieve(PROMPT, empty())
+    assert reasons(r.engine.explain(PROMPT), "disk")[0] is Cause.CORRUPT
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [(MissReason.EXPIRED, Cause.EXPIRED), (MissReason.EVICTED, Cause.EVICTED)],
+)
+def test_what_a_store_says_of_its_own_deeds_is_believed(rig, answer, cause):
+    store = Faulty({})
+    r = rig([tier("remote", store)])
+    r.engine.store(PROMPT, computed())
+    store.answer = answer
+    assert r.engine.retrieve(PROMPT, empty()).misses[answer] == 1
+    why = r.engine.explain(PROMPT).diverges.tiers["remote"]
+    assert why.reason is cause
+    assert r.engine.lookup(PROMPT).hit_tokens == 0
+
+
+def test_a_failed_read_gives_the_stores_words_until_it_reads_well(rig):
+    store = Faulty({})
+    r = rig([tier("remote", store)])
+    r.engine.store(PROMPT, computed())
+    store.reads = False
+    r.engine.retrieve(PROMPT, empty())
+    told = r.engine.explain(PROMPT)
+    why = told.diverges.tiers["remote"]
+    assert (told.hit_chunks, why.reason) == (0, Cause.READ_FAILED)
+    assert why.detail == "StoreUnreachable: the cable is out"
+    store.reads = True
+    assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
+    assert r.engine.explain(PROMPT).hit_chunks == 6
+
+
+def test_a_failed_write_gives_the_stores_words_until_it_writes_well(rig):
+    store = Faulty({})
+    r = rig([tier("remote", store)])
+    store.writes = False
+    r.engine.store(PROMPT, computed())
+    why = r.engine.explain(PROMPT).diverges.tiers["remote"]
+    assert (why.reason, why.detail) == (
+        Cause.WRITE_FAILED,
+        "StoreUnreachable: the cable is out",
+    )
+    store.writes = True
+    r.engine.store(PROMPT, computed())
+    assert r.engine.explain(PROMPT).hit_chunks == 6
+
+
+def test_what_found_no_room_was_dropped(rig):
+    r = rig([memory(budget=6 * FRAME)])
+    r.engine.store(PROMPT, computed())
+    r.engine.pin(PROMPT, "operator")
+    r.engine.store(OTHER, computed(OTHER))
+    why = r.engine.explain(OTHER).diverges.tiers["memory"]
+    assert (why.reason, why.detail) == (Cause.DROPPED, "no room")
+    r.engine.unpin("operator")
+
+
+def test_what_no_queue_took_was_dropped(rig):
+    begun, go_on = Event(), Event()
+
+    class Slow(ScanningStore):
+        def write(self, items, deadline):
+            begun.set()
+            assert go_on.wait(10)
+            return super().write(items, deadline)
+
+    rules = LaneRules(workers=1, queue_bytes=1)
+    r = rig([tier("remote", Slow({}), lane=rules)])
+    r.engine.store(PROMPT[:CHUNK], computed(PROMPT[:CHUNK]), wait=False)
+    assert begun.wait(10)
+    r.engine.store(OTHER, computed(OTHER), wait=False)
+    go_on.set()
+    assert r.engine.flush(10)
+    why = r.engine.explain(OTHER).diverges.tiers["remote"]
+    assert (why.reason, why.detail) == (Cause.DROPPED, "queue full")
+
+
+def test_what_the_device_did_not_give_was_dropped(rig):
+    class Dead(HeapKV):
+        def gather(self, spans, layers=None):
+            raise RuntimeError("no device")
+
+    r = rig([memory()])
+    r.engine.store(PROMPT, Dead(LAYOUT, len(PROMPT)))
+    why = r.engine.explain(PROMPT).diverges.tiers["memory"]
+    assert (why.reason, why.detail) == (Cause.DROPPED, "not copied")
+
+
+def test_what_was_cleared_or_moved_is_not_called_evicted(rig, tmp_path):
+    r = rig([memory(), disk(tmp_path)])
+    r.engine.store(PROMPT, computed())
+    r.engine.clear(PROMPT, tiers=["disk"])
+    r.engine.move(PROMPT, "memory", "disk")
+    r.engine.clear(PROMPT, tiers=["disk"])
+    tiers = r.engine.explain(PROMPT).diverges.tiers
+    assert (tiers["memory"].reason, tiers["memory"].detail) == (Cause.MOVED, "to disk")
+    assert tiers["disk"].reason is Cause.CLEARED
+
+
+def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig):
+    store = Faulty({})
+    rules = LaneRules(breaker=BreakerRules(failures=1))
+    r = rig([tier("remote", store, lane=rules, retries=0)])
+    r.engine.store(PROMPT, computed())
+    store.reads = False
+    r.engine.retrieve(PROMPT, empty())
+    told = r.engine.explain(PROMPT)
+    assert told.hit_chunks == 0
+    assert set(reasons(told, "remote")) == {State.TIER_OFF}
+
+
+def test_a_tier_that_is_never_read_is_off_by_its_rules(rig):
+    r = rig([tier("archive", ScanningStore({}), reads=False)])
+    r.engine.store(PROMPT, computed())
+    why = r.engine.explain(PROMPT).diverges.tiers["archive"]
+    assert (why.reason, why.detail) == (
+        State.TIER_OFF,
+        "its rules say that it is not read",
+    )
+
+
+def test_a_tier_that_takes_nothing_new_says_so(rig):
+    r = rig([tier("archive", ScanningStore({}), writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    why = r.engine.explain(PROMPT).diverges.tiers["archive"]
+    assert (why.reason, why.detail) == (State.NEVER_STORED, "the tier takes none")
+
+
+def test_while_a_tier_is_indexed_nothing_is_called_never_stored(rig):
+    go_on = Event()
+
+    class Slow(ScanningStore):
+        def scan(self):
+            assert go_on.wait(10)
+            yield from super().scan()
+
+    r = rig([tier("remote", Slow({}))])
+    told = r.engine.explain(PROMPT)
+    go_on.set()
+    assert set(reasons(told, "remote")) == {State.INDEXING}
+    assert r.engine.flush(10)
+    assert set(reasons(r.engine.explain(PROMPT), "remote")) == {State.NEVER_STORED}
+
+
+def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
+    class Mute(DictStore):
+        def contains(self, keys, deadline):
+            raise StoreUnreachable("gone")
+
+    r = rig([Tier("remote", Mute({}), None, TierRules())])
+    assert set(reasons(r.engine.explain(PROMPT), "remote")) == {State.NO_ANSWER}
+
+
+def test_every_tier_says_its_own(rig, tmp_path):
+    r = rig([memory(budget=6 * FRAME), disk(tmp_path, writes=Writes.NONE)])
+    r.engine.store(PROMPT, computed())
+    r.engine.store(OTHER, computed(OTHER))
+    tiers = r.engine.explain(PROMPT).diverges.tiers
+    assert {name: why.reason for name, why in tiers.items()} == {
+        "memory": Cause.EVICTED,
+        "disk": State.NEVER_STORED,
+    }
+
+
+def test_of_many_chunks_the_first_are_listed_and_all_are_counted(rig):
+    told = rig([memory()]).engine.explain(list(range(100 * CHUNK)))
+    assert len(told.missed) == 16
+    assert told.reasons == {"memory": {"never stored": 100}}
+
+
+def test_it_reads_as_a_sentence(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
+    assert str(r.engine.explain(PROMPT)) == (
+        "32 of 101 tokens would be loaded; tokens 32 to 48: memory: never stored"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"model": "toy-2"}, "model 'toy-2' != 'toy'"),
+        ({"revision": "2"}, "revision '2' != '1'"),
+        ({"lora": "poet"}, "lora 'poet' != ''"),
+        ({"parallel": ParallelSlice(0, 2)}, "parallel [0,2] != [0,1]"),
+        ({"extra": (("quant", "int4"),)}, "extra.quant 'int4' != nothing"),
+        (
+            {"layout": replace(LAYOUT, dtype=DType.BFLOAT16)},
+            "layout.dtype 'bfloat16' != 'float16'",
+        ),
+    ],
+)
+def test_the_field_in_which_a_namespace_differs_is_named(rig, change, difference):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    told = r.engine.explain(PROMPT, namespace=replace(NAMESPACE, **change))
+    (other,) = told.elsewhere
+    assert other.chunks == 6
+    assert [str(d) for d in other.differs] == [difference]
+    assert f"namespace differs in {difference}" in str(told)
+
+
+def test_of_salts_only_digests_are_told(rig):
+    r = rig([memory()])
+    tenant = replace(NAMESPACE, salt="hunter2")
+    r.engine.store(PROMPT, computed(), namespace=tenant)
+    told = r.engine.explain(PROMPT, namespace=replace(NAMESPACE, salt="swordfish"))
+    (other,) = told.elsewhere
+    assert [d.field for d in other.differs] == ["salt"]
+    assert "digest" in other.differs[0].ours
+    assert "hunter2" not in repr(told)
+    assert "swordfish" not in repr(told)
+
+
+def test_a_namespace_that_holds_no_more_is_not_named(rig):
+    r = rig([memory()])
+    r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]))
+    other = replace(NAMESPACE, model="other")
+    r.engine.store(PROMPT[: 2 * CHUNK], computed(PROMPT[: 2 * CHUNK]), namespace=other)
+    told = r.engine.explain(PROMPT)
+    assert (told.hit_chunks, told.elsewhere) == (2, ())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), JSON, max_size=4))
+def test_an_identity_differs_from_itself_in_nothing(identity):
+    assert differing(identity, json.loads(json.dumps(identity))) == ()

@@ -1,0 +1,236 @@
+"""Numbers come from outcomes: they add up, whatever was asked for and whatever failed."""
+
+import json
+import re
+from threading import Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dict_store import ScanningStore
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.breaker import BreakerRules
+from hexkv.core.scheduler import LaneRules
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.plugins.telemetry import BUCKETS, NoTelemetry, Totals, render
+from hexkv.ports import Counter, Histogram, StoreUnreachable, Telemetry
+from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, rigging, tier
+
+PROMPT = list(range(6 * CHUNK))
+
+
+def computed(tokens):
+    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
+
+
+def memory(**options):
+    return tier("memory", MemoryStore(ManualClock()), **options)
+
+
+class Moody(ScanningStore):
+    """Fails, or damages what it reads, as it is told."""
+
+    mood = "well"
+
+    def read(self, keys, sink, deadline):
+        if self.mood == "unreachable":
+            raise StoreUnreachable("gone")
+        return super().read(keys, sink, deadline)
+
+    def fill(self, room, frame):
+        super().fill(room, frame)
+        if self.mood == "damaging":
+            room[-1] ^= 1
+
+    def write(self, items, deadline):
+        if self.mood == "unreachable":
+            raise StoreUnreachable("gone")
+        return super().write(items, deadline)
+
+
+def sample(text):
+    """Every series of the text format with its value; checks the format on the way."""
+    found, family = {}, ""
+    for line in text.splitlines():
+        if line.startswith("# "):
+            _, what, family, *_ = line.split(" ")
+            assert what in ("HELP", "TYPE")
+            continue
+        series, value = line.rsplit(" ", 1)
+        name = re.fullmatch(r"([a-z_]+)(\{(?:[a-z]+=\"(?:[^\"\\\n]|\\.)*\",?)+\})?", series)[1]
+        assert name.startswith(family)
+        assert series not in found
+        found[series] = float(value)
+    return found
+
+
+PIECES = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5)
+MOODS = st.sampled_from(["well", "well", "unreachable", "damaging"])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["store", "retrieve", "clear", "prefetch"]), PIECES, MOODS),
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_every_chunk_asked_for_is_a_hit_or_a_miss(steps):
+    with rigging() as build_rig:
+        store = Moody({})
+        rules = LaneRules(breaker=BreakerRules(failures=3))
+        tiers = [memory(budget=3 * FRAME), tier("remote", store, 8 * FRAME, lane=rules)]
+        r = build_rig(tiers)
+        asked = by_reports = loaded = 0
+        for call, pieces, mood in steps:
+            store.mood = mood
+            tokens = [piece for piece in pieces for _ in range(CHUNK)] + [9]
+            if call == "retrieve":
+                got = r.engine.retrieve(tokens, HeapKV(LAYOUT, len(tokens)), lookup_id="x")
+                asked += len(pieces)
+                by_reports += got.loaded_tokens // CHUNK + sum(got.misses.values())
+                loaded += got.loaded_tokens // CHUNK
+            elif call == "store":
+                r.engine.store(tokens, computed(tokens))
+            elif call == "prefetch":
+                r.engine.prefetch("x", tokens)
+            else:
+                r.engine.clear(tokens)
+            r.clock.advance(1)
+        total = r.telemetry.total
+        assert total(Counter.LOOKUPS) == asked == by_reports
+        assert total(Counter.HITS) + total(Counter.MISSES) == asked
+        assert total(Counter.HITS) == loaded
+        r.engine.cancel("x")
+        assert r.engine.flush(10)
+        for name, place in r.tiers.items():
+            gone = total(Counter.EVICTED, tier=name) + total(Counter.CORRUPT, tier=name)
+            assert len(place.index) <= total(Counter.STORED, tier=name) - gone
+
+
+def test_what_happens_on_each_tier_is_counted_there(rig, tmp_path):
+    r = rig([memory(budget=6 * FRAME), tier("disk", DiskStore(tmp_path))])
+    r.engine.store(PROMPT, computed(PROMPT))
+    other = [n + 1 for n in PROMPT]
+    r.engine.store(other, computed(other))
+    r.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT)))
+    total = r.telemetry.total
+    assert total(Counter.HITS, tier="disk") == 6
+    assert total(Counter.READ_BYTES, tier="disk") == 6 * FRAME
+    assert total(Counter.WRITTEN_BYTES, tier="disk") == 12 * FRAME
+    assert total(Counter.EVICTED, tier="memory") >= 6
+    timed = {(histogram, where) for histogram, where, _ in r.telemetry.durations}
+    assert {(Histogram.READ, "disk"), (Histogram.WRITE, "disk")} <= timed
+    assert {(Histogram.RETRIEVE, ""), (Histogram.STORE, "")} <= timed
+
+
+def test_an_opened_breaker_and_retries_are_counted_by_tier(rig):
+    store = Moody({})
+    rules = LaneRules(breaker=BreakerRules(failures=1))
+    r = rig([tier("remote", store, lane=rules)])
+    r.engine.store(PROMPT, computed(PROMPT))
+    store.mood = "unreachable"
+    r.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT)))
+    assert r.telemetry.total(Counter.BREAKER_OPENED, tier="remote") == 1
+    assert r.telemetry.total(Counter.RETRIES, tier="remote") >= 1
+
+
+@pytest.mark.parametrize("reason", ["no room", "failed", "not copied"])
+def test_what_is_dropped_is_counted_by_reason(rig, reason):
+    class Dead(HeapKV):
+        def gather(self, spans, layers=None):
+            raise RuntimeError("no device")
+
+    store = Moody({})
+    if reason == "failed":
+        store.mood = "unreachable"
+    budget = 2 * FRAME if reason == "no room" else 1 << 30
+    r = rig([tier("remote", store, budget)])
+    r.engine.store(PROMPT, (Dead if reason == "not copied" else HeapKV)(LAYOUT, len(PROMPT)))
+    assert r.telemetry.counts[Counter.DROPPED, "remote", reason] == (4 if budget < 1 << 30 else 6)
+
+
+def test_an_engine_adds_up_unless_it_is_told_otherwise(tmp_path):
+    tiers = [{"store": "memory"}, {"store": "disk", "settings": {"root": str(tmp_path)}}]
+    loaded = load(None, {}, {"chunk": {"size": CHUNK}, "pool": {"bytes": "1MiB"}, "tiers": tiers})
+    with build(loaded, NAMESPACE) as engine:
+        engine.store(PROMPT, computed(PROMPT))
+        engine.retrieve([*PROMPT, *PROMPT], HeapKV(LAYOUT, 2 * len(PROMPT)))
+        assert isinstance(engine.telemetry, Totals)
+        shown = sample(render(engine))
+        assert shown['hexkv_hits_total{tier="memory"}'] == 6
+        assert shown['hexkv_misses_total{reason="absent"}'] == 6
+        assert shown["hexkv_lookups_total"] == 12
+        assert shown['hexkv_tier_chunks{tier="disk"}'] == 6
+        assert shown['hexkv_tier_used_bytes{tier="disk"}'] == 6 * FRAME
+        assert shown['hexkv_tier_breaker{tier="disk",lane="read"}'] == 0
+        assert shown['hexkv_tier_queued_bytes{tier="disk"}'] == 0
+        assert shown["hexkv_leases"] == 6
+        assert shown["hexkv_open"] == 1
+        assert shown['hexkv_write_seconds_count{tier="disk"}'] >= 1
+    quiet = NoTelemetry()
+    with build(loaded, NAMESPACE, telemetry=quiet) as engine:
+        assert engine.telemetry is quiet
+        assert "hexkv_hits_total" not in render(engine)
+        assert sample(render(engine, Totals()))["hexkv_open"] == 1
+
+
+COUNTS = st.tuples(
+    st.sampled_from(Counter), st.integers(0, 9), st.text(max_size=5), st.text(max_size=5)
+)
+
+
+@given(st.lists(COUNTS, max_size=30))
+def test_totals_are_sums_and_any_name_survives_the_text_format(told):
+    totals = Totals()
+    for counter, amount, where, reason in told:
+        totals.count(counter, amount, tier=where, reason=reason)
+    for counter in Counter:
+        assert totals.total(counter) == sum(n for c, n, _, _ in told if c == counter)
+    text = totals.prometheus()
+    lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+    assert len(lines) == len({(c, where, reason) for c, _, where, reason in told})
+    assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == sum(n for _, n, _, _ in told)
+    assert json.loads(json.dumps(totals.snapshot())) == totals.snapshot()
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
+def test_durations_are_counted_in_the_class_they_belong_to(seconds):
+    totals = Totals()
+    for duration in seconds:
+        totals.observe(Histogram.READ, duration, tier="disk")
+    (histogram,) = totals.snapshot()["histograms"]
+    assert histogram["count"] == len(seconds)
+    assert histogram["sum"] == pytest.approx(sum(seconds))
+    shown = sample(totals.prometheus())
+    for bound in BUCKETS:
+        below = sum(duration <= bound for duration in seconds)
+        assert shown[f'hexkv_read_seconds_bucket{{tier="disk",le="{bound}"}}'] == below
+    assert shown['hexkv_read_seconds_bucket{tier="disk",le="+Inf"}'] == len(seconds)
+    assert shown['hexkv_read_seconds_count{tier="disk"}'] == len(seconds)
+
+
+def test_no_count_is_lost_between_threads():
+    totals = Totals()
+
+    def work():
+        for _ in range(2000):
+            totals.count(Counter.HITS, 1, tier="memory")
+            totals.observe(Histogram.READ, 0.01)
+
+    threads = [Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert totals.total(Counter.HITS, tier="memory", reason="") == 8000
+    assert totals.snapshot()["histograms"][0]["count"] == 8000
+
+
+@pytest.mark.parametrize("kind", [Totals, NoTelemetry])
+def test_both_are_telemetry(kind):
+    assert isinstance(kind(), Telemetry)
