@@ -16,7 +16,7 @@ from hexkv.core.tiers import Tier
 from hexkv.core.writing import Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, MissReason
 
-_STEP_BYTES = 32 << 20
+_STEP_BYTES = 128 << 20
 _STEPS_AHEAD = 4
 _MOST = 64
 
@@ -32,7 +32,7 @@ class Pace:
     def of(cls, pool: BlockPool) -> Pace:
         """Enough to keep several workers busy, and never more than a part of the pool."""
         step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 8))
-        return cls(step, max(1, min(step * _STEPS_AHEAD, pool.slots // 4)))
+        return cls(step, max(step, min(step * _STEPS_AHEAD, pool.slots // 4)))
 
     def keepable(self, pool: BlockPool) -> int:
         """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.

@@ -323,6 +323,14 @@ class BlockPool:
         return f"no block of {size} bytes in {self.slots} slots; leases: {owners or 'none'}"
 
 
+_TASK_BYTES = 32 << 20
+
+
+def per_task(pool: BlockPool) -> int:
+    """How many chunks one worker reads or writes at a time: few large ones, many small ones."""
+    return max(1, _TASK_BYTES // pool.slot_bytes)
+
+
 def _wait(condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
     return condition.wait_for(ready, deadline.remaining())
 

@@ -15,13 +15,13 @@ from itertools import pairwise
 from hexkv.core.fetching import Claim, Fetcher
 from hexkv.core.history import Cause
 from hexkv.core.locating import Found, ask, run_of, where, where_soon
-from hexkv.core.pool import BlockLease, BlockPool
+from hexkv.core.pool import BlockLease, BlockPool, per_task
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
 from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused, Ticket
 from hexkv.core.tenants import DividedIndex
 from hexkv.core.tiers import Tier, TierRules, Writes
-from hexkv.core.writing import Batch, Writer, far
+from hexkv.core.writing import Batch, Pending, Writer, far
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -38,7 +38,7 @@ class Written:
     """Where the chunks of a batch are, and which tiers are still being written."""
 
     on: Mapping[str, Sequence[bool]]
-    pending: Mapping[str, Ticket[list[bool]]]
+    pending: Mapping[str, Pending]
 
 
 class TierStack:
@@ -200,7 +200,13 @@ class TierStack:
         first is waited for.
         """
         claims: list[Claim] = []
-        cuts = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if a is not b), len(found)]
+        step = per_task(self.pool)
+        cuts = [0]
+        for i in range(1, len(found)):
+            tier = found[i]
+            if tier is not found[i - 1] or (tier.sharing is None and i - cuts[-1] == step):
+                cuts.append(i)
+        cuts.append(len(found))
         for start, end in pairwise(cuts):
             if start == end:
                 continue
@@ -246,25 +252,22 @@ class TierStack:
             below = [i for i, place in enumerate(places) if place > ordinal]
             for run in _runs(below):
                 first, last = run[0], run[-1] + 1
-                after = batch.keys[first - 1] if first else batch.after
-                part = Batch(batch.keys[first:last], batch.leases[first:last], after)
+                part = batch.part(first, last)
                 if tier.sharing is not None:
                     self.writer.keep(tier, part, deadline)
                 else:
-                    self.writer.submit(tier, part, far(self.runtime))
+                    self.writer.submit_parts(tier, part, far(self.runtime))
 
     def put(self, batch: Batch, deadline: Deadline, tiers: Sequence[Tier] | None = None) -> Written:
         """Write chunks to *tiers*, by default to all that take new ones."""
         on: dict[str, Sequence[bool]] = {}
-        pending: dict[str, Ticket[list[bool]]] = {}
+        pending: dict[str, Pending] = {}
         chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
         for tier in chosen:
             if tier.sharing is not None:
                 on[tier.name] = self.writer.keep(tier, batch, deadline)
                 continue
-            ticket = self.writer.submit(tier, batch, deadline)
-            if ticket is not None:
-                pending[tier.name] = ticket
+            pending[tier.name] = self.writer.submit_parts(tier, batch, deadline)
         return Written(on, pending)
 
     def forget(
@@ -309,7 +312,7 @@ class TierStack:
         return all(tier.writing.drain(deadline) for tier in self.tiers if tier.writing)
 
     def close(self, deadline: Deadline) -> None:
-        """Close every tier. One whose store does not let itself be closed in time is left behind."""
+        """Close every tier; a store that does not let itself be closed in time is left behind."""
         closing = [self._close_soon(tier) for tier in self.tiers]
         for lane, ticket in closing:
             ticket.wait(deadline)

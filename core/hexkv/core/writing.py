@@ -8,7 +8,7 @@ from threading import Lock
 from hexkv.core.fetching import may_retry, scratch
 from hexkv.core.frames import layer_parts
 from hexkv.core.history import Cause
-from hexkv.core.pool import BlockLease
+from hexkv.core.pool import BlockLease, per_task
 from hexkv.core.remembering import described
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
@@ -51,6 +51,11 @@ class Batch:
         """The same chunks, held by *owner* on its own."""
         return Batch(self.keys, [lease.share(owner) for lease in self.leases], self.after)
 
+    def part(self, start: int, end: int) -> Batch:
+        """Chunks ``[start, end)``, held by the same leases."""
+        after = self.keys[start - 1] if start else self.after
+        return Batch(self.keys[start:end], self.leases[start:end], after)
+
     def release(self) -> None:
         """Let go of the blocks."""
         for lease in self.leases:
@@ -62,6 +67,34 @@ class Batch:
         return sum(len(lease.frame) for lease in self.leases)
 
 
+class Pending:
+    """A batch on its way to one tier, in pieces for several workers."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
+        self._parts = parts
+
+    @property
+    def done(self) -> bool:
+        """Whether every piece was written or refused."""
+        return all(ticket is None or ticket.done for _, ticket in self._parts)
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait for every piece. ``False`` if *deadline* passed first."""
+        waits = [ticket is None or ticket.wait(deadline) for _, ticket in self._parts]
+        return all(waits)
+
+    @property
+    def result(self) -> list[bool]:
+        """Which of the chunks are on the tier, as far as that is known by now."""
+        return [
+            here
+            for count, ticket in self._parts
+            for here in ((ticket.result if ticket else None) or [False] * count)
+        ]
+
+
 class Writer:
     """Puts chunks on tiers and takes them off again."""
 
@@ -70,6 +103,15 @@ class Writer:
         self._sealing = tuple(Lock() for _ in range(_STRIPES))
         self.below: dict[str, Tier] = {}
         """By a tier's name: the tier that receives what it evicts."""
+
+    def submit_parts(self, tier: Tier, batch: Batch, deadline: Deadline) -> Pending:
+        """Queue the writes of a batch that may be too long for one worker."""
+        step = per_task(self._runtime.pool)
+        parts = []
+        for start in range(0, len(batch.keys), step):
+            part = batch.part(start, start + step)
+            parts.append((len(part.keys), self.submit(tier, part, deadline)))
+        return Pending(parts)
 
     def submit(self, tier: Tier, batch: Batch, deadline: Deadline) -> Ticket[list[bool]] | None:
         """Queue a write; the ticket says which chunks are on the tier then.

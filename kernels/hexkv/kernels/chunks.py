@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from hexkv.kernels.dtypes import bits, torch_dtype
-from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span
+from hexkv.ports import InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Span
 
 
 def check_planes(
@@ -60,10 +60,20 @@ def check_spans(
     return chosen
 
 
+def places(layout: KVLayout, layers: range) -> list[tuple[int, int]]:
+    """Each ``(layer, plane)`` of *layers*, in the order of :func:`rows`."""
+    return [
+        (layer, index)
+        for chosen, group in _groups(layout, layers)
+        for index in range(len(group.planes))
+        for layer in chosen
+    ]
+
+
 def rows(
     layout: KVLayout, tokens: int, data: memoryview, layers: range, *, write: bool
-) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Each ``(layer, plane, [tokens, heads, width])`` of a chunk's bytes, as integers.
+) -> list[torch.Tensor]:
+    """The ``[tokens, heads, width]`` of each of :func:`places` in a chunk's bytes, as integers.
 
     The tensors are views: writing to them writes the chunk.
 
@@ -71,22 +81,18 @@ def rows(
         InvalidRequest: *write* is asked of read-only memory.
     """
     if not tokens:
-        return
+        return []
     if data.readonly:
         if write:
             raise InvalidRequest("the chunk's memory is read-only")
         # torch has no read-only tensors, and warns about making a writable one of these.
         data = memoryview(bytearray(data))
     flat = torch.frombuffer(data, dtype=bits(layout.dtype))
-    first = 0
-    for group in layout.groups:
-        chosen = range(max(first, layers.start), min(first + group.layers, layers.stop))
-        first += group.layers
-        if not chosen:
-            continue
+    views: list[torch.Tensor] = []
+    for chosen, group in _groups(layout, layers):
         start, end = (at // layout.dtype.itemsize for at in layout.layer_span(chosen[0], tokens))
         at = start
-        for index, plane in enumerate(group.planes):
+        for plane in group.planes:
             row = plane.heads * plane.width
             # One view for all layers: views made one by one would cost a tenth of the copying.
             stack = flat.as_strided(
@@ -95,5 +101,14 @@ def rows(
                 at,
             )
             at += tokens * row
-            for layer, view in zip(chosen, stack.unbind(0), strict=True):
-                yield layer, index, view
+            views.extend(stack.unbind(0))
+    return views
+
+
+def _groups(layout: KVLayout, layers: range) -> Iterator[tuple[range, LayerGroup]]:
+    first = 0
+    for group in layout.groups:
+        chosen = range(max(first, layers.start), min(first + group.layers, layers.stop))
+        first += group.layers
+        if chosen:
+            yield chosen, group

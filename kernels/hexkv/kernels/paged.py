@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from hexkv.kernels.chunks import check_planes, check_spans, rows
+from hexkv.kernels.chunks import check_planes, check_spans, places, rows
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
@@ -82,38 +82,41 @@ class PagedKV:
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self.tokens, spans, layers)
+        order = places(self._layout, chosen)
         for start, end, data in spans:
-            places = self._places(start, end)
-            if places.kept is not None:
+            at = self._places(start, end)
+            if at.kept is not None:
                 raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
-            for layer, plane, chunk in rows(self._layout, end - start, data, chosen, write=True):
-                if self._words is not None and places.whole is not None:
-                    out = chunk.view(len(places.whole), -1).view(torch.int64)
-                    torch.index_select(self._words[layer][plane], 0, places.whole, out=out)
+            chunks = rows(self._layout, end - start, data, chosen, write=True)
+            for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
+                if self._words is not None and at.whole is not None:
+                    out = chunk.view(len(at.whole), -1).view(torch.int64)
+                    torch.index_select(self._words[layer][plane], 0, at.whole, out=out)
                 else:
                     page = self._pages[layer][plane]
-                    chunk.copy_(page[places.blocks, places.offsets], non_blocking=True)
+                    chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
         return transfer_on([self._device])
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self.tokens, spans, layers)
+        order = places(self._layout, chosen)
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():
             for start, end, data in spans:
-                places = self._places(start, end)
+                at = self._places(start, end)
                 chunks = rows(self._layout, end - start, data, chosen, write=False)
-                for layer, plane, chunk in chunks:
-                    self._put(layer, plane, places, chunk)
+                for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
+                    self._put(layer, plane, at, chunk)
         return transfer_on([self._device])
 
-    def _put(self, layer: int, plane: int, places: _Places, chunk: torch.Tensor) -> None:
-        if self._words is not None and places.whole is not None:
-            blocks = chunk.view(len(places.whole), -1).view(torch.int64)
-            self._words[layer][plane].index_copy_(0, places.whole, blocks)
+    def _put(self, layer: int, plane: int, at: _Places, chunk: torch.Tensor) -> None:
+        if self._words is not None and at.whole is not None:
+            blocks = chunk.view(len(at.whole), -1).view(torch.int64)
+            self._words[layer][plane].index_copy_(0, at.whole, blocks)
         else:
-            kept = chunk if places.kept is None else chunk[places.kept]
+            kept = chunk if at.kept is None else chunk[at.kept]
             page = self._pages[layer][plane]
-            page[places.blocks, places.offsets] = kept.to(self._device, non_blocking=True)
+            page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
 
     def _places(self, start: int, end: int) -> _Places:
         slots = self._slots[start:end]
