@@ -76,9 +76,9 @@ class ContiguousKV:
             size = run[0].end - run[0].start
             if not size:
                 continue
-            first, length, shape = run[0].start, size * len(run), (len(run), size)
+            first, length = run[0].start, size * len(run)
             parts = [
-                self._planes[layer][plane].narrow(0, first, length).unflatten(0, shape).unbind(0)
+                torch.split(self._planes[layer][plane].narrow(0, first, length), size)
                 for layer, plane in places(self._layout, chosen)
             ]
             for i, span in enumerate(run):
