@@ -72,6 +72,9 @@ class Fetch:
 
     def __init__(self, tier: Tier, blocks: list[BlockLease]) -> None:
         self.tier = tier
+        self.late = False
+        """Whether somebody waited for it in vain: nobody is to join it any more."""
+
         self.ticket: Ticket[None] | None = None
         self.why: list[str | None] = [MissReason.TIER_OFF.value] * len(blocks)
         """Why each chunk is not to be used; ``None`` once it is whole."""
@@ -139,6 +142,7 @@ class Claim:
         ticket = fetch.ticket
         if ticket is not None and not ticket.wait(deadline):
             self.why = "timed out"
+            fetch.late = True
         else:
             lease = fetch.take(self._index, owner)
             self.why = fetch.why[self._index] or ""
@@ -237,7 +241,8 @@ class Fetcher:
     def _join(self, tier: Tier, key: ChunkKey) -> Claim | None:
         with self._lock:
             found = self._under_way.get((tier.name, key))
-            if found is None:
+            # To wait for one that hangs would cost everybody a deadline, past the breaker.
+            if found is None or found[0].late:
                 return None
             found[0].join()
             return Claim(key, tier.name, None, *found)
@@ -269,7 +274,7 @@ class Fetcher:
             with self._lock:
                 fetch.ticket = tier.lane(Priority.GET).submit(priority, size, work, deadline)
                 for index, key in enumerate(keys):
-                    self._under_way.setdefault((tier.name, key), (fetch, index))
+                    self._under_way[tier.name, key] = fetch, index
         except Refused as refusal:
             fetch.why = [str(refusal)] * len(keys)
             self._over(fetch, keys)

@@ -163,11 +163,11 @@ class Lane:
     def wait(self, ticket: Ticket[T], deadline: Deadline) -> bool:
         """See :meth:`Ticket.wait`."""
         with self._changed:
-            ended = self._ended
+            ended, hopeless = self._ended, deadline.expired
             if self._executor.wait(self._changed, lambda: ticket.done, deadline):
                 return True
-            if self._ended != ended or self._held:
-                return False  # slow, or not begun on purpose; but not dead
+            if self._ended != ended or hopeless:
+                return False  # slow, or others used up the time; but not dead
         if self.breaker.failed(at_once=True):
             self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
         return False

@@ -21,13 +21,12 @@ from hexkv.core.runtime import Runtime
 from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused, Ticket
 from hexkv.core.tenants import DividedIndex
 from hexkv.core.tiers import Tier, TierRules, Writes
-from hexkv.core.writing import Batch, Pending, Writer, far
+from hexkv.core.writing import Batch, Landed, Pending, Writer, far
 from hexkv.ports import (
     Change,
     ChunkKey,
     ConfigError,
     Deadline,
-    Entry,
     InvalidRequest,
     SupportsScan,
 )
@@ -258,16 +257,25 @@ class TierStack:
                 else:
                     self.writer.submit_parts(tier, part, far(self.runtime))
 
-    def put(self, batch: Batch, deadline: Deadline, tiers: Sequence[Tier] | None = None) -> Written:
-        """Write chunks to *tiers*, by default to all that take new ones."""
+    def put(
+        self,
+        batch: Batch,
+        deadline: Deadline,
+        tiers: Sequence[Tier] | None = None,
+        landed: Landed | None = None,
+    ) -> Written:
+        """Write chunks to *tiers*, by default to all that take new ones.
+
+        *landed* is told what is on each tier as soon as it is there.
+        """
         on: dict[str, Sequence[bool]] = {}
         pending: dict[str, Pending] = {}
         chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
         for tier in chosen:
             if tier.sharing is not None:
-                on[tier.name] = self.writer.keep(tier, batch, deadline)
+                on[tier.name] = self.writer.keep(tier, batch, deadline, landed)
                 continue
-            pending[tier.name] = self.writer.submit_parts(tier, batch, deadline)
+            pending[tier.name] = self.writer.submit_parts(tier, batch, deadline, landed)
         return Written(on, pending)
 
     def forget(
@@ -354,32 +362,19 @@ class TierStack:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
         if tier.index is None or not isinstance(tier.store, SupportsScan):
             return
+        tier.indexing = True
         if tier.writing is None:
-            self._scan(tier)
+            self.writer.learn(tier)
             return
         lane = tier.writing
-        tier.indexing = True
         lane.hold()  # before everything is counted, no budget can be kept
 
         def work(go: bool) -> tuple[None, bool | None]:
-            if go:
-                self._scan(tier)
-            tier.indexing = False
+            well = self.writer.learn(tier) if go else None
             lane.unhold()
-            return None, None
+            return None, well
 
         lane.submit(Priority.DELETE, 0, work)
-
-    def _scan(self, tier: Tier) -> None:
-        if tier.index is None or not isinstance(tier.store, SupportsScan):
-            return
-        entries: list[Entry] = []
-        try:
-            entries.extend(tier.store.scan())
-        except Exception as error:  # noqa: BLE001 - what was found until then still counts
-            tier.failed("scan", error)
-        victims = tier.index.restore(entries)
-        self.writer.evict(tier, victims, far(self.runtime))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

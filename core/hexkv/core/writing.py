@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from hexkv.core.fetching import may_retry, scratch
@@ -26,6 +26,7 @@ from hexkv.ports import (
     Item,
     Stored,
     StoreFull,
+    SupportsScan,
     TimedOut,
     WriteOutcome,
     frame_bytes,
@@ -33,6 +34,9 @@ from hexkv.ports import (
 
 _STRIPES = 16
 _SPILLING = "spill"
+
+Landed = Callable[[Tier, Sequence[ChunkKey]], None]
+"""Told which chunks are on a tier now, by the thread that has put them there."""
 
 
 class Batch:
@@ -104,16 +108,20 @@ class Writer:
         self.below: dict[str, Tier] = {}
         """By a tier's name: the tier that receives what it evicts."""
 
-    def submit_parts(self, tier: Tier, batch: Batch, deadline: Deadline) -> Pending:
+    def submit_parts(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> Pending:
         """Queue the writes of a batch that may be too long for one worker."""
         step = per_task(self._runtime.pool)
         parts = []
         for start in range(0, len(batch.keys), step):
             part = batch.part(start, start + step)
-            parts.append((len(part.keys), self.submit(tier, part, deadline)))
+            parts.append((len(part.keys), self.submit(tier, part, deadline, landed)))
         return Pending(parts)
 
-    def submit(self, tier: Tier, batch: Batch, deadline: Deadline) -> Ticket[list[bool]] | None:
+    def submit(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> Ticket[list[bool]] | None:
         """Queue a write; the ticket says which chunks are on the tier then.
 
         ``None``: the tier does not take it, which was counted. The batch stays the
@@ -126,7 +134,7 @@ class Writer:
                 if not go:
                     self.dropped(tier, mine.keys, "timed out")
                     return [False] * len(mine.keys), None
-                return self._put(tier, mine, deadline)
+                return self._put(tier, mine, deadline, landed)
             finally:
                 mine.release()
 
@@ -137,9 +145,27 @@ class Writer:
             self.dropped(tier, batch.keys, str(refusal))
             return None
 
-    def keep(self, tier: Tier, batch: Batch, deadline: Deadline) -> list[bool]:
+    def keep(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> list[bool]:
         """Let a tier in memory keep the blocks. Which of the chunks it holds then."""
-        return self._put(tier, batch, deadline)[0]
+        return self._put(tier, batch, deadline, landed)[0]
+
+    def learn(self, tier: Tier) -> bool:
+        """Fill a tier's index from what its store holds. Whether that is all of it now.
+
+        Until it is, nothing is written: a budget holds only where everything is counted.
+        """
+        if tier.index is not None and isinstance(tier.store, SupportsScan):
+            try:
+                entries = list(tier.store.scan())
+            except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+                tier.failed("scan", error)
+                return False
+            victims = tier.index.restore(entries)
+            self.evict(tier, victims, far(self._runtime))
+        tier.indexing = False
+        return True
 
     def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Delete what the index let go of for room, after the tier below has got it.
@@ -158,10 +184,15 @@ class Writer:
         self._runtime.tell(Change.REMOVED, tier.name, victims)
         return gone
 
-    def _put(self, tier: Tier, batch: Batch, deadline: Deadline) -> tuple[list[bool], bool | None]:
+    def _put(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None
+    ) -> tuple[list[bool], bool | None]:
         """Make room, write, and tell the index. Which chunks are there; whether all went well."""
         runtime = self._runtime
         start = runtime.clock.now()
+        if tier.indexing and not self.learn(tier):
+            self.dropped(tier, batch.keys, "not indexed")
+            return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
@@ -174,6 +205,8 @@ class Writer:
         if tier.index is not None:
             tier.index.commit([batch.keys[i] for i in done])
             tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+        if landed is not None:
+            landed(tier, [batch.keys[i] for i in done])
         for i in done:
             here[i] = True
         size = sum(len(items[i].frame) for i in done)
@@ -197,6 +230,7 @@ class Writer:
         deadline: Deadline,
     ) -> list[int]:
         """Which of *items* to write now that there is room for them."""
+        tier.delete((), deadline)  # what could not be deleted yet still takes room
         sizes = [len(item.frame) for item in items.values()]
         reservation = index.reserve([item.key for item in items.values()], sizes, after)
         self.dropped(tier, reservation.refused, "no room")
@@ -283,7 +317,8 @@ class Writer:
         """Hand victims to the tier below. What cannot be had or taken at once is lost."""
         now = Deadline(self._runtime.clock, 0.0)
         for key in victims:
-            if all(below.contains([key], deadline)):
+            # Where only the store can say, its own worker asks it: this may be a caller's thread.
+            if not below.remote and all(below.contains([key], deadline)):
                 continue
             (lent,) = tier.lend([key], _SPILLING)
             if not isinstance(lent, BlockLease):
