@@ -1,0 +1,27 @@
+"""Stores that misbehave on purpose, around any store, for tests of what uses them.
+
+:class:`FaultyStore` fails as a plan says or as a test commands, :class:`SlowStore` takes
+its time, :class:`RecordingStore` tells what it was asked. Each has the optional abilities
+of the store inside, so the core treats it alike. Nothing here sleeps by itself: time passes
+through two functions that a test may replace, and so runs in virtual time, too.
+"""
+
+from __future__ import annotations
+
+from hexkv.contracts.faults._faulty import FaultyStore, SlowStore, pause, stand_still
+from hexkv.contracts.faults._plans import Fault, Plan, Scripted, Seeded, Trouble
+from hexkv.contracts.faults._wrapping import Call, RecordingStore
+
+__all__ = [
+    "Call",
+    "Fault",
+    "FaultyStore",
+    "Plan",
+    "RecordingStore",
+    "Scripted",
+    "Seeded",
+    "SlowStore",
+    "Trouble",
+    "pause",
+    "stand_still",
+]

@@ -1,0 +1,258 @@
+"""A store that fails as a plan says, or as a test commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from threading import Event
+from typing import TypeVar
+
+from hexkv.contracts.faults._plans import Fault, Plan, Seeded, Trouble
+from hexkv.contracts.faults._wrapping import Wrapped
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreFull,
+    StoreUnreachable,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+_UNREAD = 0xA5
+"""What a short read leaves where bytes should be."""
+
+_REMEMBERED = 256
+
+
+def pause(seconds: float) -> None:
+    """Let real time pass."""
+    Event().wait(seconds)
+
+
+def stand_still(released: Event) -> None:
+    """Wait for *released*, however long that takes."""
+    released.wait()
+
+
+class FaultyStore(Wrapped):
+    """Does what the store inside does, but for what its plan and its switches say.
+
+    Args:
+        store: the store inside.
+        plan: decides for each call; may be replaced at any time.
+        spend: lets seconds pass; half of a call's before its work, half after it.
+        hold: returns once the event that it is given is set: how calls hang.
+    """
+
+    def __init__(
+        self,
+        store: ChunkStore,
+        plan: Plan | None = None,
+        *,
+        spend: Callable[[float], None] = pause,
+        hold: Callable[[Event], None] = stand_still,
+    ) -> None:
+        super().__init__(store)
+        self.plan: Plan = Seeded(0) if plan is None else plan
+        self.full = False
+        """Whether the medium takes nothing more."""
+
+        self._spend = spend
+        self._hold = hold
+        self._rng = Random(0)  # noqa: S311 - no secret
+        self._flowing = Event()
+        self._flowing.set()
+        self._crashed = False
+        self._deleted: dict[ChunkKey, None] = {}
+        self._other: tuple[ChunkKey, bytes] | None = None
+
+    def hang(self) -> None:
+        """Let no call return, nor begin, until :meth:`release`."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Let calls that hang go on."""
+        self._flowing.set()
+
+    def crash(self) -> None:
+        """Let every call fail that has not done its work, until :meth:`restart`."""
+        self._crashed = True
+
+    def restart(self) -> None:
+        """Serve again, with what the store inside has kept."""
+        self._crashed = False
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        trouble = self._begin("contains", len(keys), deadline)
+        found = list(self.inner.contains(keys, deadline))
+        for i, fault in trouble.chunks.items():
+            if fault is Fault.STALE:
+                found[i] = keys[i] in self._deleted
+            elif fault is Fault.FAILED:
+                found[i] = False
+        self._end(trouble)
+        return found
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        try:
+            trouble = self._begin("read", len(keys), deadline)
+        except _Late:
+            return [TimedOut()] * len(keys)
+        tap = _Tap(sink)
+        outcomes = list(self.inner.read(keys, tap, deadline))
+        for i, fault in trouble.chunks.items():
+            outcomes[i] = self._spoilt(fault, outcomes[i], keys[i], tap.given.get(i))
+        self._end(trouble)
+        return outcomes
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        try:
+            trouble = self._begin("write", len(items), deadline)
+        except _Late:
+            return [TimedOut()] * len(items)
+        outcomes: dict[int, WriteOutcome] = {}
+        kept: dict[int, Item] = {}
+        for i, item in enumerate(items):
+            fault = Fault.FULL if self.full else trouble.chunks.get(i)
+            if fault is Fault.FULL:
+                outcomes[i] = Failed(StoreFull("planned: the medium is full"))
+            elif fault is Fault.FAILED:
+                outcomes[i] = Failed(StoreUnreachable("planned"))
+            elif fault is Fault.LOST:
+                outcomes[i] = Stored(len(item.frame))
+            else:
+                kept[i] = self._flipped(item) if fault is Fault.FLIP else item
+        if kept:
+            answers = self.inner.write(list(kept.values()), deadline)
+            outcomes.update(zip(kept, answers, strict=True))
+            last = items[max(kept)]
+            self._other = last.key, bytes(last.frame)
+        self._end(trouble)
+        return [outcomes[i] for i in range(len(items))]
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        trouble = self._begin("delete", len(keys), deadline)
+        gone = self.inner.delete(keys, deadline)
+        self._deleted.update(dict.fromkeys(keys))
+        while len(self._deleted) > _REMEMBERED:
+            del self._deleted[next(iter(self._deleted))]
+        self._end(trouble)
+        return gone
+
+    def _do(
+        self,
+        operation: str,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline | None,
+        work: Callable[[], T],
+    ) -> T:
+        if operation == "close":
+            return work()  # a client lets go of a dead server, too
+        trouble = self._begin(operation, len(keys), deadline)
+        result = work()
+        self._end(trouble)
+        return result
+
+    def _begin(self, operation: str, chunks: int, deadline: Deadline | None) -> Trouble:
+        """What the call meets, after half of its time. Raises what it is to raise at once."""
+        self._gate()
+        trouble = self.plan.trouble(operation, chunks)
+        match trouble.call:
+            case Fault.ERROR:
+                raise StoreUnreachable("planned")
+            case Fault.CRASH:
+                self.crash()
+            case Fault.HANG:
+                self.hang()
+        if trouble.seconds:
+            left = trouble.seconds if deadline is None else deadline.remaining()
+            self._spend(min(trouble.seconds / 2, left))
+            if trouble.seconds > left:
+                self._spend(max(0.0, left - trouble.seconds / 2))
+                raise _Late("planned: slower than the deadline")
+        self._gate()
+        return trouble
+
+    def _end(self, trouble: Trouble) -> None:
+        if trouble.seconds:
+            self._spend(trouble.seconds / 2)
+        if trouble.call is Fault.UNSURE:
+            raise StoreUnreachable("planned: done, but the answer was lost")
+        if not self._flowing.is_set():
+            self._hold(self._flowing)
+
+    def _gate(self) -> None:
+        if not self._flowing.is_set():
+            self._hold(self._flowing)
+        if self._crashed:
+            raise StoreUnreachable("planned: crashed")
+
+    def _spoilt(
+        self, fault: Fault, outcome: ReadOutcome, key: ChunkKey, buffer: memoryview | None
+    ) -> ReadOutcome:
+        if fault is Fault.FAILED:
+            return Failed(StoreUnreachable("planned"))
+        if not isinstance(outcome, Hit) or not buffer:
+            return outcome
+        if fault is Fault.STALE:
+            return Miss()
+        if fault is Fault.SHORT:
+            half = len(buffer) // 2
+            buffer[half:] = bytes([_UNREAD]) * (len(buffer) - half)
+        elif fault is Fault.FLIP:
+            buffer[self._rng.randrange(len(buffer))] ^= 1 << self._rng.randrange(8)
+        elif fault is Fault.SWAP and self._other is not None:
+            other, frame = self._other
+            if other != key and len(frame) == len(buffer):
+                buffer[:] = frame
+        return outcome
+
+    def _flipped(self, item: Item) -> Item:
+        if not item.frame:
+            return item
+        frame = bytearray(item.frame)
+        frame[self._rng.randrange(len(frame))] ^= 1 << self._rng.randrange(8)
+        return Item(item.key, memoryview(frame))
+
+
+class SlowStore(FaultyStore):
+    """Takes *seconds* for every call."""
+
+    def __init__(
+        self, store: ChunkStore, seconds: float, *, spend: Callable[[float], None] = pause
+    ) -> None:
+        super().__init__(store, Seeded(0, seconds=(seconds, seconds)), spend=spend)
+
+
+class _Late(StoreUnreachable):
+    """The call would outlast its deadline."""
+
+
+class _Tap:
+    """Notes which buffer was given for which chunk."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.given: dict[int, memoryview] = {}
+        self._sink = sink
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        buffer = self._sink.room(index, size)
+        if buffer is not None:
+            self.given[index] = buffer
+        return buffer
+
+
+def _is_a_store(store: FaultyStore) -> ChunkStore:
+    return store  # mypy checks here that a wrapper keeps the port's promises
