@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -234,3 +235,14 @@ def test_no_count_is_lost_between_threads():
 @pytest.mark.parametrize("kind", [Totals, NoTelemetry])
 def test_both_are_telemetry(kind):
     assert isinstance(kind(), Telemetry)
+
+
+def test_the_reference_lists_every_metric(rig):
+    text = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
+    shown = set(re.findall(r"`(hexkv_[a-z_]+)`", text))
+    r, totals = rig([memory()]), Totals()
+    for counter in Counter:
+        totals.count(counter, 1)
+    for histogram in Histogram:
+        totals.observe(histogram, 1.0)
+    assert shown == set(re.findall(r"^# TYPE (\S+)", render(r.engine, totals), re.MULTILINE))
