@@ -30,6 +30,7 @@ class Copier:
         deadline: Deadline,
         *,
         gather: bool,
+        layers: range | None = None,
     ) -> bool:
         """Copy *spans*, the payloads of *leases*. Whether it was done in time.
 
@@ -38,15 +39,38 @@ class Copier:
         Raises:
             InvalidRequest: the device says that the request means nothing.
         """
+        transfer = self.begin(device, spans, gather=gather, layers=layers)
+        return transfer is not None and self.finish(transfer, leases, deadline)
+
+    def begin(
+        self,
+        device: DeviceKV,
+        spans: Sequence[Span],
+        *,
+        gather: bool,
+        layers: range | None = None,
+    ) -> Transfer | None:
+        """A copy under way, for :meth:`finish`; ``None`` if the device failed.
+
+        Raises:
+            InvalidRequest: the device says that the request means nothing.
+        """
         try:
-            transfer = device.gather(spans) if gather else device.scatter(spans)
-            if transfer.wait(deadline):
-                return True
+            return device.gather(spans, layers) if gather else device.scatter(spans, layers)
         except InvalidRequest:
             raise
         except Exception:
             # Whatever a device raises, the prompt can still be computed.
             log.exception("the device failed to %s", "gather" if gather else "scatter")
+            return None
+
+    def finish(self, transfer: Transfer, leases: Sequence[BlockLease], deadline: Deadline) -> bool:
+        """Wait for a copy to or from *leases*. Whether it was done in time; they may go then."""
+        try:
+            if transfer.wait(deadline):
+                return True
+        except Exception:
+            log.exception("a copy failed")
             return False
         with self._lock:
             self._late.append((transfer, [lease.share(OWNER) for lease in leases]))

@@ -8,14 +8,17 @@ means nothing (:class:`~hexkv.ports.InvalidRequest`) and a call after ``close`` 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from hexkv.core.layerwise import LayeredRetrieve, LayeredStore, Patience
 from hexkv.core.lifecycle import Deadlines
-from hexkv.core.loading import load_prefix
+from hexkv.core.loading import Arrived, load_prefix
 from hexkv.core.maintenance import Maintained
+from hexkv.core.prompts import Prompt
 from hexkv.core.requests import check_window, skipped
 from hexkv.core.results import Lookup, Retrieved, StoreReport
-from hexkv.core.storing import Storing
+from hexkv.core.storing import Kept, Storing
 from hexkv.core.tokens import Tokens
 from hexkv.ports import Counter, DeviceKV, Histogram, Namespace
 
@@ -113,21 +116,52 @@ class CacheEngine(Maintained):
                 deadline=self._until(self._deadlines.retrieve),
                 ready=self._prefetches.take(lookup_id) if lookup_id is not None else None,
             )
-            count = self._telemetry.count
-            count(Counter.LOOKUPS, len(prompt))
-            for tier, chunks in got.by_tier.items():
-                count(Counter.HITS, chunks, tier=tier)
-            for reason, chunks in got.misses.items():
-                count(Counter.MISSES, chunks, reason=reason)
-            self._telemetry.observe(Histogram.RETRIEVE, self._clock.now() - start)
-            return Retrieved(
-                tokens=prompt.length,
-                hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
-                loaded_tokens=sum(got.tokens.values()),
-                loaded_bytes=got.size,
-                tiers=dict(got.tokens),
-                misses=got.misses,
+            return self._retrieved(prompt, skip, got, self._clock.now() - start)
+
+    @contextmanager
+    def retrieve_layers(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        mask: Sequence[bool] | None = None,
+        namespace: Namespace | None = None,
+        lookup_id: str | None = None,
+    ) -> Iterator[LayeredRetrieve]:
+        """A context that loads like :meth:`retrieve`, layer by layer in order.
+
+        Iterating over what it gives brings one layer of all chunks after the other into
+        *device*, while the next ones are being read; every layer comes, also when nothing
+        was found. Arguments as for :meth:`retrieve`. Leaving the context early frees
+        everything, and counts nothing.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            prompt = self._prompt(tokens, namespace)
+            check_window(device, prompt.layout, prompt.length)
+            skip = skipped(skip, mask, prompt.length)
+            prompt = prompt.since(skip)
+            patience = Patience(self._clock, self._deadlines.retrieve)
+            layers = LayeredRetrieve(
+                self._stack,
+                self._copier,
+                prompt,
+                device,
+                skip=skip,
+                pace=self._pace,
+                owner=owner,
+                patience=patience,
+                ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
+                report=lambda got: self._retrieved(prompt, skip, got, patience.spent),
             )
+            try:
+                layers.begin()
+                yield layers
+            finally:
+                layers.close()
 
     def store(
         self,
@@ -166,14 +200,91 @@ class CacheEngine(Maintained):
                 wait=wait,
             )
             kept = storing.run(prompt.since(skip))
-            self._telemetry.count(Counter.PRESENT, kept.present_chunks)
-            self._telemetry.observe(Histogram.STORE, self._clock.now() - start)
-            return StoreReport(
-                tokens=prompt.length,
-                stored_tokens=kept.stored,
-                present_tokens=kept.present,
-                queued_tokens=kept.queued,
-                dropped_tokens=kept.dropped,
-                stored_bytes=kept.size,
-                tiers=dict(kept.tiers),
+            return self._stored(prompt, kept, self._clock.now() - start)
+
+    @contextmanager
+    def store_layers(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        mask: Sequence[bool] | None = None,
+        namespace: Namespace | None = None,
+        wait: bool = True,
+    ) -> Iterator[LayeredStore]:
+        """A context that stores like :meth:`store`, each layer when the host says that it is done.
+
+        What does not find room in the pool for all layers at once is dropped, from the end.
+        Nothing is on a tier before the result was asked for, after the last layer: leaving
+        the context early stores nothing, and frees everything. Arguments as for :meth:`store`.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            whole = self._prompt(tokens, namespace)
+            check_window(device, whole.layout, whole.length)
+            prompt = whole.since(skipped(skip, mask, whole.length))
+            frozen = self._frozen
+            patience = Patience(self._clock, self._deadlines.store)
+            layers = LayeredStore(
+                self._stack,
+                self._copier,
+                prompt.part(0, 0) if frozen else prompt,
+                device,
+                Storing(
+                    self._stack,
+                    self._copier,
+                    device,
+                    pace=self._pace,
+                    owner=owner,
+                    deadline=self._until(self._deadlines.store),
+                    wait=wait,
+                ),
+                pace=self._pace,
+                owner=owner,
+                patience=patience,
+                report=lambda kept: (
+                    StoreReport(prompt.length, frozen=True)
+                    if frozen
+                    else self._stored(prompt, kept, patience.spent)
+                ),
             )
+            try:
+                layers.begin()
+                yield layers
+            finally:
+                layers.close()
+
+    def _retrieved(self, prompt: Prompt, skip: int, got: Arrived, seconds: float) -> Retrieved:
+        """Count what a retrieve brought, and say so."""
+        count = self._telemetry.count
+        count(Counter.LOOKUPS, len(prompt))
+        for tier, chunks in got.by_tier.items():
+            count(Counter.HITS, chunks, tier=tier)
+        for reason, chunks in got.misses.items():
+            count(Counter.MISSES, chunks, reason=reason)
+        self._telemetry.observe(Histogram.RETRIEVE, seconds)
+        return Retrieved(
+            tokens=prompt.length,
+            hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
+            loaded_tokens=sum(got.tokens.values()),
+            loaded_bytes=got.size,
+            tiers=dict(got.tokens),
+            misses=got.misses,
+        )
+
+    def _stored(self, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
+        """Count what a store kept, and say so."""
+        self._telemetry.count(Counter.PRESENT, kept.present_chunks)
+        self._telemetry.observe(Histogram.STORE, seconds)
+        return StoreReport(
+            tokens=prompt.length,
+            stored_tokens=kept.stored,
+            present_tokens=kept.present,
+            queued_tokens=kept.queued,
+            dropped_tokens=kept.dropped,
+            stored_bytes=kept.size,
+            tiers=dict(kept.tiers),
+        )

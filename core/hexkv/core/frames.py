@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from struct import Struct
@@ -88,12 +88,12 @@ def layer_parts(layout: KVLayout, tokens: int) -> tuple[int, ...]:
     return tuple(layout.layer_span(min(layer, last), tokens)[1] for layer in ends)
 
 
-def part_span(header: FrameHeader, index: int) -> tuple[int, int]:
-    """``(start, end)`` of a part in the frame; the last one's padding belongs to it."""
-    start = PAGE + (header.parts[index - 1] if index else 0)
-    if index == len(header.parts) - 1:
-        return start, frame_bytes(header.payload_bytes)
-    return start, PAGE + header.parts[index]
+def part_span(parts: Sequence[int], index: int) -> tuple[int, int]:
+    """``(start, end)`` of a part in a frame whose parts end there; the padding is the last's."""
+    start = PAGE + (parts[index - 1] if index else 0)
+    if index == len(parts) - 1:
+        return start, frame_bytes(parts[index])
+    return start, PAGE + parts[index]
 
 
 def _crc32(data: memoryview) -> bytes:
@@ -154,7 +154,7 @@ class FrameCodec:
         frame[padding:] = bytes(len(frame) - padding)
         digests = bytearray()
         for index in range(len(header.parts)):
-            digest = _digest(self._own, frame[slice(*part_span(header, index))])
+            digest = _digest(self._own, frame[slice(*part_span(header.parts, index))])
             page[_digest_at(index)] = digest[:_DIGEST_BYTES]
             digests += digest
         page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, _CHECKSUM_BYTES)
@@ -182,7 +182,7 @@ class FrameCodec:
             raise CorruptFrame(f"the frame is of chunk {header.key.hex()}, not {key.hex()}")
         digests = bytearray()
         for index in range(len(header.parts)):
-            data = frame[slice(*part_span(header, index))]
+            data = frame[slice(*part_span(header.parts, index))]
             digests += _checked(algorithm, frame, index, data)
         if _digest(algorithm, memoryview(digests)) != frame[_PAYLOAD_CHECKSUM]:
             raise CorruptFrame("the payload is damaged: its checksum differs")

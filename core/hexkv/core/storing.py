@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from hexkv.core.copying import Copier
 from hexkv.core.loading import Pace
 from hexkv.core.pool import BlockLease
 from hexkv.core.prompts import Prompt
 from hexkv.core.stack import TierStack, Written
+from hexkv.core.tiers import Tier
 from hexkv.core.writing import Batch
-from hexkv.ports import Deadline, DeviceKV, PoolExhausted
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
+
+_MOST_WRITES = 16
+"""Batches that a store which waits has under way: more would overflow the tiers' queues."""
 
 
 @dataclass(slots=True)
@@ -48,9 +54,11 @@ class Storing:
         self._device = device
         self._pace = pace
         self._owner = owner
-        self._deadline = deadline
+        self.deadline = deadline
         self._wait = wait
         self._writing: deque[tuple[Prompt, Written]] = deque()
+        self._over = False
+        self._lock = Lock()
 
     def run(self, prompt: Prompt) -> Kept:
         """Gather and write the chunks of *prompt* that no tier holds.
@@ -58,13 +66,7 @@ class Storing:
         Raises:
             InvalidRequest: the device says so.
         """
-        where = self._stack.where(prompt.keys, self._deadline)
-        present = [i for i, tier in enumerate(where) if tier is not None]
-        self.kept.present = sum(prompt.tokens(i) for i in present)
-        self.kept.present_chunks = len(present)
-        # New chunks must not look younger than the beginning of their prompt.
-        self._stack.touch([prompt.keys[i] for i in present])
-        missing = [i for i, tier in enumerate(where) if tier is None]
+        missing = self.find(prompt)
         try:
             while missing:
                 count = 1
@@ -77,33 +79,67 @@ class Storing:
                 if not taken:
                     break
                 missing = missing[taken:]
-            while self._writing:
-                self._settle()
+            self.end(prompt, missing)
         finally:
-            self._stack.unpin(self._owner)
-        self.kept.dropped += sum(prompt.tokens(i) for i in missing)
-        self._stack.drop([prompt.keys[i] for i in missing], "not copied")
+            self.unpin()
         return self.kept
+
+    def find(self, prompt: Prompt) -> list[int]:
+        """Which chunks of *prompt* no tier holds; the others are counted."""
+        where = self._stack.where(prompt.keys, self.deadline)
+        present = [i for i, tier in enumerate(where) if tier is not None]
+        self.kept.present = sum(prompt.tokens(i) for i in present)
+        self.kept.present_chunks = len(present)
+        # New chunks must not look younger than the beginning of their prompt.
+        self._stack.touch([prompt.keys[i] for i in present])
+        return [i for i, tier in enumerate(where) if tier is None]
+
+    def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
+        """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
+        if self._wait and len(self._writing) >= _MOST_WRITES:
+            self._settle()
+        for i, lease in enumerate(leases):
+            lease.label = part.label(i)
+        batch = Batch(part.keys, leases, part.after)
+        written = self._stack.put(batch, self.deadline, landed=self._pin)
+        self._writing.append((part, written))
+
+    def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
+        """Count what became of all writes, and that chunks *dropped* were never copied."""
+        while self._writing:
+            self._settle()
+        self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
+        self._stack.drop([prompt.keys[i] for i in dropped], "not copied")
+
+    def unpin(self) -> None:
+        """Let go of what was written; whatever is written later is not held at all."""
+        with self._lock:
+            self._over = True
+        self._stack.unpin(self._owner)
+
+    def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+        """Hold what a worker has just written until the call ends.
+
+        So that the end of a long prompt never pushes out its beginning.
+        """
+        with self._lock:
+            if not self._over and tier.index is not None:
+                tier.index.pin(self._owner, keys)
 
     def _some(self, part: Prompt) -> int:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
-        if not leases:
-            return 0
-        part = part.part(0, len(leases))
-        batch = Batch(part.keys, leases, part.after)
         try:
+            part = part.part(0, len(leases))
             spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
-            if not self._copier.copy(self._device, spans, leases, self._deadline, gather=True):
+            if not leases or not self._copier.copy(
+                self._device, spans, leases, self.deadline, gather=True
+            ):
                 return 0
-            for i, lease in enumerate(leases):
-                lease.label = part.label(i)
-            written = self._stack.put(batch, self._deadline)
+            self.write(part, leases)
         finally:
-            batch.release()
-        # Until the call ends, so that the end of a long prompt never pushes out its beginning.
-        self._stack.pin(self._owner, part.keys)
-        self._writing.append((part, written))
+            for lease in leases:
+                lease.release()
         return len(part)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:
@@ -112,7 +148,7 @@ class Storing:
             while True:
                 # A write of our own that ends frees a block sooner than anybody else would.
                 patient = not leases and not self._writing
-                wait = self._deadline if patient else Deadline(self._deadline.clock, 0.0)
+                wait = self.deadline if patient else Deadline(self.deadline.clock, 0.0)
                 try:
                     leases.append(self._stack.pool.lease(part.raw_bytes(i), self._owner, wait))
                 except PoolExhausted:
@@ -129,11 +165,15 @@ class Storing:
         on = dict(written.on)
         queued = False
         for name, ticket in written.pending.items():
-            if (self._wait or ticket.done) and ticket.wait(self._deadline):
+            if (self._wait or ticket.done) and ticket.wait(self.deadline):
                 on[name] = ticket.result or [False] * len(part)
             else:
                 queued = True
-        self._stack.pin(self._owner, part.keys)
+        for tier in self._stack.tiers:
+            if tier.index is not None and tier.name in on:
+                # Somebody may have cleared it in the meantime.
+                here = tier.index.contains(part.keys)
+                on[tier.name] = [a and b for a, b in zip(on[tier.name], here, strict=True)]
         for i in range(len(part)):
             tokens = part.tokens(i)
             tiers = [name for name, here in on.items() if here[i]]
