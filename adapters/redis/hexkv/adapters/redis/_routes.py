@@ -1,0 +1,263 @@
+"""Which server has which chunk: always the same one, the master of the day, or by slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import Protocol
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from hexkv.adapters.redis._replies import Redirect, error_of
+from hexkv.adapters.redis._server import Login, Server
+from hexkv.adapters.redis._wire import ErrorReply, OutOfTime, Reply
+from hexkv.adapters.redis.address import Address
+from hexkv.ports import Deadline, StoreError, StoreUnreachable
+
+Task = tuple[Server, Sequence[int]]
+"""A server, and which chunks of a batch it has."""
+
+_QUESTION = 1.0
+"""Seconds that one server has for saying which others there are: the next one may know, too."""
+
+
+class Route(Protocol):
+    """Finds servers. Safe from any thread; asks the network only in :meth:`split`."""
+
+    def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
+        """Who has each of *keys*, written with their prefix.
+
+        Raises:
+            OutOfTime: nobody said so in time.
+            StoreUnreachable: nobody says so at present.
+            StoreError: the servers are not what the settings say.
+        """
+        ...
+
+    def follow(self, redirect: Redirect) -> Server:
+        """The server that another one named.
+
+        Raises:
+            StoreError: it was not to be expected.
+        """
+        ...
+
+    def doubt(self) -> None:
+        """Something failed: look again before the next call."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections, and break those in use."""
+        ...
+
+
+class Single:
+    """One server."""
+
+    def __init__(self, address: Address, login: Login) -> None:
+        self._server = Server(address, login)
+
+    def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
+        del deadline
+        return [(self._server, range(len(keys)))]
+
+    def follow(self, redirect: Redirect) -> Server:
+        raise StoreError(f"the server is one of a cluster (it names {redirect.address})")
+
+    def doubt(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class Servers:
+    """Every server that was heard of."""
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._servers: dict[Address, Server] = {}
+        self._lock = Lock()
+        self._closed = False
+
+    def at(self, address: Address) -> Server:
+        """The server at *address*.
+
+        Raises:
+            StoreError: closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("the store is closed")
+            server = self._servers.get(address)
+            if server is None:
+                server = self._servers[address] = Server(address, self._login)
+            return server
+
+    def keep(self, addresses: Sequence[Address]) -> None:
+        """Forget all others."""
+        with self._lock:
+            gone = [self._servers.pop(a) for a in list(self._servers) if a not in addresses]
+        for server in gone:
+            server.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        with self._lock:
+            self._closed = True
+        self.keep([])
+
+
+def ask(
+    servers: Sequence[Server], words: Sequence[str], deadline: Deadline
+) -> Iterator[tuple[Server, Reply]]:
+    """What each of *servers* answers, of those that answer in time.
+
+    Raises:
+        StoreUnreachable: after the last: one did not.
+        StoreError: likewise: one of them refused to.
+    """
+    request = b"*%d\r\n" % len(words)
+    for word in words:
+        request += b"$%d\r\n%b\r\n" % (len(word.encode()), word.encode())
+    errors: list[StoreError] = []
+    for server in servers:
+        seconds = min(_QUESTION, deadline.remaining())
+        soon = Deadline.after(deadline.clock, seconds)
+        try:
+            with server.wire(soon) as wire:
+                wire.send([request], soon)
+                reply = wire.reply(soon)
+        except ErrorReply as error:
+            errors.append(error_of(error.args[0]))
+        except StoreError as error:
+            errors.append(error)
+        except OutOfTime:
+            errors.append(StoreUnreachable(f"{server.address} did not answer"))
+        else:
+            yield server, reply
+    if not errors:
+        return
+    refusals = [error for error in errors if not isinstance(error, StoreUnreachable)]
+    raise (refusals or errors)[0]
+
+
+class Sentinels:
+    """The master that sentinels name."""
+
+    def __init__(
+        self, sentinels: Sequence[Address], service: str, guards: Login, login: Login
+    ) -> None:
+        self._guards = Servers(guards)
+        self._sentinels = sentinels
+        self._service = service
+        self._masters = Servers(login)
+        self._master: Server | None = None
+
+    def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
+        master = self._master
+        if master is None:
+            master = self._master = self._find(deadline)
+        return [(master, range(len(keys)))]
+
+    def follow(self, redirect: Redirect) -> Server:
+        raise StoreError(f"the master is one of a cluster (it names {redirect.address})")
+
+    def doubt(self) -> None:
+        self._master = None
+
+    def close(self) -> None:
+        self._guards.close()
+        self._masters.close()
+
+    def _find(self, deadline: Deadline) -> Server:
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        guards = [self._guards.at(address) for address in self._sentinels]
+        for _, reply in ask(guards, question, deadline):
+            match reply:
+                case [bytes() as host, bytes() as port] if port.isdigit():
+                    address = Address(host.decode("utf-8", "replace"), int(port))
+                    self._masters.keep([address])
+                    return self._masters.at(address)
+                case None:
+                    continue  # this one does not watch it
+        raise StoreError(f"no sentinel knows {self._service!r}")
+
+
+class Cluster:
+    """The node that has a key's slot, as the nodes say.
+
+    https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
+    """
+
+    def __init__(self, seeds: Sequence[Address], login: Login) -> None:
+        self._seeds = seeds
+        self._servers = Servers(login)
+        self._lock = Lock()
+        self._slots: list[Address | None] = []
+        self._told: Address | None = None
+        self._stale = True
+
+    def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
+        if self._stale:
+            self._look(deadline)
+        slots = self._slots
+        tasks: dict[Address, list[int]] = {}
+        for i, key in enumerate(keys):
+            address = slots[key_slot(key)]
+            if address is None:
+                # Whoever is asked says who has it, or that nobody has.
+                address = self._told or self._seeds[0]
+            tasks.setdefault(address, []).append(i)
+        return [(self._servers.at(address), which) for address, which in tasks.items()]
+
+    def follow(self, redirect: Redirect) -> Server:
+        if not redirect.asking and redirect.slot < len(self._slots):
+            with self._lock:
+                self._slots[redirect.slot] = redirect.address
+            self._stale = True
+        return self._servers.at(redirect.address)
+
+    def doubt(self) -> None:
+        self._stale = True
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def _look(self, deadline: Deadline) -> None:
+        """Ask for the slots: who told last time first, then all others, then the seeds."""
+        known = [] if self._told is None else [self._told]
+        order = dict.fromkeys([*known, *filter(None, dict.fromkeys(self._slots)), *self._seeds])
+        servers = [self._servers.at(address) for address in order]
+        try:
+            server, reply = next(ask(servers, ("CLUSTER", "SLOTS"), deadline))
+        except StoreUnreachable:
+            if self._slots:
+                return  # the map of before, then: its nodes fail or answer one by one
+            raise
+        slots = slots_of(reply, server.address)
+        with self._lock:
+            self._slots = slots
+            self._told = server.address
+            self._stale = False
+        self._servers.keep([*self._seeds, server.address, *filter(None, set(slots))])
+
+
+def slots_of(reply: Reply, asked: Address) -> list[Address | None]:
+    """By number of the slot: the node that has it, from the answer to ``CLUSTER SLOTS``.
+
+    Raises:
+        StoreError: that is no such answer.
+    """
+    slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    for row in reply if isinstance(reply, list) else [reply]:
+        match row:
+            case [int() as first, int() as last, [bytes() | None as host, int() as port, *_], *_]:
+                # A node that does not know its name leaves it out.
+                address = Address(host.decode() if host else asked.host, port)
+            case _:
+                raise StoreError(f"{asked} says nothing of slots: {row!r}")
+        if last >= len(slots):
+            raise StoreError(f"{asked} says there is a slot {last}")
+        slots[first : last + 1] = [address] * (last + 1 - first)
+    return slots

@@ -1,0 +1,144 @@
+"""A chunk store in Redis or Valkey: one value per chunk, which is its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hexkv.adapters.redis._commands import Answers, Ask, Command, Get, Set
+from hexkv.adapters.redis._replies import Redirect
+from hexkv.adapters.redis._routes import Route
+from hexkv.adapters.redis._server import Server
+from hexkv.adapters.redis._wire import OutOfTime, Wire
+from hexkv.ports import (
+    ChunkKey,
+    Deadline,
+    Failed,
+    Item,
+    ReadOutcome,
+    Sink,
+    StoreError,
+    StoreUnreachable,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+_ROUNDS = 3
+"""How often a chunk is looked for where another server of a cluster says that it is."""
+
+_SETTLING = Failed(StoreUnreachable("the cluster's slots are on the move"))
+
+
+class RedisStore:
+    """Keeps frames as string values, each under a prefix and its key.
+
+    Opens no connection before the first call, so that a server that is down delays nobody's
+    start. Every call takes a connection for itself.
+
+    Args:
+        route: to the servers.
+        prefix: of every key; whatever else the servers hold is never looked at.
+        ttl: seconds after which the server forgets a chunk; ``None`` for never.
+    """
+
+    def __init__(
+        self, route: Route, *, prefix: bytes = b"hexkv:", ttl: float | None = None
+    ) -> None:
+        self._route = route
+        self._prefix = prefix
+        self._ttl = ttl
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        answers = self._run(keys, Ask(b"EXISTS", self._prefix, keys), deadline)
+        told = [answer for answer in answers if isinstance(answer, bool)]
+        if keys and not told:
+            raise _worst(answers)
+        # What only a node knows that does not answer counts as absent.
+        return told if len(told) == len(keys) else [answer is True for answer in answers]
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        return self._run(keys, Get(self._prefix, keys, sink), deadline)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        command = Set(self._prefix, items, self._ttl)
+        return self._run([item.key for item in items], command, deadline)
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        answers = self._run(keys, Ask(b"UNLINK", self._prefix, keys), deadline)
+        told = [answer for answer in answers if isinstance(answer, bool)]
+        if len(told) < len(keys):
+            raise _worst(answers)
+        return told
+
+    def close(self) -> None:
+        self._route.close()
+
+    def _run(
+        self, keys: Sequence[ChunkKey], command: Command[T], deadline: Deadline
+    ) -> list[T | Failed | TimedOut]:
+        """What came of each chunk, wherever it is."""
+        answers: Answers[T] = [None] * len(keys)
+        try:
+            tasks = self._route.split([self._prefix + key for key in keys], deadline)
+        except OutOfTime:
+            self._route.doubt()
+            return [TimedOut()] * len(keys)
+        for server, which in tasks:
+            _attempt(server, which, command.run, answers, deadline)
+        for _ in range(_ROUNDS):
+            astray: dict[Redirect, list[int]] = {}
+            for i, answer in enumerate(answers):
+                if isinstance(answer, Redirect):
+                    astray.setdefault(answer, []).append(i)
+            if not astray:
+                break
+            for redirect, which in astray.items():
+                run = command.run_asking if redirect.asking else command.run
+                _attempt(self._route.follow(redirect), which, run, answers, deadline)
+        settled = [_SETTLING if isinstance(a, Redirect | None) else a for a in answers]
+        if any(_is_doubtful(answer) for answer in settled):
+            self._route.doubt()
+        return settled
+
+
+def _attempt(
+    server: Server,
+    which: Sequence[int],
+    run: Callable[[Wire, Sequence[int], Answers[T], Deadline], None],
+    answers: Answers[T],
+    deadline: Deadline,
+) -> None:
+    """Do something on *server*, and note what came of each chunk even if that failed."""
+    left: Failed | TimedOut = _SETTLING
+    for i in which:
+        answers[i] = None
+    try:
+        with server.wire(deadline) as wire:
+            run(wire, which, answers, deadline)
+            return
+    except OutOfTime:
+        left = TimedOut()
+    except StoreError as error:
+        left = Failed(error)
+    for i in which:
+        if answers[i] is None:
+            answers[i] = left
+
+
+def _is_doubtful(answer: object) -> bool:
+    """Whether another server may have to be found."""
+    if isinstance(answer, Failed):
+        return isinstance(answer.error, StoreUnreachable)
+    return isinstance(answer, TimedOut)
+
+
+def _worst(answers: Sequence[object]) -> StoreError:
+    """The error that speaks for a call of which nothing else can be said."""
+    for answer in answers:
+        if isinstance(answer, Failed) and isinstance(answer.error, StoreError):
+            return answer.error
+    return StoreUnreachable("no answer in time")

