@@ -315,11 +315,13 @@ class Fetcher:
         why = [
             self._judge(outcome, sink, i, keys[i], blocks[i]) for i, outcome in enumerate(outcomes)
         ]
-        size = sum(
-            outcome.size
-            for outcome, w in zip(outcomes, why, strict=True)
+        arrived = [
+            (key, outcome.size)
+            for key, outcome, w in zip(keys, outcomes, why, strict=True)
             if w is None and isinstance(outcome, Hit)
-        )
+        ]
+        size = sum(length for _, length in arrived)
+        tier.delete(tier.met(arrived, runtime.clock.wall()), deadline)
         runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
         damaged = [key for key, w in zip(keys, why, strict=True) if w == "corrupt"]

@@ -23,10 +23,13 @@ def ask(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bo
         return nothing
     if not tier.remote:
         return tier.contains(keys, deadline)
+    known = tier.known(keys)
+    if all(known):
+        return known
     ticket = _peek(tier, keys, deadline, lambda _: None)
     if ticket is None or not ticket.wait(deadline):
-        return nothing
-    return ticket.result or nothing
+        return known
+    return ticket.result or known
 
 
 def where(tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
@@ -59,8 +62,9 @@ def where_soon(
                 break
             if not tier.rules.reads or tier.off:
                 continue
-            if not tier.remote:
-                search.learn(tier, tier.contains(search.asked(), deadline))
+            asked = search.asked()
+            if not tier.remote or all(tier.known(asked)):
+                search.learn(tier, tier.contains(asked, deadline))
                 continue
 
             def learn(have: Sequence[bool], tier: Tier = tier, i: int = i) -> None:
@@ -115,7 +119,7 @@ def _peek(
     """Have a worker ask the store, and call *then*; ``None`` if the lane refuses."""
 
     def work(go: bool) -> tuple[Sequence[bool], bool | None]:
-        have: Sequence[bool] = [False] * len(keys)
+        have = tier.known(keys)
         well: bool | None = None
         if go:
             failures = tier.failures

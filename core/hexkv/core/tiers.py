@@ -18,12 +18,14 @@ from hexkv.ports import (
     ChunkKey,
     ChunkStore,
     Deadline,
+    Entry,
     Failed,
     Item,
     Lease,
     ReadOutcome,
     Sink,
     StoreError,
+    SupportsOthers,
     SupportsQuarantine,
     SupportsSharing,
     WriteOutcome,
@@ -85,12 +87,16 @@ class Tier:
     """The lanes of a tier that does I/O; made when the tier joins a stack."""
 
     sharing: SupportsSharing | None = field(init=False)
+    shared: bool = field(init=False)
+    """Whether others add and remove chunks beside this engine."""
+
     _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
         # Asked once: a runtime protocol check costs microseconds.
         self.sharing = self.store if isinstance(self.store, SupportsSharing) else None
+        self.shared = isinstance(self.store, SupportsOthers) and self.store.shared
 
     @property
     def off(self) -> bool:
@@ -99,8 +105,8 @@ class Tier:
 
     @property
     def remote(self) -> bool:
-        """Whether only the store can say what it holds, and takes I/O to do so."""
-        return self.reading is not None and (self.index is None or self.indexing)
+        """Whether only the store can say all that it holds, and takes I/O to do so."""
+        return self.reading is not None and (self.index is None or self.indexing or self.shared)
 
     def lane(self, priority: Priority) -> Lane:
         """Where work of *priority* is queued.
@@ -115,8 +121,36 @@ class Tier:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether each chunk is there, from the index or from the store itself."""
-        if self.index is not None and not self.indexing:
-            return self.index.contains(keys)
+        if self.index is None or self.indexing:
+            return self._stored(keys, deadline)
+        known = self.index.contains(keys)
+        if not self.shared or all(known):
+            return known
+        rest = iter(
+            self._stored([k for k, here in zip(keys, known, strict=True) if not here], deadline)
+        )
+        return [here or next(rest) for here in known]
+
+    def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
+        """Whether the index knows each chunk to be there; asks no store."""
+        return [False] * len(keys) if self.index is None else self.index.contains(keys)
+
+    def met(self, found: Sequence[tuple[ChunkKey, int]], wall: float) -> Sequence[ChunkKey]:
+        """Take chunks that others have stored into the index, with the size of their frames.
+
+        Victims to evict, where that is more than the budget.
+        """
+        if self.index is None or not self.shared:
+            return ()
+        known = self.index.contains([key for key, _ in found])
+        strange = [
+            Entry(key, size, wall)
+            for (key, size), here in zip(found, known, strict=True)
+            if not here
+        ]
+        return self.index.restore(strange) if strange else ()
+
+    def _stored(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         try:
             found = self.store.contains(keys, deadline)
         except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's

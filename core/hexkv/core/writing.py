@@ -195,6 +195,12 @@ class Writer:
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
+        sizes = zip(batch.keys, (len(lease.frame) for lease in batch.leases), strict=True)
+        self.evict(
+            tier,
+            tier.met([s for s, h in zip(sizes, here, strict=True) if h], runtime.clock.wall()),
+            deadline,
+        )
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
         if tier.index is not None and todo:
             todo = self._reserve(tier, tier.index, items, batch.after, deadline)

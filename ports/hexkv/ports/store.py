@@ -97,6 +97,16 @@ class SupportsScan(Protocol):
 
 
 @runtime_checkable
+class SupportsOthers(Protocol):
+    """A store that others may fill and empty beside this engine."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether they may: then the core asks it for what its own index does not know."""
+        ...
+
+
+@runtime_checkable
 class SupportsQuarantine(Protocol):
     """A store that can set damaged chunks aside for a person to look at."""
 
