@@ -279,6 +279,7 @@ def test_a_tier_that_is_never_read_is_off_by_its_rules(rig):
 
 def test_a_tier_that_takes_nothing_new_says_so(rig):
     r = rig([tier("archive", ScanningStore({}), writes=Writes.NONE)])
+    assert r.engine.flush(10)  # it is indexed
     r.engine.store(PROMPT, computed())
     why = r.engine.explain(PROMPT).diverges.tiers["archive"]
     assert (why.reason, why.detail) == (State.NEVER_STORED, "the tier takes none")
@@ -311,6 +312,7 @@ def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
 
 def test_every_tier_says_its_own(rig, tmp_path):
     r = rig([memory(budget=6 * FRAME), disk(tmp_path, writes=Writes.NONE)])
+    assert r.engine.flush(10)  # it is indexed
     r.engine.store(PROMPT, computed())
     r.engine.store(OTHER, computed(OTHER))
     tiers = r.engine.explain(PROMPT).diverges.tiers
