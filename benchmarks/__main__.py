@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = asked.output or HERE / "results" / f"{now:%Y-%m-%dT%H%M%SZ}.json"
     # Copies with several threads compete with the engine that is served; one is comparable.
     torch.set_num_threads(1)
+    # So that the files are removed, too, when somebody ends the run.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # What was imported is not looked through again before every turn.
     gc.freeze()
     asked.dir.mkdir(parents=True, exist_ok=True)
