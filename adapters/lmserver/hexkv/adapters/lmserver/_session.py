@@ -1,0 +1,235 @@
+"""A server's side of one ``hexkv://`` connection, after the handshake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from xxhash import xxh3_128
+
+from hexkv.adapters.lmserver._arena import Block
+from hexkv.adapters.lmserver._shelf import NoRoom, Shelf, Value
+from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver.wire import (
+    ABSENT,
+    DIGEST_BYTES,
+    ENTRIES,
+    HEAD_BYTES,
+    MAX_ENTRIES,
+    REQUESTS,
+    SLICE,
+    UNREADABLE,
+    Grant,
+    Head,
+    Kind,
+    Status,
+    Verdict,
+    head,
+    message,
+    pack_size,
+    verify,
+)
+from hexkv.ports import ChunkKey, Clock, Deadline, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take."""
+
+    max_value: int
+    """Bytes of a value, and of all values that a connection is sending at a time."""
+
+    patience: float = 10.0
+    """Seconds for the rest of a message that has begun, and for a handshake."""
+
+    rate: float = 8e6
+    """Bytes per second that a value moves at least, after the patience."""
+
+    idle: float = 600.0
+    """Seconds between two requests."""
+
+    wait: float = 5.0
+    """Seconds that a request waits for memory at most."""
+
+    def transfer(self, clock: Clock, size: int) -> Deadline:
+        """When *size* bytes must have gone over the connection."""
+        return Deadline.after(clock, self.patience + size / self.rate)
+
+
+class Session:
+    """Answers the requests of one connection until it ends.
+
+    Args:
+        stream: after the handshake.
+        shelf: what the server holds.
+        limits: of one connection.
+        clock: for deadlines.
+        checked: whether a digest follows each value.
+        idle: told before each wait for a request, and after it.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        shelf: Shelf,
+        limits: Limits,
+        clock: Clock,
+        *,
+        checked: bool,
+        idle: Callable[[bool], None],
+    ) -> None:
+        self._stream = stream
+        self._shelf = shelf
+        self._limits = limits
+        self._clock = clock
+        self._checked = checked
+        self._idle = idle
+        self._answers: dict[Kind, Callable[[list[tuple[Any, ...]], Head], None]] = {
+            Kind.CONTAINS: self._contains,
+            Kind.READ: self._read,
+            Kind.WRITE: self._write,
+            Kind.DELETE: self._delete,
+            Kind.RANGE: self._range,
+            Kind.SCAN: self._scan,
+        }
+
+    def run(self) -> None:
+        """Answer until the connection breaks, which is how it ends.
+
+        Raises:
+            BadMessage: the client does not speak the protocol.
+            OSError: the connection is over.
+            StoreError: the shelf broke; the client must not take that for an answer.
+        """
+        while True:
+            self._idle(True)
+            idle = Deadline.after(self._clock, self._limits.idle)
+            data = self._stream.receive_start(HEAD_BYTES, idle, self._limits.patience)
+            self._idle(False)
+            asked = head(data)
+            body = self._stream.receive_bytes(asked.length, self._soon())
+            verify(asked, body)
+            if _sound(asked):
+                kind = Kind(asked.kind)
+                self._answers[kind](list(REQUESTS[kind].iter_unpack(body)), asked)
+            else:
+                # Framed well, meaningless all the same: both sides know where they are.
+                refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
+                self._stream.send([refusal], self._soon())
+
+    def _contains(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+        self._tell(asked, bytes(self._shelf.contains([key for (key,) in entries])))
+
+    def _delete(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+        self._tell(asked, bytes(self._shelf.delete([key for (key,) in entries])))
+
+    def _scan(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+        del asked
+        found = self._shelf.list(entries[0][0], MAX_ENTRIES)
+        body = b"".join(ENTRIES.pack(*entry) for entry in found)
+        self._stream.send([message(Kind.SCAN, len(found), body)], self._soon())
+
+    def _read(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+        before = message(Kind.READ, len(entries), b"")
+        wait = self._wait(asked)
+        for (key,) in entries:
+            self._give(before, key, 0, None, wait)
+            before = b""
+        self._shelf.touch([key for (key,) in entries])
+
+    def _range(self, entries: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
+        before = message(Kind.RANGE, len(entries), b"")
+        wait = self._wait(asked)
+        for key, start, size in entries:
+            self._give(before, key, start, size, wait)
+            before = b""
+
+    def _give(
+        self, before: bytes, key: ChunkKey, start: int, size: int | None, wait: float
+    ) -> None:
+        try:
+            loan = self._shelf.borrow(key, start, size, patience=wait)
+        except (NoRoom, StoreError):
+            self._stream.send([before, pack_size(UNREADABLE)], self._soon())
+            return
+        if loan is None:
+            self._stream.send([before, pack_size(ABSENT)], self._soon())
+            return
+        with loan.block:
+            digest = _digest(loan.views) if self._checked else b""
+            views: list[memoryview | bytes] = [before, pack_size(loan.size), *loan.views, digest]
+            self._stream.send(views, self._limits.transfer(self._clock, loan.size))
+
+    def _write(self, entries: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
+        with ExitStack() as held:
+            blocks = self._grant([size for _, size in entries], self._wait(asked), held)
+            grants = [it if isinstance(it, Grant) else Grant.SEND for it in blocks]
+            self._tell(asked, bytes(grants))
+            arrived: list[Value] = []
+            whole: list[bool] = []
+            for (key, _), block in zip(entries, blocks, strict=True):
+                if isinstance(block, Block):
+                    whole.append(self._receive(block))
+                    if whole[-1]:
+                        arrived.append(Value(key, block))
+            kept = iter(self._shelf.put(arrived))
+            verdicts = [next(kept) if right else Verdict.DAMAGED for right in whole]
+            self._tell(asked, bytes(verdicts))
+
+    def _grant(self, sizes: Sequence[int], wait: float, held: ExitStack) -> list[Block | Grant]:
+        """Room for as many values as there is, the first ones first."""
+        granted: list[Block | Grant] = []
+        total = 0
+        for size in sizes:
+            block = None
+            if size > self._limits.max_value:
+                granted.append(Grant.TOO_LARGE)
+                continue
+            if total + size <= self._limits.max_value:
+                block = self._shelf.arena.take(size, 0.0 if total else wait, whole=False)
+            if block is None:
+                granted.append(Grant.LATER)
+            else:
+                held.enter_context(block)
+                granted.append(block)
+                total += max(1, size)
+        return granted
+
+    def _receive(self, block: Block) -> bool:
+        """Fill *block*. Whether its digest says that it arrived whole."""
+        deadline = self._limits.transfer(self._clock, block.size)
+        self._stream.receive(block.views, deadline)
+        if not self._checked:
+            return True
+        return self._stream.receive_bytes(DIGEST_BYTES, deadline) == _digest(block.views)
+
+    def _tell(self, asked: Head, body: bytes) -> None:
+        self._stream.send([message(Kind(asked.kind), len(body), body)], self._soon())
+
+    def _soon(self) -> Deadline:
+        return Deadline.after(self._clock, self._limits.patience)
+
+    def _wait(self, asked: Head) -> float:
+        return min(asked.patience / 1000, self._limits.wait)
+
+
+def _sound(asked: Head) -> bool:
+    """Whether a request says what its kind may say."""
+    entry = REQUESTS.get(asked.kind)  # type: ignore[call-overload]
+    return (
+        entry is not None
+        and asked.status == Status.DONE
+        and 0 < asked.entries <= MAX_ENTRIES
+        and asked.length == asked.entries * entry.size
+        and (asked.kind not in (Kind.RANGE, Kind.SCAN) or asked.entries == 1)
+    )
+
+
+def _digest(views: Sequence[memoryview]) -> bytes:
+    digest = xxh3_128()
+    for view in views:
+        for start in range(0, len(view), SLICE):
+            digest.update(view[start : start + SLICE])
+    return digest.digest()

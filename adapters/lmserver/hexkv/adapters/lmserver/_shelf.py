@@ -1,0 +1,204 @@
+"""Where a server keeps its values, within its budget: in memory, or in a directory."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from hexkv.adapters.lmserver._arena import Arena, Block, room
+from hexkv.adapters.lmserver.wire import Verdict
+from hexkv.plugins.indexing import TierIndex
+from hexkv.ports import ChunkKey, Clock, Entry
+
+
+class NoRoom(Exception):
+    """There was no memory to pass a value through."""
+
+
+class Value(NamedTuple):
+    """A value that arrived, in memory that its giver releases."""
+
+    key: ChunkKey
+    block: Block
+
+
+class Loan(NamedTuple):
+    """A value to be sent, or a part of it; release the block afterwards."""
+
+    block: Block
+    views: list[memoryview]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the views."""
+        return sum(map(len, self.views))
+
+
+class Shelf(Protocol):
+    """What the wires see of it. Safe from any thread."""
+
+    @property
+    def arena(self) -> Arena:
+        """Memory to receive into."""
+        ...
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether each value is there."""
+        ...
+
+    def size(self, key: ChunkKey) -> int | None:
+        """Bytes of a value."""
+        ...
+
+    def borrow(
+        self, key: ChunkKey, start: int = 0, size: int | None = None, *, patience: float
+    ) -> Loan | None:
+        """A value or a range of it; ``None`` if there is none such.
+
+        Raises:
+            NoRoom: no memory came free for *patience* seconds.
+            StoreError: it cannot be read.
+        """
+        ...
+
+    def put(self, values: Sequence[Value]) -> list[Verdict]:
+        """Keep values of one batch, in prefix order; each replaces what was there, whole."""
+        ...
+
+    def delete(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Forget values. Whether each was there."""
+        ...
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        """One request met these."""
+        ...
+
+    def list(self, after: ChunkKey, most: int, namespace: bytes = b"") -> list[Entry]:
+        """The next *most* entries in the order of their keys, of one namespace or all."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class _Kept(NamedTuple):
+    block: Block
+    stored: float
+
+
+class MemoryShelf:
+    """Values in the arena itself: what was received is kept where it lies.
+
+    Args:
+        arena: larger than the index's budget by what is on its way in or out.
+        index: counts what a value takes in the arena.
+        clock: says when a value was stored.
+    """
+
+    def __init__(self, arena: Arena, index: TierIndex, clock: Clock) -> None:
+        self._arena = arena
+        self._index = index
+        self._clock = clock
+        self._lock = Lock()
+        self._kept: dict[ChunkKey, _Kept] = {}
+
+    @property
+    def arena(self) -> Arena:
+        return self._arena
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        return [key in self._kept for key in keys]
+
+    def size(self, key: ChunkKey) -> int | None:
+        kept = self._kept.get(key)
+        return None if kept is None else kept.block.size
+
+    def borrow(
+        self, key: ChunkKey, start: int = 0, size: int | None = None, *, patience: float
+    ) -> Loan | None:
+        del patience  # it is in memory
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None:
+                return None
+            length = kept.block.size - start if size is None else size
+            if length < 0 or start + length > kept.block.size:
+                return None
+            block = kept.block.share()
+        return Loan(block, block.part(start, length))
+
+    def put(self, values: Sequence[Value]) -> list[Verdict]:
+        last = {value.key: value.block for value in values}
+        sizes = [room(block.size) for block in last.values()]
+        now = self._clock.wall()
+        full = set()
+        with self._lock:
+            reservation = self._index.reserve(list(last), sizes)
+            self._forget(reservation.victims)
+            full.update(reservation.refused)
+            new = set(reservation.keys)
+            for key, size in zip(last, sizes, strict=True):
+                if key in new or key in full:
+                    continue
+                victims = self._index.resize(key, size)
+                if victims is None:
+                    full.add(key)
+                else:
+                    self._forget(victims)
+            for key, block in last.items():
+                if key not in full and (key in new or key in self._kept):
+                    self._drop(key)
+                    self._kept[key] = _Kept(block.share(), now)
+            self._index.commit(reservation.keys)
+        return [Verdict.FULL if value.key in full else Verdict.STORED for value in values]
+
+    def delete(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        there = []
+        with self._lock:
+            for key in keys:
+                there.append(key in self._kept)
+                self._forget(self._index.discard([key]))
+        return there
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        self._index.touch(keys)
+
+    def list(self, after: ChunkKey, most: int, namespace: bytes = b"") -> list[Entry]:
+        with self._lock:
+            return page(
+                (Entry(key, it.block.size, it.stored) for key, it in self._kept.items()),
+                after,
+                most,
+                namespace,
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            for key in list(self._kept):
+                self._drop(key)
+
+    def _forget(self, keys: Sequence[ChunkKey]) -> None:
+        for key in keys:
+            self._drop(key)
+        self._index.deleted(keys)
+
+    def _drop(self, key: ChunkKey) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.block.release()
+
+
+def page(
+    entries: Iterable[Entry], after: ChunkKey, most: int, namespace: bytes = b""
+) -> list[Entry]:
+    """The first *most* of *entries* after a key, in the order of their keys."""
+    return heapq.nsmallest(
+        most, (it for it in entries if it.key > after and it.key.startswith(namespace))
+    )
+
+
+def _keeps_the_protocol(shelf: MemoryShelf) -> Shelf:
+    return shelf  # mypy checks here that it keeps the protocol's promises

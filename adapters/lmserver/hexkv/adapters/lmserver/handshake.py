@@ -1,0 +1,110 @@
+"""How both ends of a ``hexkv://`` connection show that they know the secret.
+
+Mutual challenge and response with HMAC-SHA256 (RFC 2104): each proof covers everything that
+was said before, both nonces included, and who proves it, so it can be neither replayed nor
+reflected, and nobody on the way can change the version, the flags or the limits. The client
+proves first: whoever does not know the secret gets nothing to guess it by off line. Without
+a secret both sides use the empty one. What follows the handshake is neither signed nor
+encrypted: that is what TLS is for.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver.wire import (
+    CHALLENGE,
+    CHECKED,
+    HELLO,
+    MAGIC,
+    MAX_ENTRIES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    VERSION,
+    WELCOME,
+    BadMessage,
+    Welcome,
+)
+from hexkv.ports import Deadline
+
+Nonce = Callable[[int], bytes]
+"""Gives so many random bytes: ``secrets.token_bytes``, but for tests."""
+
+
+class Agreed(NamedTuple):
+    """What a handshake settled."""
+
+    checked: bool
+    """Whether a digest follows each value."""
+
+    max_entries: int
+    max_value: int
+
+
+class Refused(ConnectionError):
+    """The other end speaks another version, or does not know the same secret."""
+
+
+def greet(
+    stream: Stream, secret: bytes, deadline: Deadline, nonce: Nonce, *, checked: bool
+) -> Agreed:
+    """The client's side.
+
+    Raises:
+        Refused: wrong version or secret, on whichever side.
+        BadMessage: this is no hexkv server.
+        OSError: the connection broke, or the deadline passed.
+    """
+    hello = HELLO.pack(MAGIC, VERSION, CHECKED if checked else 0, nonce(NONCE_BYTES))
+    stream.send([hello], deadline)
+    challenge = stream.receive_bytes(CHALLENGE.size, deadline)
+    magic, version, verdict, max_entries, max_value, _ = CHALLENGE.unpack(challenge)
+    if magic != MAGIC:
+        raise BadMessage("no hexkv server answers there")
+    if version != VERSION or verdict != Welcome.WELCOME:
+        raise Refused(f"the server speaks version {version} of the protocol, not {VERSION}")
+    if not 0 < max_entries <= MAX_ENTRIES:
+        raise BadMessage("the server takes no entries")
+    stream.send([_proof(secret, b"client", hello, challenge)], deadline)
+    verdict, proof = WELCOME.unpack(stream.receive_bytes(WELCOME.size, deadline))
+    if verdict != Welcome.WELCOME:
+        raise Refused("the server wants another secret")
+    if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
+        raise Refused("the server does not know the secret")
+    return Agreed(checked, max_entries, max_value)
+
+
+def answer(
+    stream: Stream, start: bytes, secret: bytes, max_value: int, deadline: Deadline, nonce: Nonce
+) -> Agreed:
+    """The server's side, once *start* of the client's greeting has been received.
+
+    Raises:
+        Refused: wrong version or secret; the client has been told.
+        BadMessage: this is no hexkv client.
+        OSError: the connection broke, or the deadline passed.
+    """
+    hello = start + stream.receive_bytes(HELLO.size - len(start), deadline)
+    magic, version, flags, _ = HELLO.unpack(hello)
+    if magic != MAGIC:
+        raise BadMessage("no greeting of the hexkv protocol")
+    right = version == VERSION and not flags & ~CHECKED
+    verdict = Welcome.WELCOME if right else Welcome.WRONG_VERSION
+    challenge = CHALLENGE.pack(MAGIC, VERSION, verdict, MAX_ENTRIES, max_value, nonce(NONCE_BYTES))
+    stream.send([challenge], deadline)
+    if not right:
+        raise Refused(f"a client speaks version {version} with flags {flags:#x}")
+    proof = stream.receive_bytes(PROOF_BYTES, deadline)
+    if not hmac.compare_digest(proof, _proof(secret, b"client", hello, challenge)):
+        stream.send([WELCOME.pack(Welcome.WRONG_SECRET, bytes(PROOF_BYTES))], deadline)
+        raise Refused("a client does not know the secret")
+    mine = _proof(secret, b"server", hello, challenge)
+    stream.send([WELCOME.pack(Welcome.WELCOME, mine)], deadline)
+    return Agreed(bool(flags & CHECKED), MAX_ENTRIES, max_value)
+
+
+def _proof(secret: bytes, role: bytes, hello: bytes, challenge: bytes) -> bytes:
+    return hmac.digest(secret, role + hello + challenge, "sha256")

@@ -1,0 +1,167 @@
+"""The store ``lm``: a server that speaks the historic ``lm://`` wire, LMCache's own included."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+
+from hexkv.adapters.lmserver._pool import Address, Peer, connect
+from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
+from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver.historic import (
+    ANSWER,
+    LONGEST,
+    NOTHING,
+    TOMBSTONE,
+    Answer,
+    Command,
+    Request,
+    frame_tensor,
+    name_of,
+    parse_answer,
+)
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    MissReason,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    StoreFull,
+    WriteOutcome,
+)
+
+_ENTRIES = 256
+"""Questions that are sent before the first answer is read: few enough for any socket's buffer."""
+
+_TOMBSTONES = 1 << 16
+"""Deleted chunks that the store remembers."""
+
+
+class LMStore:
+    """Chunks on a server of the historic wire.
+
+    PUT is not answered there, so each is followed by EXIST on the same connection, whose
+    answer tells that the server has taken it. The wire cannot delete either: an empty
+    tombstone takes the chunk's place. It reads as a miss; EXIST does not know the difference,
+    so the store remembers its own latest tombstones, and another client's look like chunks
+    until they are read. hexkv's server takes a tombstone for a deletion.
+    """
+
+    def __init__(self, address: Address, *, connections: int = 4) -> None:
+        self._remote = Remote(
+            address,
+            lambda deadline: Peer(connect(address, deadline), _ENTRIES, LONGEST),
+            connections,
+        )
+        self._lock = Lock()
+        self._gone: OrderedDict[ChunkKey, None] = OrderedDict()
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        if not keys:
+            return []
+        with self._remote.calling(deadline) as peer:
+            return self._there(peer, keys, deadline)
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        outcomes: list[ReadOutcome | None] = [None] * len(keys)
+
+        def call(peer: Peer) -> None:
+            for index, key in enumerate(keys):
+                peer.stream.send([_question(Command.GET, key)], deadline)
+                outcomes[index] = _take(peer.stream, index, sink, deadline)
+
+        return self._remote.collect(outcomes, deadline, call) if keys else []
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        outcomes: list[WriteOutcome | None] = [None] * len(items)
+
+        def call(peer: Peer) -> None:
+            for index, (key, frame) in enumerate(items):
+                data = plain(frame)
+                if data.nbytes > LONGEST:
+                    outcomes[index] = Failed(StoreFull(f"the wire takes {LONGEST} bytes at most"))
+                    continue
+                put = Request(Command.PUT, name_of(key), data.nbytes, frame_tensor(data.nbytes))
+                peer.stream.send([put.pack(), data, _question(Command.EXIST, key)], deadline)
+                if _hear(peer.stream, deadline).found:
+                    self._remember(key, gone=False)
+                    outcomes[index] = Stored(data.nbytes)
+                else:
+                    outcomes[index] = Failed(StoreError("the server did not keep the chunk"))
+
+        return self._remote.collect(outcomes, deadline, call) if items else []
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """Put a tombstone in the place of each chunk.
+
+        Raises:
+            StoreUnreachable: no answer; some may be deleted.
+        """
+        if not keys:
+            return []
+        with self._remote.calling(deadline) as peer:
+            there = self._there(peer, keys, deadline)
+            found = [key for key, is_there in zip(keys, there, strict=True) if is_there]
+            for part in slices(len(found), peer.max_entries):
+                requests: list[bytes] = []
+                for index in part:
+                    name = name_of(found[index])
+                    requests.append(Request(Command.PUT, name, 0, TOMBSTONE).pack())
+                    self._remember(found[index], gone=True)
+                # The last one is answered when the server has taken them all.
+                requests.append(_question(Command.HEALTH, found[part.start]))
+                peer.stream.send([b"".join(requests)], deadline)
+                _hear(peer.stream, deadline)
+            return there
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _there(self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
+        found = []
+        for part in slices(len(keys), peer.max_entries):
+            questions = b"".join(_question(Command.EXIST, keys[index]) for index in part)
+            peer.stream.send([questions], deadline)
+            answers = peer.stream.receive_bytes(ANSWER.size * len(part), deadline)
+            for place, index in enumerate(part):
+                answer = answers[place * ANSWER.size : (place + 1) * ANSWER.size]
+                found.append(parse_answer(answer).found and keys[index] not in self._gone)
+        return found
+
+    def _remember(self, key: ChunkKey, *, gone: bool) -> None:
+        with self._lock:
+            self._gone.pop(key, None)
+            if gone:
+                self._gone[key] = None
+                if len(self._gone) > _TOMBSTONES:
+                    self._gone.popitem(last=False)
+
+
+def _question(command: Command, key: ChunkKey) -> bytes:
+    return Request(command, name_of(key), 0, NOTHING).pack()
+
+
+def _hear(stream: Stream, deadline: Deadline) -> Answer:
+    return parse_answer(stream.receive_bytes(ANSWER.size, deadline))
+
+
+def _take(stream: Stream, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
+    answer = _hear(stream, deadline)
+    if not answer.found or (not answer.length and answer.tensor == TOMBSTONE):
+        return Miss(MissReason.ABSENT)
+    landed = land(stream, index, answer.length, sink, deadline)
+    return landed if isinstance(landed, Miss) else Hit(answer.length)
+
+
+def _is_a_store(store: LMStore) -> ChunkStore:
+    return store  # mypy checks here that it keeps the port's promises

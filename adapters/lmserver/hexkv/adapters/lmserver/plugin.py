@@ -1,0 +1,106 @@
+"""Tells hexkv about the server and its clients. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hexkv.plugins.spec import AdapterSpec, CommandSpec, OpenContext, hookimpl
+
+
+@dataclass(frozen=True, slots=True)
+class HexkvSettings:
+    """Settings of the store ``hexkv``."""
+
+    address: str
+    """``hexkv://host:port``, as ``hexkv serve`` prints it."""
+
+    secret: str = field(default="", repr=False)
+    """What the server asks for; empty where it asks for nothing."""
+
+    secret_file: str = ""
+    """A file that holds the secret instead. Line ends at its end do not count."""
+
+    connections: int = 4
+    """How many calls may be under way at a time; others wait."""
+
+    checksums: bool = False
+    """Send a digest with each chunk. The engine verifies frames anyway: this tells where."""
+
+    tls: bool = False
+    """Encrypt. The server's certificate must be good for the host in *address*."""
+
+    tls_ca: str = ""
+    """A file of authorities to trust instead of the system's."""
+
+    tls_certificate: str = ""
+    """A file with this client's certificate and key, for a server that asks for one."""
+
+    def __post_init__(self) -> None:
+        if self.secret and self.secret_file:
+            raise ValueError("give secret or secret_file, not both")
+        if (self.tls_ca or self.tls_certificate) and not self.tls:
+            raise ValueError("tls_ca and tls_certificate mean nothing without tls")
+        if self.connections < 1:
+            raise ValueError("connections must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LMSettings:
+    """Settings of the store ``lm``."""
+
+    address: str
+    """``lm://host:port`` of a server that speaks the historic wire."""
+
+    connections: int = 4
+    """How many calls may be under way at a time; others wait."""
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise ValueError("connections must be at least 1")
+
+
+def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
+    from hexkv.adapters.lmserver._pool import Address
+    from hexkv.adapters.lmserver.security import client_tls, read_secret
+    from hexkv.adapters.lmserver.store import HexkvStore
+
+    secret = settings.secret.encode()
+    if settings.secret_file:
+        secret = read_secret(settings.secret_file)
+    tls = client_tls(settings.tls_ca, settings.tls_certificate) if settings.tls else None
+    return HexkvStore(
+        Address.parse(settings.address, "hexkv"),
+        context.clock,
+        secret=secret,
+        checked=settings.checksums,
+        connections=settings.connections,
+        tls=tls,
+    )
+
+
+def _open_lm(settings: LMSettings, context: OpenContext) -> object:
+    del context
+    from hexkv.adapters.lmserver._pool import Address
+    from hexkv.adapters.lmserver.historic_store import LMStore
+
+    return LMStore(Address.parse(settings.address, "lm"), connections=settings.connections)
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.lmserver.serve import run
+
+    return run(arguments)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec("store", "hexkv", "a hexkv server", _open_hexkv, HexkvSettings),
+        AdapterSpec("store", "lm", "an LMCache server, lm://", _open_lm, LMSettings),
+    ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("serve", "Serve chunks to other machines' engines", _serve)]

@@ -1,0 +1,142 @@
+"""``hexkv serve``: the server as a process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hexkv.adapters.lmserver._arena import Arena, room
+from hexkv.adapters.lmserver._disk_shelf import DiskShelf
+from hexkv.adapters.lmserver._session import Limits
+from hexkv.adapters.lmserver._shelf import MemoryShelf, Shelf
+from hexkv.adapters.lmserver.security import read_secret, server_tls
+from hexkv.adapters.lmserver.server import Server, listen
+from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.indexing import tier_index
+from hexkv.plugins.schema import parse_size
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import ConfigError
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
+    budget: Annotated[str, typer.Option(help="Bytes of all chunks together.")] = "4GiB",
+    policy: Annotated[str, typer.Option(help="Which chunk goes first when it is full.")] = "lru",
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Keep chunks here instead of in memory.")
+    ] = None,
+    secret_file: Annotated[
+        str, typer.Option(help="File with what clients must know. Only its owner may read it.")
+    ] = "",
+    tls_certificate: Annotated[
+        str, typer.Option(help="Encrypt: file with the server's certificate and key.")
+    ] = "",
+    tls_client_ca: Annotated[
+        str, typer.Option(help="Ask clients for a certificate of these authorities.")
+    ] = "",
+    transit: Annotated[
+        str, typer.Option(help="Bytes of memory for chunks on their way, on top of the budget.")
+    ] = "512MiB",
+    largest: Annotated[
+        str, typer.Option(help="Bytes of one chunk, and on their way on one connection.")
+    ] = "128MiB",
+    connections: Annotated[int, typer.Option(min=1, help="Connections at a time.")] = 64,
+    patience: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for the rest of a message that has begun.")
+    ] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Serve chunks over hexkv://, and to old LMCache clients over lm://, until SIGTERM.
+
+    Any address that other machines can reach needs --secret-file, or --tls-certificate with
+    --tls-client-ca. The lm:// wire cannot authenticate: it is off as soon as either is given.
+    """
+    if tls_client_ca and not tls_certificate:
+        raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
+    budget_bytes, transit_bytes, largest_bytes = map(_bytes, (budget, transit, largest))
+    if largest_bytes > min(budget_bytes, transit_bytes):
+        raise typer.BadParameter("--largest is more than the budget, or than --transit")
+    secret = read_secret(secret_file) if secret_file else b""
+    tls = server_tls(tls_certificate, tls_client_ca) if tls_certificate else None
+    with ExitStack() as opened:
+        # Listening first: what is refused is refused before memory is taken.
+        listener = opened.enter_context(listen(host, port))
+        clock = SystemClock()
+        shelf = _shelf(opened, policy, budget_bytes, transit_bytes, directory)
+        server = Server(
+            listener,
+            shelf,
+            clock,
+            Limits(largest_bytes, patience=patience),
+            connections=connections,
+            secret=secret,
+            tls=tls,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.stop())
+        _announce(server, historic=not secret and tls is None, as_json=as_json)
+        server.run()
+
+
+def _shelf(
+    opened: ExitStack, policy: str, budget: int, transit: int, directory: Path | None
+) -> Shelf:
+    registry, clock = discover(), SystemClock()
+    context = OpenContext(clock)
+    index = tier_index(registry, policy, budget, context)
+    memory = registry.open("memory", "mmap", {}, context)
+    size = transit if directory is not None else room(budget) + transit
+    region = memory.allocate(size)
+    opened.callback(region.close)
+    arena = Arena(region)
+    shelf: Shelf
+    if directory is None:
+        shelf = MemoryShelf(arena, index, clock)
+    else:
+        # Not around the page cache, which is what makes a hot chunk fast here.
+        settings = {"root": str(directory), "exclusive": True, "direct": "off"}
+        store = registry.open("store", "disk", settings, context)
+        shelf = DiskShelf(store, arena, index, clock)
+    opened.callback(shelf.close)
+    return shelf
+
+
+def _announce(server: Server, *, historic: bool, as_json: bool) -> None:
+    host, port = server.address
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    schemes = ["hexkv", "lm"] if historic else ["hexkv"]
+    addresses = [f"{scheme}://{place}" for scheme in schemes]
+    if as_json:
+        print_json({"addresses": addresses})
+    else:
+        typer.echo(f"serving {' and '.join(addresses)}")
+
+
+def _bytes(text: str) -> int:
+    """The size that an option gives.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        size = int(str(parse_size(text)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if size < 1:
+        raise ConfigError(f"{text!r} is no size: there must be at least one byte")
+    return size
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Serve chunks to other machines' engines.")
+    app.command()(serve)
+    return run_app(app, "hexkv serve", arguments)

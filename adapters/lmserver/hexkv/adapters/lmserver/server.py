@@ -1,0 +1,215 @@
+"""The server: accepts connections, one thread each, and keeps all of them within limits.
+
+A thread with blocking sockets for each connection, and no event loop: on two cores both move
+the same number of bytes per second, while the kernel copies and the GIL is free. A thread
+needs no state machine, and one that waits for a slow client keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+from hexkv.adapters.lmserver._historic_session import HistoricSession
+from hexkv.adapters.lmserver._session import Limits, Session
+from hexkv.adapters.lmserver._shelf import Shelf
+from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver.handshake import Refused, answer
+from hexkv.adapters.lmserver.historic import EARLY
+from hexkv.adapters.lmserver.wire import MAGIC, BadMessage
+from hexkv.ports import Clock, ConfigError, Deadline
+
+log = logging.getLogger("hexkv")
+
+_START = 4
+"""Bytes by which the wires are told apart."""
+
+
+@dataclass(slots=True, eq=False)
+class _Guest:
+    """One connection and the thread that answers it."""
+
+    sock: socket.socket
+    thread: Thread | None = None
+    waiting_since: float | None = None
+    """Since when nothing of it is under way; ``None`` while a request is."""
+
+
+class Server:
+    """Serves one shelf over both wires.
+
+    The historic wire has no authentication, so it is spoken only where there is none at all.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        shelf: Shelf,
+        clock: Clock,
+        limits: Limits,
+        *,
+        connections: int = 64,
+        secret: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve what connects to *listener*; :meth:`run` does it.
+
+        Args:
+            listener: bound and listening, from now on the server's.
+            shelf: what is served; closed by whoever made it, after :meth:`run`.
+            clock: for deadlines.
+            limits: of each connection.
+            connections: how many there may be. One more takes the place of the one that has
+                been idle longest, or is turned away where none is idle.
+            secret: that clients must know.
+            tls: wraps every connection.
+
+        Raises:
+            ConfigError: other machines could connect, and nothing keeps anybody out.
+        """
+        if not (secret or _asks_for_certificates(tls)) and not is_local(listener.getsockname()[0]):
+            raise ConfigError(
+                f"{listener.getsockname()[0]} can be reached from other machines: serving there"
+                " takes a secret, or TLS that asks clients for certificates"
+            )
+        self._listener = listener
+        self._shelf = shelf
+        self._clock = clock
+        self._limits = limits
+        self._connections = connections
+        self._secret = secret
+        self._tls = tls
+        self._lock = Lock()
+        self._guests: set[_Guest] = set()
+        self._stopping = Event()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    @property
+    def guests(self) -> int:
+        """How many connections there are."""
+        return len(self._guests)
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`; when this returns no connection is left."""
+        try:
+            while not self._stopping.is_set():
+                try:
+                    sock, _ = self._listener.accept()
+                except OSError as error:
+                    if not self._stopping.is_set():
+                        log.warning("no connection can be accepted: %s", error)
+                        self._stopping.wait(0.1)  # out of file descriptors, perhaps
+                    continue
+                self._welcome(sock)
+        finally:
+            self._listener.close()
+            self._part()
+
+    def stop(self) -> None:
+        """Have :meth:`run` end. From any thread, or from a signal handler."""
+        self._stopping.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+
+    def _welcome(self, sock: socket.socket) -> None:
+        guest = _Guest(sock, waiting_since=self._clock.now())
+        with self._lock:
+            full = len(self._guests) >= self._connections
+            idle = [it for it in self._guests if it.waiting_since is not None]
+            self._guests.add(guest)
+        if full:
+            if not idle:
+                self._leave(guest)
+                return
+            # It goes by itself, once its thread has noticed.
+            _shut(min(idle, key=lambda it: it.waiting_since or 0.0).sock)
+        guest.thread = Thread(target=self._attend, args=(guest,), name="hexkv guest", daemon=True)
+        try:
+            guest.thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._leave(guest)
+
+    def _attend(self, guest: _Guest) -> None:
+        try:
+            soon = Deadline.after(self._clock, self._limits.patience)
+            if self._tls is not None:
+                guest.sock.settimeout(self._limits.patience)
+                guest.sock = self._tls.wrap_socket(guest.sock, server_side=True)
+            stream = Stream(guest.sock)
+            self._session(guest, stream, soon).run()
+        except (BadMessage, Refused) as error:
+            log.info("a connection is closed: %s", error)
+        except OSError:
+            pass  # clients come and go
+        except Exception:
+            log.exception("a connection is closed")
+        finally:
+            self._leave(guest)
+
+    def _session(self, guest: _Guest, stream: Stream, soon: Deadline) -> Session | HistoricSession:
+        def idle(waiting: bool) -> None:
+            guest.waiting_since = self._clock.now() if waiting else None
+
+        start = stream.receive_bytes(_START, soon)
+        if start in EARLY and not self._secret and self._tls is None:
+            idle(False)
+            return HistoricSession(stream, start, self._shelf, self._limits, self._clock, idle)
+        if start != MAGIC[:_START]:
+            raise BadMessage("neither wire begins like this")
+        limit = self._limits.max_value
+        agreed = answer(stream, start, self._secret, limit, soon, secrets.token_bytes)
+        return Session(
+            stream, self._shelf, self._limits, self._clock, checked=agreed.checked, idle=idle
+        )
+
+    def _leave(self, guest: _Guest) -> None:
+        with self._lock:
+            self._guests.discard(guest)
+        guest.sock.close()
+
+    def _part(self) -> None:
+        with self._lock:
+            guests = list(self._guests)
+        for guest in guests:
+            _shut(guest.sock)
+        for guest in guests:
+            if guest.thread is not None:
+                guest.thread.join(self._limits.patience)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can connect to *host*, an address."""
+    return host == "::1" or host.startswith("127.")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket at an address or name; port 0 takes any free one.
+
+    Raises:
+        ConfigError: there is no such address here, or it is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen at {host}:{port}: {error}") from error
+
+
+def _asks_for_certificates(tls: ssl.SSLContext | None) -> bool:
+    return tls is not None and tls.verify_mode == ssl.CERT_REQUIRED
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        # Not the method of a TLS socket: that one takes the session from under its thread.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

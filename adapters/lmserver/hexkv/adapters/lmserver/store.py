@@ -1,0 +1,297 @@
+"""The store ``hexkv``: a server that speaks the ``hexkv://`` wire."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Iterator, Sequence
+
+from xxhash import xxh3_128_digest
+
+from hexkv.adapters.lmserver._pool import Address, Peer, connect
+from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
+from hexkv.adapters.lmserver.handshake import Nonce, greet
+from hexkv.adapters.lmserver.wire import (
+    ABSENT,
+    DIGEST_BYTES,
+    ENTRIES,
+    HEAD_BYTES,
+    RANGES,
+    SIZE,
+    UNREADABLE,
+    WISHES,
+    BadMessage,
+    Grant,
+    Kind,
+    Status,
+    Verdict,
+    head,
+    message,
+    pack_keys,
+    unpack_size,
+    verify,
+)
+from hexkv.ports import (
+    KEY_BYTES,
+    ChunkKey,
+    ChunkStore,
+    Clock,
+    Corrupt,
+    Deadline,
+    Entry,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    SupportsRangeRead,
+    SupportsScan,
+    WriteOutcome,
+)
+
+_PAGE = 10.0
+"""Seconds that one page of a scan may take."""
+
+
+class HexkvStore:
+    """Chunks on a server that any number of engines share.
+
+    Connects when it is first asked, so a server that is down is no obstacle to starting. A
+    chunk is received into the room that the sink gives and sent from where it lies.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        secret: bytes = b"",
+        checked: bool = False,
+        connections: int = 4,
+        tls: ssl.SSLContext | None = None,
+        nonce: Nonce = secrets.token_bytes,
+    ) -> None:
+        """Reach the server at *address*.
+
+        Args:
+            address: where it listens.
+            clock: for the deadlines of scans, which the caller gives none.
+            secret: that it asks for, and must know itself.
+            checked: whether a digest goes with each chunk. The core verifies frames anyway.
+            connections: how many calls may be under way at a time; others wait.
+            tls: encrypts, and says whom to trust.
+            nonce: where the handshake has its random bytes from.
+        """
+        self._clock = clock
+
+        def ready(deadline: Deadline) -> Peer:
+            stream = connect(address, deadline, tls)
+            try:
+                agreed = greet(stream, secret, deadline, nonce, checked=checked)
+            except BaseException:
+                stream.close()
+                raise
+            return Peer(stream, agreed.max_entries, agreed.max_value, agreed.checked)
+
+        self._remote = Remote(address, ready, connections)
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        return self._flags(Kind.CONTAINS, keys, deadline)
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        return self._flags(Kind.DELETE, keys, deadline)
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        outcomes: list[ReadOutcome | None] = [None] * len(keys)
+
+        def call(peer: Peer) -> None:
+            for part in slices(len(keys), peer.max_entries):
+                body = pack_keys(keys[part.start : part.stop])
+                _ask(peer, Kind.READ, len(part), body, deadline)
+                _hear(peer, Kind.READ, len(part), 0, deadline)
+                for index in part:
+                    outcomes[index] = _take(peer, index, sink, deadline)
+
+        return self._remote.collect(outcomes, deadline, call) if keys else []
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        outcomes: list[ReadOutcome | None] = [None]
+
+        def call(peer: Peer) -> None:
+            body = RANGES.pack(key, start, into.nbytes)
+            _ask(peer, Kind.RANGE, 1, body, deadline)
+            _hear(peer, Kind.RANGE, 1, 0, deadline)
+            outcomes[0] = _take(peer, 0, _Into(plain(into)), deadline)
+
+        answered: Sequence[ReadOutcome] = self._remote.collect(outcomes, deadline, call)
+        return answered[0]
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        outcomes: list[WriteOutcome | None] = [None] * len(items)
+
+        def call(peer: Peer) -> None:
+            for part in slices(len(items), peer.max_entries):
+                waiting = list(part)
+                while waiting:
+                    later = _put(peer, items, waiting, outcomes, deadline)
+                    if len(later) == len(waiting):
+                        busy = StoreUnreachable("the server has no room to receive at present")
+                        for index in later:
+                            outcomes[index] = Failed(busy)
+                        break
+                    waiting = later
+
+        return self._remote.collect(outcomes, deadline, call) if items else []
+
+    def scan(self) -> Iterator[Entry]:
+        """Every chunk, page by page in the order of the keys, as they are asked for.
+
+        Raises:
+            StoreUnreachable: no answer.
+        """
+        after = bytes(KEY_BYTES)
+        while True:
+            deadline = Deadline.after(self._clock, _PAGE)
+            with self._remote.calling(deadline) as peer:
+                _ask(peer, Kind.SCAN, 1, after, deadline)
+                count, body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
+            if not count:
+                return
+            for key, size, stored in ENTRIES.iter_unpack(body):
+                after = key
+                yield Entry(ChunkKey(key), size, stored)
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _flags(self, kind: Kind, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
+        found: list[bool] = []
+        if keys:
+            with self._remote.calling(deadline) as peer:
+                for part in slices(len(keys), peer.max_entries):
+                    body = pack_keys(keys[part.start : part.stop])
+                    _ask(peer, kind, len(part), body, deadline)
+                    found += map(bool, _hear(peer, kind, len(part), 1, deadline)[1])
+        return found
+
+
+class _Into:
+    """A sink of one buffer, for a value of exactly its size."""
+
+    def __init__(self, into: memoryview) -> None:
+        self._into = into
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        del index
+        return self._into if size == self._into.nbytes else None
+
+
+def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
+    patience = min(int(deadline.remaining() * 1000), 0xFFFF_FFFF)
+    peer.stream.send([message(kind, count, body, patience=patience)], deadline)
+
+
+def _hear(
+    peer: Peer, kind: Kind, count: int | None, entry: int, deadline: Deadline
+) -> tuple[int, bytes]:
+    """How many entries an answer has, and its body.
+
+    Args:
+        peer: that was asked.
+        kind: what for.
+        count: how many entries there must be, if that is known.
+        entry: bytes of each.
+        deadline: for all of it.
+
+    Raises:
+        BadMessage: this is no answer to the question.
+        OSError: the connection broke, or the deadline passed.
+    """
+    found = head(peer.stream.receive_bytes(HEAD_BYTES, deadline))
+    if found.status != Status.DONE:
+        raise BadMessage("the server did not understand the request")
+    if (
+        found.kind != kind
+        or found.entries > peer.max_entries
+        or found.entries != (found.entries if count is None else count)
+        or found.length != found.entries * entry
+    ):
+        raise BadMessage("the server answered something else than was asked")
+    body = peer.stream.receive_bytes(found.length, deadline)
+    verify(found, body)
+    return found.entries, body
+
+
+def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
+    size = unpack_size(peer.stream.receive_bytes(SIZE.size, deadline))
+    if size == ABSENT:
+        return Miss()
+    if size == UNREADABLE:
+        return Failed(StoreUnreachable("the server could not read the chunk"))
+    if size > peer.max_value:
+        raise BadMessage(f"the server announces a chunk of {size} bytes")
+    landed = land(peer.stream, index, size, sink, deadline)
+    digest = peer.stream.receive_bytes(DIGEST_BYTES, deadline) if peer.checked else None
+    if isinstance(landed, Miss):
+        return landed
+    if digest is not None and digest != xxh3_128_digest(landed):
+        return Corrupt("it was damaged on its way from the server")
+    return Hit(size)
+
+
+def _put(
+    peer: Peer,
+    items: Sequence[Item],
+    waiting: Sequence[int],
+    outcomes: list[WriteOutcome | None],
+    deadline: Deadline,
+) -> list[int]:
+    """One round: send what the server has room for. What it has no room for yet."""
+    frames = {index: plain(items[index].frame) for index in waiting}
+    wishes = b"".join(WISHES.pack(items[index].key, frames[index].nbytes) for index in waiting)
+    _ask(peer, Kind.WRITE, len(waiting), wishes, deadline)
+    grants = _hear(peer, Kind.WRITE, len(waiting), 1, deadline)[1]
+    sent, later = [], []
+    for index, grant in zip(waiting, grants, strict=True):
+        if grant == Grant.SEND:
+            sent.append(index)
+        elif grant == Grant.LATER:
+            later.append(index)
+        else:
+            full = f"the server takes {peer.max_value} bytes at most"
+            outcomes[index] = Failed(StoreFull(full))
+    views: list[memoryview | bytes] = []
+    for index in sent:
+        views.append(frames[index])
+        if peer.checked:
+            views.append(xxh3_128_digest(frames[index]))
+    peer.stream.send(views, deadline)
+    verdicts = _hear(peer, Kind.WRITE, len(sent), 1, deadline)[1]
+    for index, verdict in zip(sent, verdicts, strict=True):
+        outcomes[index] = _outcome(verdict, frames[index].nbytes)
+    return later
+
+
+def _outcome(verdict: int, size: int) -> WriteOutcome:
+    match verdict:
+        case Verdict.STORED:
+            return Stored(size)
+        case Verdict.FULL:
+            return Failed(StoreFull("the server has no room that it may clear"))
+        case Verdict.DAMAGED:
+            return Failed(StoreUnreachable("the chunk was damaged on its way to the server"))
+        case _:
+            return Failed(StoreError("the server could not keep the chunk"))
+
+
+def _is_a_store(store: HexkvStore) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead]:
+    return store, store, store  # mypy checks here that it keeps the ports' promises

@@ -1,0 +1,216 @@
+"""The ``hexkv://`` wire, version 1: one connection, one request at a time. Little-endian.
+
+A connection begins with a handshake, the client first::
+
+    client  HELLO      magic, version, flags, nonce
+    server  CHALLENGE  magic, version, verdict, limits, nonce
+    client  PROOF      HMAC-SHA256 of all of the above under the secret
+    server  WELCOME    verdict, and a proof of its own
+
+Then requests. Each begins with a head that is checked by CRC-32 together with its body; the
+body is ``count`` entries of the kind's size. Values follow messages, never within them::
+
+    CONTAINS  keys              -> one byte each: 0 or 1
+    DELETE    keys              -> one byte each: whether it was there
+    READ      keys              -> for each: SIZE, value
+    RANGE     key, start, size  -> SIZE, value
+    SCAN      key, or zeros     -> entries after that key, in order; none: that was all
+    WRITE     key, size each    -> one GRANT each
+              granted values    -> one VERDICT each
+
+So nobody sends a value before there is room for it: that is the back-pressure. Where the
+handshake asked for it, the XXH3-128 of each value follows it. Without it, values rely on TCP
+and on the checksum that every frame carries and the core verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from hexkv.ports import KEY_BYTES, ChunkKey
+
+MAGIC = b"hexkvTCP"
+VERSION = 1
+NONCE_BYTES = PROOF_BYTES = 32
+DIGEST_BYTES = 16
+
+HELLO = Struct(f"<8sHH4x{NONCE_BYTES}s")
+"""Magic, version, flags, nonce."""
+
+CHALLENGE = Struct(f"<8sHBxIQ{NONCE_BYTES}s")
+"""Magic, version, :class:`Welcome`, entries per request, bytes per value, nonce."""
+
+WELCOME = Struct(f"<B7x{PROOF_BYTES}s")
+"""A :class:`Welcome`, and the server's proof."""
+
+CHECKED = 1
+"""The flag that asks for a digest behind every value."""
+
+MAX_ENTRIES = 4096
+"""Per request. So a body has a quarter of a megabyte at most, whoever sends it."""
+
+SLICE = 1 << 20
+"""Bytes that are digested at a time, while they are in the CPU's cache."""
+
+
+class Welcome(IntEnum):
+    """How a handshake ends."""
+
+    WELCOME = 0
+    WRONG_VERSION = 1
+    WRONG_SECRET = 2
+
+
+class Kind(IntEnum):
+    """What a request asks for; its answer repeats it."""
+
+    CONTAINS = 1
+    READ = 2
+    WRITE = 3
+    DELETE = 4
+    RANGE = 5
+    SCAN = 6
+
+
+class Status(IntEnum):
+    """Whether a request was understood."""
+
+    DONE = 0
+    BAD_REQUEST = 1
+
+
+class Grant(IntEnum):
+    """What becomes of one value that a client would like to send."""
+
+    SEND = 0
+    LATER = 1
+    """No room to receive it now; others of the batch come first."""
+
+    TOO_LARGE = 2
+
+
+class Verdict(IntEnum):
+    """What became of one value that a client sent."""
+
+    STORED = 0
+    FULL = 1
+    DAMAGED = 2
+    FAILED = 3
+
+
+class BadMessage(ConnectionError):
+    """The peer does not speak the protocol: nothing more that it says has a meaning."""
+
+
+_HEAD = Struct("<4sBBHIII")
+_SUM = Struct("<I")
+HEAD_BYTES = _HEAD.size + _SUM.size
+_MARK = b"hxkv"
+
+KEYS = Struct(f"<{KEY_BYTES}s")
+WISHES = Struct(f"<{KEY_BYTES}sQ")
+RANGES = Struct(f"<{KEY_BYTES}sQQ")
+ENTRIES = Struct(f"<{KEY_BYTES}sQd")
+"""Of an answer to SCAN: key, bytes, wall-clock seconds at which it was stored."""
+
+REQUESTS: dict[Kind, Struct] = {
+    Kind.CONTAINS: KEYS,
+    Kind.READ: KEYS,
+    Kind.WRITE: WISHES,
+    Kind.DELETE: KEYS,
+    Kind.RANGE: RANGES,
+    Kind.SCAN: KEYS,
+}
+MAX_BODY = MAX_ENTRIES * max(entry.size for entry in (*REQUESTS.values(), ENTRIES))
+
+SIZE = Struct("<QI")
+"""Before each value: its bytes, or one of the two below, and the CRC-32 of these eight."""
+
+ABSENT = (1 << 64) - 1
+UNREADABLE = ABSENT - 1
+
+
+class Head(NamedTuple):
+    """The start of a message."""
+
+    kind: int
+    status: int
+    entries: int
+    """How many the body has."""
+
+    patience: int
+    """Milliseconds for which the asker waits for room."""
+
+    length: int
+    """Bytes of the body."""
+
+    bare: bytes
+    """What the checksum covers, beside the body."""
+
+    checksum: int
+
+
+def message(
+    kind: Kind, count: int, body: bytes, *, patience: int = 0, status: Status = Status.DONE
+) -> bytes:
+    """A message, ready to send."""
+    bare = _HEAD.pack(_MARK, kind, status, 0, count, patience, len(body))
+    return bare + _SUM.pack(crc32(body, crc32(bare))) + body
+
+
+def head(data: bytes) -> Head:
+    """The head of a message, from its ``HEAD_BYTES`` bytes.
+
+    Raises:
+        BadMessage: this is none, or it claims more than there may be.
+    """
+    bare = data[: _HEAD.size]
+    mark, kind, status, zero, count, patience, length = _HEAD.unpack(bare)
+    if mark != _MARK or zero or length > MAX_BODY:
+        raise BadMessage("no message of the hexkv protocol")
+    (checksum,) = _SUM.unpack_from(data, _HEAD.size)
+    return Head(kind, status, count, patience, length, bare, checksum)
+
+
+def verify(found: Head, body: bytes) -> None:
+    """Nothing, where *body* is the one that was sent.
+
+    Raises:
+        BadMessage: it is not.
+    """
+    if crc32(body, crc32(found.bare)) != found.checksum:
+        raise BadMessage("a message arrived damaged")
+
+
+def pack_size(size: int) -> bytes:
+    """What announces a value."""
+    bare = size.to_bytes(8, "little")
+    return bare + _SUM.pack(crc32(bare))
+
+
+def unpack_size(data: bytes) -> int:
+    """The size that announces a value.
+
+    Raises:
+        BadMessage: it arrived damaged.
+    """
+    size, checksum = SIZE.unpack(data)
+    if crc32(data[:8]) != checksum:
+        raise BadMessage("a size arrived damaged")
+    return int(size)
+
+
+def pack_keys(keys: Sequence[ChunkKey]) -> bytes:
+    """Keys, one after the other.
+
+    Raises:
+        ValueError: one is no key.
+    """
+    packed = b"".join(keys)
+    if len(packed) != KEY_BYTES * len(keys) or any(len(key) != KEY_BYTES for key in keys):
+        raise ValueError(f"a key has {KEY_BYTES} bytes")
+    return packed
