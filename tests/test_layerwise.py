@@ -1,9 +1,11 @@
 """What retrieving and storing layer by layer promise: the same chunks, sooner, no less safely."""
 
 import random
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
+import torch
 
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
@@ -12,7 +14,9 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.frames import PARTS, layer_parts, part_span
+from hexkv.core.scheduler import LaneRules
 from hexkv.core.tiers import Tier, TierRules
+from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,
     Counter,
@@ -295,6 +299,63 @@ def test_layers_are_given_to_the_device_one_by_one_and_from_memory_without_a_cop
     assert seen == [range(i, i + 1) for i in LAYERS]
 
 
+@pytest.mark.parametrize("task_bytes", [1, 1 << 30])
+def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch, task_bytes):
+    monkeypatch.setattr("hexkv.core.layerwise.ranges._BYTES_AHEAD", 1)
+    monkeypatch.setattr("hexkv.core.layerwise.ranges._TASK_BYTES", task_bytes)
+    store = Ranged()
+    r = rig([tier("ranges", store)])
+    r.engine.store(PROMPT, computed())
+    lane, most = r.tiers["ranges"].reading, []
+
+    def answer(key, start, into):
+        most.append(lane.pending)
+        return Ranged.answer(store, key, start, into)
+
+    store.answer = answer
+    target = empty()
+    assert layerwise(r, target).hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert set(most) == {1}
+    assert sorted(layer for layer, _ in store.log) == sorted(LAYERS * 10)
+
+
+def test_a_full_queue_makes_reading_ahead_wait_and_loses_nothing(rig, monkeypatch):
+    monkeypatch.setattr("hexkv.core.layerwise.ranges._TASK_BYTES", 1)
+    store = Ranged()
+    r = rig([tier("ranges", store, lane=LaneRules(workers=1, queue_bytes=1))])
+    for end in range(CHUNK, FULL + 1, CHUNK):  # a write at a time: its queue is as short
+        r.engine.store(PROMPT[:end], computed(PROMPT[:end]))
+    target = empty()
+    assert layerwise(r, target).hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert sorted(layer for layer, _ in store.log) == sorted(LAYERS * 10)
+    assert settled(r)
+
+
+def test_layers_go_into_the_pages_of_a_paged_window(rig, tmp_path):
+    layout = KVLayout.attention(DType.FLOAT16, layers=3, heads=2, key_width=8)
+    slots = torch.randperm(12 * CHUNK)[: len(PROMPT)]
+    pages = [[torch.randn(12, CHUNK, 2, 8).half() for _ in "kv"] for _ in LAYERS]
+    truth = [[page.clone() for page in layer] for layer in pages]
+    namespace, frame = Namespace("paged", layout), frame_bytes(layout.chunk_bytes(CHUNK))
+    r = rig([memory(), disk(tmp_path)], namespace=namespace, frame=frame)
+    with r.engine.store_layers(PROMPT, PagedKV(layout, pages, slots)) as layers:
+        for layer in LAYERS:
+            layers.layer_done(layer)
+        assert layers.result().stored_tokens == FULL
+    r.engine.clear(PROMPT, tiers=["memory"])
+    for layer in pages:
+        for page in layer:
+            page.zero_()
+    with r.engine.retrieve_layers(PROMPT, PagedKV(layout, pages, slots)) as layers:
+        for layer in layers:
+            for page, was in zip(pages[layer], truth[layer], strict=True):
+                loaded, kept = page.view(-1, 2, 8)[slots[:FULL]], was.view(-1, 2, 8)[slots[:FULL]]
+                assert torch.equal(loaded, kept)
+            assert not any(page.any() for later in pages[layer + 1 :] for page in later)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("number", [0, 4, 9])
 @pytest.mark.parametrize(
@@ -386,6 +447,23 @@ def test_a_frame_of_another_chunk_is_refused_at_the_first_layer(rig):
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert next(layers) == 0
         assert layers.hit_tokens == 4 * CHUNK
+
+
+def test_a_frame_whose_parts_are_no_layers_is_read_whole(rig):
+    """The header says where parts end: a writer may have had other ones in mind."""
+    store = Ranged()
+    r = rig([tier("ranges", store)])
+    r.engine.store(PROMPT, computed())
+    codec = r.engine._stack.runtime.codec
+    for number in (2, 7):
+        key = keys_of(r)[number]
+        frame = bytearray(store.medium[key])
+        codec.seal(memoryview(frame), replace(codec.open(memoryview(frame)), parts=()))
+        store.medium[key] = bytes(frame)
+    target = empty()
+    assert layerwise(r, target).hit_tokens == FULL
+    assert target.agrees(computed(), FULL)
+    assert [asked for asked, _ in store.log].count("whole") == 2
 
 
 class Eight:

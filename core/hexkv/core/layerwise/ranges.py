@@ -111,6 +111,8 @@ class RangeReader:
                 self._at = 0
                 continue
             flight = self._begin(self._strips[self._at], self._part, deadline)
+            if flight.size and flight.ticket is None and self._flights:
+                return  # the lane refuses it; it may be our own reads that fill the queue
             self._flights.append(flight)
             self._bytes += flight.size
             self._at += 1
