@@ -257,10 +257,13 @@ def test_what_was_cleared_or_moved_is_not_called_evicted(rig, tmp_path):
     assert tiers["disk"].reason is Cause.CLEARED
 
 
-def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig):
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, indexed):
     store = Faulty({})
     rules = LaneRules(breaker=BreakerRules(failures=1))
-    r = rig([tier("remote", store, lane=rules, retries=0)])
+    place = tier("remote", store, lane=rules, retries=0)
+    place.index = place.index if indexed else None
+    r = rig([place])
     r.engine.store(PROMPT, computed())
     store.reads = False
     r.engine.retrieve(PROMPT, empty())

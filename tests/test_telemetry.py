@@ -129,6 +129,16 @@ def test_what_happens_on_each_tier_is_counted_there(rig, tmp_path):
     assert {(Histogram.RETRIEVE, ""), (Histogram.STORE, "")} <= timed
 
 
+def test_what_gives_way_to_chunks_of_another_engine_is_counted_too(rig, tmp_path):
+    theirs = rig([tier("disk", DiskStore(tmp_path))])
+    ours = rig([tier("disk", DiskStore(tmp_path), budget=4 * FRAME)])
+    theirs.engine.store(PROMPT, computed(PROMPT))
+    assert ours.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT))).hit_tokens >= 4 * CHUNK
+    evicted = ours.telemetry.total(Counter.EVICTED, tier="disk")
+    assert evicted >= 2
+    assert len(ours.tiers["disk"].index) == 6 - evicted
+
+
 def test_an_opened_breaker_and_retries_are_counted_by_tier(rig):
     store = Moody({})
     rules = LaneRules(breaker=BreakerRules(failures=1))

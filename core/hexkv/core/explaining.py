@@ -211,17 +211,24 @@ def _answers(
     here = ask(tier, keys, deadline) if asked else tier.contains(keys, deadline)
     silent = asked and (tier.failures != failures or deadline.expired)
     return [
-        _why(stack, tier, key, there, silent=silent, indexing=indexing)
+        _why(stack, tier, key, there, asked=asked, silent=silent, indexing=indexing)
         for key, there in zip(keys, here, strict=True)
     ]
 
 
 def _why(
-    stack: TierStack, tier: Tier, key: ChunkKey, there: bool, *, silent: bool, indexing: bool
+    stack: TierStack,
+    tier: Tier,
+    key: ChunkKey,
+    there: bool,
+    *,
+    asked: bool,
+    silent: bool,
+    indexing: bool,
 ) -> Why:
     note = stack.runtime.history.find(key, tier.name)
     off = _off(tier)
-    if off and (there or indexing or tier.index is None):
+    if off and (there or asked):
         return Why(State.TIER_OFF, detail=off)
     if there and (note is None or note.cause is not Cause.READ_FAILED):
         return Why(State.PRESENT)

@@ -15,7 +15,7 @@ from threading import Lock
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.prompts import Prompt
-from hexkv.core.remembering import GONE, remember_reads
+from hexkv.core.remembering import GONE, remember_evicted, remember_reads
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers import Tier
@@ -321,7 +321,9 @@ class Fetcher:
             if w is None and isinstance(outcome, Hit)
         ]
         size = sum(length for _, length in arrived)
-        tier.delete(tier.met(arrived, runtime.clock.wall()), deadline)
+        victims = tier.met(arrived, runtime.clock.wall())
+        tier.delete(victims, deadline)
+        remember_evicted(runtime, tier, victims)
         runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
         damaged = [key for key, w in zip(keys, why, strict=True) if w == "corrupt"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from hexkv.core.history import Cause
 from hexkv.core.runtime import Runtime
-from hexkv.ports import ChunkKey, Failed, MissReason, TimedOut
+from hexkv.core.tiers import Tier
+from hexkv.ports import Change, ChunkKey, Counter, Failed, MissReason, TimedOut
 
 GONE = {
     MissReason.ABSENT.value: Cause.LOST,
@@ -34,6 +35,15 @@ def remember_reads(
             runtime.note([key], tier, GONE[reason], detail)
         elif reason is not None and reason not in _TOLD_ELSEWHERE:
             runtime.note([key], tier, Cause.READ_FAILED, described(outcome) or reason)
+
+
+def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+    """Count, note and tell that *tier* let go of chunks for room."""
+    if victims:
+        policy = "" if tier.index is None else f"by {tier.index.policy}"
+        runtime.note(victims, tier.name, Cause.EVICTED, policy)
+        runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
+        runtime.tell(Change.REMOVED, tier.name, victims)
 
 
 def described(outcome: object) -> str:

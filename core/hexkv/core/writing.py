@@ -9,7 +9,7 @@ from hexkv.core.fetching import may_retry, scratch
 from hexkv.core.frames import layer_parts
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, per_task
-from hexkv.core.remembering import described
+from hexkv.core.remembering import described, remember_evicted
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tenants import Index
@@ -177,11 +177,8 @@ class Writer:
         below = self.below.get(tier.name)
         if below is not None:
             self._spill(tier, below, victims, deadline)
-        policy = "" if tier.index is None else f"by {tier.index.policy}"
-        self._runtime.note(victims, tier.name, Cause.EVICTED, policy)
         gone = tier.delete(victims, deadline)
-        self._runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
-        self._runtime.tell(Change.REMOVED, tier.name, victims)
+        remember_evicted(self._runtime, tier, victims)
         return gone
 
     def _put(
