@@ -633,6 +633,24 @@ def test_a_read_that_hangs_when_the_context_is_left_keeps_its_blocks_until_it_en
     assert len(store.log) == 1, "what nobody waits for is not read"
 
 
+def test_nothing_goes_on_after_the_context_was_left(rig):
+    r = rig([memory()])
+    with r.engine.store_layers(PROMPT, computed()) as storing:
+        storing.layer_done(0)
+    for call in (storing.result, lambda: storing.layer_done(1)):
+        with pytest.raises(InvalidRequest, match="was left"):
+            call()
+    r.engine.store(PROMPT, computed())
+    with r.engine.retrieve_layers(PROMPT, empty()) as loading:
+        next(loading)
+    with pytest.raises(InvalidRequest, match="was left"):
+        next(loading)
+    with r.engine.retrieve_layers(PROMPT, empty()) as loading:
+        list(loading)
+    assert loading.result().hit_tokens == FULL, "the answer stays"
+    assert list(loading) == []
+
+
 def test_an_error_of_the_host_frees_everything(rig, tmp_path):
     r = rig([memory(), disk(tmp_path)])
     r.engine.store(PROMPT, computed())

@@ -62,6 +62,7 @@ class LayeredRetrieve:
         self._hit = 0
         self._why = MissReason.ABSENT.value
         self._layer = 0
+        self._closed = False
         self._result: Retrieved | None = None
 
     @property
@@ -89,6 +90,8 @@ class LayeredRetrieve:
         layer, layout = self._layer, self._prompt.layout
         if layer == layout.layers:
             raise StopIteration
+        if self._closed:
+            raise InvalidRequest("the context of the retrieve was left")
         with self._patience.step() as deadline:
             part, within = divmod(layer, layers_per_part(layout))
             if not within:
@@ -111,6 +114,7 @@ class LayeredRetrieve:
 
     def close(self) -> None:
         """Let go of everything; reads and copies that have begun keep their blocks to their end."""
+        self._closed = True
         self._reader.drop()
         for claim in (*self._claims.values(), *self._ready.values()):
             claim.drop()

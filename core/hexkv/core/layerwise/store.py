@@ -47,6 +47,7 @@ class LayeredStore:
         self._transfers: list[Transfer] = []
         self._todo = set(range(prompt.layout.layers))
         self._failed = False
+        self._closed = False
         self._result: StoreReport | None = None
 
     def begin(self) -> None:
@@ -68,9 +69,10 @@ class LayeredStore:
         The KV must stay as it is until :meth:`result` or the end of the context.
 
         Raises:
-            InvalidRequest: there is no such layer, or it was done before; or the device
-                says so.
+            InvalidRequest: there is no such layer, it was done before, or the context was
+                left; or the device says so.
         """
+        self._check_open()
         if layer not in self._todo:
             raise InvalidRequest(f"layer {layer} was done, or is none of this layout")
         self._todo.remove(layer)
@@ -92,9 +94,11 @@ class LayeredStore:
         """Write what was copied, after the last layer, and say what became of it.
 
         Raises:
-            InvalidRequest: there are layers that are not done.
+            InvalidRequest: there are layers that are not done, or the context was left
+                before all were.
         """
         if self._result is None:
+            self._check_open()
             if self._todo:
                 raise InvalidRequest(f"layer {min(self._todo)} is not done")
             with self._patience.step() as deadline:
@@ -107,11 +111,16 @@ class LayeredStore:
 
     def close(self) -> None:
         """Let go of everything; copies that have begun keep their blocks to their end."""
+        self._closed = True
         self._copied(Deadline(self._stack.runtime.clock, 0.0))
         for lease in self._leases:
             lease.release()
         self._leases.clear()
         self._storing.unpin()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the context of the store was left")
 
     def _copied(self, deadline: Deadline) -> bool:
         """Wait for the copies. Whether all of them were made, and in time."""
