@@ -11,8 +11,9 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Lock
 
-from hexkv.core.fetching import open_into
+from hexkv.core.fetching import open_into, set_aside
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.runtime import RAW
@@ -23,6 +24,7 @@ from hexkv.core.writing import Batch, encode
 from hexkv.ports import (
     PAGE,
     ChunkKey,
+    Corrupt,
     CorruptFrame,
     Deadline,
     Hit,
@@ -59,6 +61,9 @@ class _Sink:
     def __init__(self, lease: Callable[[int], BlockLease | None]) -> None:
         self.leases: dict[int, BlockLease] = {}
         self._lease = lease
+        self._ended = False
+        self._unwanted = False
+        self._lock = Lock()
 
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`."""
@@ -72,6 +77,28 @@ class _Sink:
             return None
         self.leases[index] = block
         return block.frame
+
+    def end(self, whole: Sequence[int]) -> None:
+        """The worker is done, and of these chunks it has verified the frames."""
+        for i in [i for i in self.leases if i not in whole]:
+            self.leases.pop(i).release()
+        with self._lock:
+            self._ended = True
+            free = self._unwanted
+        if free:
+            self._release()
+
+    def drop(self) -> None:
+        """Nobody waits any more: the blocks go as soon as the worker is done with them."""
+        with self._lock:
+            self._unwanted = True
+            free = self._ended
+        if free:
+            self._release()
+
+    def _release(self) -> None:
+        for lease in self.leases.values():
+            lease.release()
 
 
 class Mover:
@@ -197,13 +224,16 @@ class Mover:
             if not go:
                 return False, None
             outcomes = tier.read(keys, sink, self._deadline)
-            whole = [
-                i
-                for i, outcome in enumerate(outcomes)
-                if isinstance(outcome, Hit) and self._label(keys[i], sink.leases.get(i))
-            ]
-            for i in [i for i in sink.leases if i not in whole]:
-                sink.leases.pop(i).release()
+            damaged = []
+            for i, outcome in enumerate(outcomes):
+                arrived = isinstance(outcome, Hit)
+                if arrived and self._label(keys[i], sink.leases.get(i)):
+                    continue
+                if arrived or isinstance(outcome, Corrupt):
+                    damaged.append(keys[i])
+                if i in sink.leases:
+                    sink.leases.pop(i).release()
+            set_aside(self._runtime, tier, damaged, self._deadline)
             return True, None
 
         try:
@@ -213,6 +243,8 @@ class Mover:
         if ticket.wait(self._deadline) and ticket.result:
             for i, lease in sink.leases.items():
                 got[keys[i]] = held.enter_context(lease)
+        else:
+            sink.drop()
         return got
 
     def _label(self, key: ChunkKey, lease: BlockLease | None) -> bool:
