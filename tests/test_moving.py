@@ -15,6 +15,7 @@ from hexkv.core.tiers import Writes
 from hexkv.ports import (
     PAGE,
     ConfigError,
+    Counter,
     DType,
     Failed,
     InvalidRequest,
@@ -236,3 +237,17 @@ def test_rules_change_while_the_engine_runs(rig, tmp_path):
     assert served(r) == {"memory": 2 * CHUNK, "disk": 4 * CHUNK}
     with pytest.raises(InvalidRequest, match="no tier 'tape'"):
         r.engine.change_rules("tape", reads=True)
+
+
+def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
+    r = rig(
+        [tier("disk", DiskStore(tmp_path)), tier("other", ScanningStore({}), writes=Writes.NONE)]
+    )
+    r.engine.store(PROMPT, computed())
+    broken = sorted(frames_in(tmp_path))[0]
+    broken.write_bytes(bytes(FRAME))
+    moved = r.engine.move(None, "disk", "other")
+    assert (moved.done, moved.absent) == (5, 1)
+    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.engine.health().tiers[0].chunks == 0
+    assert r.at_rest()

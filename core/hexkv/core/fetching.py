@@ -12,10 +12,9 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.prompts import Prompt
-from hexkv.core.remembering import GONE, remember_evicted, remember_reads
+from hexkv.core.remembering import GONE, remember_evicted, remember_reads, set_aside
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers import Tier
@@ -327,11 +326,7 @@ class Fetcher:
         runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
         damaged = [key for key, w in zip(keys, why, strict=True) if w == "corrupt"]
-        if damaged:
-            runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
-            tier.quarantine(damaged, deadline)
-            runtime.note(damaged, tier.name, Cause.CORRUPT)
-            runtime.tell(Change.REMOVED, tier.name, damaged)
+        set_aside(runtime, tier, damaged, deadline)
         stale = [key for key, w in zip(keys, why, strict=True) if w in GONE]
         if stale and tier.index is not None:
             runtime.tell(Change.REMOVED, tier.name, tier.forget(stale, deadline))

@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
-from hexkv.core.fetching import open_into, set_aside
+from hexkv.core.fetching import open_into
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
+from hexkv.core.remembering import set_aside
 from hexkv.core.runtime import RAW
 from hexkv.core.scheduler import Priority, Refused
 from hexkv.core.stack import TierStack

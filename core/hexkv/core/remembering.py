@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hexkv.core.history import Cause
 from hexkv.core.runtime import Runtime
 from hexkv.core.tiers import Tier
-from hexkv.ports import Change, ChunkKey, Counter, Failed, MissReason, TimedOut
+from hexkv.ports import Change, ChunkKey, Counter, Deadline, Failed, MissReason, TimedOut
 
 GONE = {
     MissReason.ABSENT.value: Cause.LOST,
@@ -54,3 +54,14 @@ def described(outcome: object) -> str:
         case TimedOut():
             return "timed out"
     return ""
+
+
+def set_aside(
+    runtime: Runtime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
+) -> None:
+    """Count damaged chunks, make them unreadable, and remember why they are gone."""
+    if damaged:
+        runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
+        tier.quarantine(damaged, deadline)
+        runtime.note(damaged, tier.name, Cause.CORRUPT)
+        runtime.tell(Change.REMOVED, tier.name, damaged)
