@@ -244,7 +244,7 @@ def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
         [tier("disk", DiskStore(tmp_path)), tier("other", ScanningStore({}), writes=Writes.NONE)]
     )
     r.engine.store(PROMPT, computed())
-    broken = sorted(frames_in(tmp_path))[0]
+    broken = min(frames_in(tmp_path))
     broken.write_bytes(bytes(FRAME))
     moved = r.engine.move(None, "disk", "other")
     assert (moved.done, moved.absent) == (5, 1)
