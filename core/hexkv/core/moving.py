@@ -79,10 +79,8 @@ class _Sink:
         self.leases[index] = block
         return block.frame
 
-    def end(self, whole: Sequence[int]) -> None:
-        """The worker is done, and of these chunks it has verified the frames."""
-        for i in [i for i in self.leases if i not in whole]:
-            self.leases.pop(i).release()
+    def end(self) -> None:
+        """The worker is done: what is left it has verified."""
         with self._lock:
             self._ended = True
             free = self._unwanted
@@ -235,6 +233,7 @@ class Mover:
                 if i in sink.leases:
                     sink.leases.pop(i).release()
             set_aside(self._runtime, tier, damaged, self._deadline)
+            sink.end()
             return True, None
 
         try:
