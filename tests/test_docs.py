@@ -23,7 +23,7 @@ from hexkv.core.loading import BEHIND
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.schema import EngineSettings, Section, TierSettings
+from hexkv.plugins.schema import EngineSettings, Section
 from hexkv.plugins.spec import Hooks
 from hexkv.ports import DType, KVLayout, MissReason, Namespace, errors
 
@@ -176,16 +176,20 @@ def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkey
         ]
 
 
+def is_section(annotation):
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
 def configured(section, prefix=""):
     """Every key of the schema with its default, as the reference writes them."""
     for key, field in section.model_fields.items():
         annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
+        if is_section(annotation):
             yield from configured(annotation, f"{prefix}{key}.")
-        elif TierSettings in get_args(annotation):
-            dumped = [tier.model_dump(exclude_unset=True) for tier in field.default]
+        elif listed := [a for a in get_args(annotation) if is_section(a)]:
+            dumped = [item.model_dump(exclude_unset=True) for item in field.default]
             yield f"{prefix}{key}", json.dumps(dumped)
-            yield from configured(TierSettings, f"{prefix}{key}[].")
+            yield from configured(listed[0], f"{prefix}{key}[].")
         elif (prefix, key) == ("tiers[].", "name"):
             yield f"{prefix}{key}", "the store's"
         elif field.is_required():
