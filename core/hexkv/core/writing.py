@@ -192,6 +192,8 @@ class Writer:
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
+        if landed is not None:
+            landed(tier, [key for key, there in zip(batch.keys, here, strict=True) if there])
         sizes = zip(batch.keys, (len(lease.frame) for lease in batch.leases), strict=True)
         self.evict(
             tier,
