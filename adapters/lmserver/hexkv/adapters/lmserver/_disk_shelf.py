@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
+from types import TracebackType
+from typing import Self
 
-from hexkv.adapters.lmserver._arena import Arena
+from hexkv.adapters.lmserver._arena import Arena, Block
 from hexkv.adapters.lmserver._shelf import Loan, NoRoom, Shelf, Value, page
 from hexkv.adapters.lmserver.wire import Verdict
 from hexkv.plugins.indexing import TierIndex
@@ -18,6 +20,8 @@ from hexkv.ports import (
     Failed,
     Hit,
     Item,
+    Miss,
+    MissReason,
     Stored,
     StoreError,
     SupportsRangeRead,
@@ -59,39 +63,33 @@ class DiskShelf:
             found = [it._replace(size=max(it.size, _LEAST)) for it in self._entries.values()]
             self._forget(index.restore(found))
 
-    @property
-    def arena(self) -> Arena:
-        return self._arena
+    def take(self, size: int, patience: float) -> Block | None:
+        return self._arena.take(size, patience, whole=True)
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         return [key in self._entries for key in keys]
 
-    def size(self, key: ChunkKey) -> int | None:
-        entry = self._entries.get(key)
-        return None if entry is None else entry.size
-
     def borrow(
         self, key: ChunkKey, start: int = 0, size: int | None = None, *, patience: float
     ) -> Loan | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        length = entry.size - start if size is None else size
-        if length < 0 or start + length > entry.size:
-            return None
-        block = self._arena.take(length, patience, whole=True)
-        if block is None:
-            raise NoRoom
-        into = block.views[0] if block.views else memoryview(b"")
-        try:
-            outcome = self._store.read_range(key, start, into, self._deadline())
-            if outcome == Hit(length):
-                return Loan(block.share(), list(block.views))
+        with _Room(self._arena, patience) as room:
+            if key not in self._entries:
+                return None
+            if size is None:
+                # Only the open file knows how large it is: another may be taking its place.
+                (outcome,) = self._store.read([key], room, self._deadline())
+            else:
+                into = room.room(0, size)
+                if into is None:
+                    raise NoRoom
+                outcome = self._store.read_range(key, start, into, self._deadline())
             if isinstance(outcome, Failed):
                 raise StoreError("the directory cannot be read") from outcome.error
+            if isinstance(outcome, Hit):
+                return room.loan()
+            if outcome == Miss(MissReason.REFUSED):
+                raise NoRoom
             return None
-        finally:
-            block.release()
 
     def put(self, values: Sequence[Value]) -> list[Verdict]:
         last = {value.key: value.block for value in values}
@@ -169,6 +167,44 @@ class DiskShelf:
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._clock, _PATIENCE)
+
+
+class _Room:
+    """A sink of one contiguous block."""
+
+    def __init__(self, arena: Arena, patience: float) -> None:
+        self._arena = arena
+        self._patience = patience
+        self._block: Block | None = None
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        del index
+        self._release()
+        self._block = self._arena.take(size, self._patience, whole=True)
+        if self._block is None:
+            return None
+        return self._block.views[0] if size else memoryview(bytearray())
+
+    def loan(self) -> Loan | None:
+        """What was read, for whoever asked; it outlives this sink."""
+        block = self._block
+        return None if block is None else Loan(block.share(), list(block.views))
+
+    def _release(self) -> None:
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._release()
 
 
 def _keeps_the_protocol(shelf: DiskShelf) -> Shelf:

@@ -111,7 +111,7 @@ class HistoricSession:
         )
         size = asked.length + len(tail)
         deadline = self._limits.transfer(self._clock, asked.length)
-        block = self._shelf.arena.take(size, self._limits.wait, whole=False)
+        block = self._shelf.take(size, self._limits.wait)
         if block is None:
             self._drain(asked.length, deadline)
             self._shelf.delete([key])
@@ -152,7 +152,9 @@ class HistoricSession:
                 continue
             if loan is not None:
                 with loan.block:
-                    names.append(_tail(loan)[1])
+                    name = _tail(loan)[1]
+                if _key(name) == entry.key:  # or it was just replaced, and is no tail
+                    names.append(name)
         return names
 
     def _drain(self, size: int, deadline: Deadline) -> None:

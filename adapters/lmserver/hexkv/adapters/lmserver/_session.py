@@ -188,7 +188,7 @@ class Session:
                 granted.append(Grant.TOO_LARGE)
                 continue
             if total + size <= self._limits.max_value:
-                block = self._shelf.arena.take(size, 0.0 if total else wait, whole=False)
+                block = self._shelf.take(size, 0.0 if total else wait)
             if block is None:
                 granted.append(Grant.LATER)
             else:

@@ -39,17 +39,12 @@ class Loan(NamedTuple):
 class Shelf(Protocol):
     """What the wires see of it. Safe from any thread."""
 
-    @property
-    def arena(self) -> Arena:
-        """Memory to receive into."""
+    def take(self, size: int, patience: float) -> Block | None:
+        """Memory to receive a value into; ``None`` if none came free for *patience* seconds."""
         ...
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """Whether each value is there."""
-        ...
-
-    def size(self, key: ChunkKey) -> int | None:
-        """Bytes of a value."""
         ...
 
     def borrow(
@@ -105,16 +100,11 @@ class MemoryShelf:
         self._lock = Lock()
         self._kept: dict[ChunkKey, _Kept] = {}
 
-    @property
-    def arena(self) -> Arena:
-        return self._arena
+    def take(self, size: int, patience: float) -> Block | None:
+        return self._arena.take(size, patience)
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         return [key in self._kept for key in keys]
-
-    def size(self, key: ChunkKey) -> int | None:
-        kept = self._kept.get(key)
-        return None if kept is None else kept.block.size
 
     def borrow(
         self, key: ChunkKey, start: int = 0, size: int | None = None, *, patience: float

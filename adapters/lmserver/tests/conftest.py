@@ -1,0 +1,56 @@
+"""Servers of the tests' own, and stores over them."""
+
+import pytest
+
+from hexkv.adapters.lmserver.plugin import hexkv_adapters
+from hexkv.contracts.doubles import chunk_key
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import Deadline
+from lm_servers import RawHexkv, served
+
+SPECS = {spec.name: spec for spec in hexkv_adapters()}
+
+
+@pytest.fixture(scope="session")
+def shared_server():
+    """One server for all tests that do it no harm."""
+    with served() as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server):
+    """That server, empty."""
+    raw = RawHexkv(shared_server.address)
+    if keys := raw.keys():
+        raw.ask(4, len(keys), b"".join(keys))
+        raw.answer()
+    raw.close()
+    return shared_server
+
+
+@pytest.fixture
+def open_store():
+    """Opens stores as a configuration does; closes them."""
+    opened = []
+
+    def open_store(address, kind="hexkv", **settings):
+        spec = SPECS[kind]
+        opened.append(spec.open(spec.settings(address, **settings), OpenContext(SystemClock())))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def soon():
+    """A deadline that every answer on this machine keeps, however busy it is."""
+    return Deadline.after(SystemClock(), 30.0)
+
+
+@pytest.fixture
+def key():
+    return chunk_key("a")

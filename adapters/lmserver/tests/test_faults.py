@@ -1,0 +1,299 @@
+"""A server that dies, hangs, fills up or comes back; the engine above goes on meanwhile."""
+
+import signal
+import time
+from threading import Event, Thread
+
+import pytest
+
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.breaker import BreakerRules
+from hexkv.core.lifecycle import Deadlines
+from hexkv.core.scheduler import LaneRules
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.indexing import tier_index
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import (
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    Stored,
+    StoreUnreachable,
+    TimedOut,
+)
+from lm_servers import SMALL, RawHexkv, Served, served
+from rigging import CHUNK, LAYOUT, rigging, tier
+
+PROMPT = list(range(10 * CHUNK))
+OTHER = list(range(5000, 5000 + 4 * CHUNK))
+RETURN = 30.0
+"""Seconds after a server's return within which its tier must be back."""
+
+
+@pytest.fixture
+def own(request):
+    """A server of the test's own, to do harm to."""
+    server = Served(*getattr(request, "param", SMALL))
+    yield server
+    if server.process.poll() is None:
+        server.stop()
+
+
+@pytest.fixture
+def rig():
+    with rigging() as build:
+        yield build
+
+
+def empty(tokens=PROMPT):
+    return HeapKV(LAYOUT, len(tokens))
+
+
+def computed(tokens=PROMPT):
+    return empty(tokens).compute(tokens)
+
+
+@pytest.fixture(params=["hexkv", "lm"])
+def engine(request, own, open_store, rig):
+    """An engine over nothing but a tier on that server."""
+    clock = SystemClock()
+    rules = LaneRules(workers=2, breaker=BreakerRules(first_pause=0.1, longest_pause=0.5))
+    remote = tier("remote", open_store(own.address, request.param), lane=rules)
+    deadlines = Deadlines(lookup=1.0, retrieve=1.0, store=1.0, close=5.0)
+    return rig([remote], clock=clock, deadlines=deadlines)
+
+
+def timed(call):
+    start = time.monotonic()
+    answer = call()
+    return answer, time.monotonic() - start
+
+
+def returns(engine, tokens=OTHER):
+    """Whether the tier is back in time: what is stored is loaded again."""
+    pause = Event()
+    until = time.monotonic() + RETURN
+    while time.monotonic() < until:
+        engine.store(tokens, computed(tokens))
+        target = empty(tokens)
+        if engine.retrieve(tokens, target).loaded_tokens == len(tokens):
+            return target.agrees(computed(tokens), len(tokens))
+        pause.wait(0.05)
+    return False
+
+
+def test_an_engine_serves_on_without_its_server_and_with_it_again(engine, own):
+    assert engine.engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
+    own.kill()
+    for _ in range(4):
+        got, taken = timed(lambda: engine.engine.retrieve(PROMPT, empty()))
+        assert got.loaded_tokens == 0
+        assert taken < 3.0
+        report, taken = timed(lambda: engine.engine.store(OTHER, computed(OTHER)))
+        assert report.stored_tokens == 0
+        assert taken < 3.0
+    own.start()
+    assert returns(engine.engine)
+    assert engine.at_rest()
+
+
+def test_an_engine_answers_within_its_deadline_while_the_server_stands_still(engine, own):
+    assert engine.engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
+    own.signal(signal.SIGSTOP)
+    got, taken = timed(lambda: engine.engine.retrieve(PROMPT, empty()))
+    assert got.loaded_tokens == 0
+    assert taken < 4.0
+    report, taken = timed(lambda: engine.engine.store(OTHER, computed(OTHER)))
+    assert report.stored_tokens == 0
+    assert taken < 4.0
+    own.signal(signal.SIGCONT)
+    assert returns(engine.engine)
+    target = empty()
+    engine.engine.store(PROMPT, computed())
+    got = engine.engine.retrieve(PROMPT, target)
+    assert target.agrees(computed(), got.hit_tokens)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_traffic_gives_no_wrong_byte(engine, own):
+    wrong, turns, over = [], [], Event()
+
+    def traffic(seed):
+        tokens = list(range(seed, seed + 4 * CHUNK))
+        while not over.is_set():
+            engine.engine.store(tokens, computed(tokens))
+            target = empty(tokens)
+            got = engine.engine.retrieve(tokens, target)
+            turns.append(got.hit_tokens)
+            if not target.agrees(computed(tokens), got.hit_tokens):
+                wrong.append(seed)
+
+    threads = [Thread(target=traffic, args=(seed,)) for seed in (0, 100_000)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        before = len(turns)
+        until = time.monotonic() + 20
+        while len(turns) < before + 3 and time.monotonic() < until:
+            over.wait(0.01)
+        own.kill()
+        own.start()
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    assert returns(engine.engine)
+
+
+def test_a_store_opens_without_its_server_and_says_that_it_is_unreachable(open_store, key):
+    for kind in ("hexkv", "lm"):
+        store = open_store("127.0.0.1:1", kind)
+        soon = Deadline.after(SystemClock(), 5.0)
+        with pytest.raises(StoreUnreachable):
+            store.contains([key], soon)
+        (outcome,) = store.read([key], ListSink(), soon)
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, StoreUnreachable)
+
+
+def test_an_idle_connection_that_broke_is_not_used_again(own, open_store, key, soon):
+    for kind in ("hexkv", "lm"):
+        store = open_store(own.address, kind)
+        assert store.write([Item(key, memoryview(b"1"))], soon) == [Stored(1)]
+        own.kill()
+        own.start()
+        assert store.read([key], ListSink(), soon) == [Miss()]
+
+
+@pytest.mark.parametrize("kind", ["hexkv", "lm"])
+def test_a_stalled_server_costs_a_call_its_deadline_and_no_more(own, open_store, kind, key, soon):
+    store = open_store(own.address, kind)
+    frame = memoryview(bytearray(40 << 20))
+    assert store.write([Item(key, frame)], soon) == [Stored(len(frame))]
+    own.signal(signal.SIGSTOP)
+    for call in (
+        lambda until: store.read([key], ListSink(), until),
+        lambda until: store.write([Item(key, frame)], until),
+    ):
+        outcomes, taken = timed(lambda call=call: call(Deadline.after(SystemClock(), 0.3)))
+        assert outcomes == [TimedOut()]
+        assert taken < 2.0
+    own.signal(signal.SIGCONT)
+    sink = ListSink()
+    assert store.read([key], sink, soon) == [Hit(len(frame))]
+
+
+def test_callers_beyond_the_connections_wait_no_longer_than_their_deadline(own, open_store, key):
+    store = open_store(own.address, connections=1)
+    own.signal(signal.SIGSTOP)
+    outcomes = []
+
+    def read():
+        until = Deadline.after(SystemClock(), 0.5)
+        outcomes.extend(timed(lambda: store.read([key], ListSink(), until)))
+
+    threads = [Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert outcomes[::2] == [[TimedOut()]] * 4
+    assert max(outcomes[1::2]) < 3.0
+    own.signal(signal.SIGCONT)
+
+
+def test_a_full_server_evicts_by_its_policy_and_never_exceeds_its_budget(server, open_store, soon):
+    store = open_store(server.address)
+    frame = memoryview(bytearray(30 << 20))
+    keys = [chunk_key(str(i)) for i in range(9)]
+    for key in keys:
+        assert store.write([Item(key, frame)], soon) == [Stored(len(frame))]
+        assert sum(entry.size for entry in store.scan()) <= 160 << 20
+    assert list(store.contains(keys, soon)) == [False] * 4 + [True] * 5
+    store.read(keys[4:5], ListSink(), soon)
+    assert store.write([Item(chunk_key("new"), frame)], soon) == [Stored(len(frame))]
+    assert list(store.contains(keys[4:], soon)) == [True, False, True, True, True]
+
+
+def test_empty_chunks_have_an_end_too(soon, open_store):
+    small = ("--budget", "1MiB", "--transit", "1MiB", "--largest", "1MiB")
+    with served(*small) as server:
+        store = open_store(server.address)
+        keys = [chunk_key(str(i)) for i in range(300)]
+        store.write([Item(key, memoryview(b"")) for key in keys], soon)
+        assert sum(store.contains(keys, soon)) == 64
+
+
+@pytest.mark.parametrize("signals", [signal.SIGTERM, signal.SIGKILL])
+def test_a_directory_outlives_its_server(tmp_path, open_store, soon, signals):
+    options = (*SMALL, "--dir", str(tmp_path / "chunks"))
+    frames = {chunk_key(str(i)): bytes([i]) * 9000 for i in range(20)}
+    server = Served(*options)
+    store = open_store(server.address)
+    items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
+    assert all(isinstance(outcome, Stored) for outcome in store.write(items, soon))
+    server.signal(signals)
+    server.process.communicate(timeout=30)
+    server.start()
+    raw = RawHexkv(server.address)
+    assert raw.keys() == set(frames)
+    assert all(raw.get(key) == frame for key, frame in frames.items())
+    raw.close()
+    assert server.stop() == (0, "")
+
+
+def test_a_directory_keeps_its_budget_over_restarts(tmp_path, open_store, soon):
+    frame = memoryview(bytearray(1 << 20))
+    keys = [chunk_key(str(i)) for i in range(12)]
+    directory = ("--dir", str(tmp_path / "chunks"))
+    with served(*SMALL, *directory) as server:
+        open_store(server.address).write([Item(key, frame) for key in keys], soon)
+    small = ("--budget", "4MiB", "--transit", "8MiB", "--largest", "2MiB", *directory)
+    with served(*small) as server:
+        raw = RawHexkv(server.address)
+        assert len(raw.keys()) == 4
+        raw.close()
+    files = list((tmp_path / "chunks").rglob("*.hexkv"))
+    assert sum(path.stat().st_size for path in files) <= 4 << 20
+
+
+def test_sigterm_ends_a_server_cleanly_whatever_its_clients_do(open_store, soon, key):
+    server = Served(*SMALL)
+    store = open_store(server.address)
+    store.write([Item(key, memoryview(b"1"))], soon)
+    busy = RawHexkv(server.address)
+    busy.ask(3, 1, key + (1000).to_bytes(8, "little"))
+    (ended, taken) = timed(server.stop)
+    assert ended == (0, "")
+    assert taken < 4.0
+    busy.close()
+
+
+def test_chunks_on_a_server_rebuild_an_index_at_the_start(server, open_store, rig):
+    def build():
+        index = tier_index(discover(), "lru", 1 << 30, OpenContext(SystemClock()))
+        it = tier("remote", open_store(server.address))
+        it.index = index
+        return rig([it], clock=SystemClock())
+
+    build().engine.store(PROMPT, computed())
+    again = build().engine
+    target = empty()
+    assert again.lookup(PROMPT).hit_tokens == len(PROMPT)
+    assert again.retrieve(PROMPT, target).loaded_tokens == len(PROMPT)
+    assert target.agrees(computed(), len(PROMPT))
+
+
+def test_a_memory_tier_above_hides_the_server_s_death(own, open_store, rig):
+    remote = tier("remote", open_store(own.address))
+    clock = SystemClock()
+    r = rig([tier("memory", MemoryStore(clock)), remote], clock=clock)
+    r.engine.store(PROMPT, computed())
+    own.kill()
+    target = empty()
+    assert r.engine.retrieve(PROMPT, target).hit_tokens == len(PROMPT)
+    assert target.agrees(computed(), len(PROMPT))

@@ -1,0 +1,239 @@
+"""Clients that are broken, malicious or very slow. The server answers the others."""
+
+import os
+import socket
+import struct
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from random import Random
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreFull
+from lm_servers import SMALL, RawHexkv, RawLM, request, served
+
+QUICK = (*SMALL[:-2], "--patience", "0.5", "--connections", "8")
+BURST = 500
+ABANDONED = 2000
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    """A server of few connections and little patience."""
+    with served(*QUICK) as server:
+        yield server
+
+
+@contextmanager
+def connected(server, start=b""):
+    with socket.create_connection(("127.0.0.1", server.port), 30) as sock:
+        sock.sendall(start)
+        yield sock
+
+
+def ended(sock):
+    """Wait until the server closes the connection; what it said before."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while part := sock.recv(65_536):
+            said += part
+    return said
+
+
+def serves(open_store, server, soon):
+    """Whether an honest client gets what it wrote."""
+    key = chunk_key(os.urandom(8).hex())
+    store = open_store(server.address)
+    (outcome,) = store.write([Item(key, memoryview(b"honest"))], soon)
+    sink = ListSink()
+    assert outcome == Stored(6)
+    assert list(store.read([key], sink, soon)) == [Hit(6)]
+    return sink.data(0) == b"honest"
+
+
+def meaningless(random):
+    """A request in a sound frame that nobody should send."""
+    kind, count = random.randrange(256), random.choice([0, 1, 2, 4097, 2**32 - 1])
+    body = random.randbytes(random.choice([0, 1, 47, 49, 63, 500]))
+    size = {1: 48, 2: 48, 3: 56, 4: 48, 5: 64, 6: 48}.get(kind)
+    if size is not None and len(body) == count * size:
+        count += 1
+    return request(kind, count, body, status=random.choice([0, 1, 255]))
+
+
+def broken(random):
+    """Bytes at which the server must give up on the connection, or that never end."""
+    sound = bytearray(request(random.randint(1, 6), 1, random.randbytes(48)))
+    match random.randrange(4):
+        case 0:
+            sound[random.randrange(24)] ^= 1 << random.randrange(8)
+        case 1:
+            sound[16:20] = random.randbytes(4)
+        case 2:
+            del sound[random.randrange(len(sound)) :]
+        case 3:
+            sound = bytearray(random.randbytes(random.randint(1, 300)))
+    return bytes(sound)
+
+
+def test_a_hundred_thousand_malformed_frames_leave_it_as_it_was(server, open_store, soon):
+    random = Random(20_26)
+    assert serves(open_store, server, soon)
+    before = server.resident
+    frames = 0
+    raw = RawHexkv(server.address)
+    while frames < 100_000 - ABANDONED:
+        raw.sock.sendall(b"".join(meaningless(random) for _ in range(BURST)))
+        refusals = raw.exactly(24 * BURST)
+        assert {refusals[place + 5] for place in range(0, len(refusals), 24)} == {1}
+        frames += BURST
+    raw.close()
+    for number in range(ABANDONED):
+        if number % 2:
+            raw = RawHexkv(server.address)
+            raw.sock.sendall(broken(random))
+            raw.close()
+        else:
+            start = random.choice([b"", b"hexkvTCP", struct.pack("<i", random.randint(1, 5))])
+            with connected(server, start + random.randbytes(random.randint(1, 300))):
+                pass
+        frames += 1
+    assert frames == 100_000
+    assert serves(open_store, server, soon)
+    assert server.resident < before + (16 << 20)
+
+
+@pytest.mark.parametrize("size", [(80 << 20) + 1, 1 << 40, 2**64 - 1])
+def test_an_oversize_claim_is_refused_before_memory_is_taken(server, open_store, soon, size):
+    raw = RawHexkv(server.address)
+    before = server.resident
+    raw.ask(3, 1, chunk_key("a") + size.to_bytes(8, "little"))
+    assert raw.answer() == (0, 1, b"\2")
+    assert raw.answer()[2] == b"", "nothing was to be sent, so nothing is judged"
+    assert server.resident < before + (1 << 20)
+    raw.close()
+
+
+def test_a_batch_of_claims_takes_no_more_than_one_connection_may_have(server):
+    raw = RawHexkv(server.address)
+    wishes = [chunk_key(str(i)) + (30 << 20).to_bytes(8, "little") for i in range(4)]
+    raw.ask(3, 4, b"".join(wishes))
+    assert raw.answer()[2] == bytes([0, 0, 1, 1])
+    raw.close()
+
+
+def test_an_oversize_claim_of_the_historic_wire_ends_the_connection(server):
+    with connected(server, struct.pack("<9i150s", 1, 2**31 - 1, *[0] * 7, b"k")) as sock:
+        assert ended(sock) == b""
+    with connected(server, struct.pack("<9i150s", 1, -1, *[0] * 7, b"k")) as sock:
+        assert ended(sock) == b""
+
+
+def test_a_chunk_that_is_too_large_is_a_full_store(server, open_store, soon, key):
+    store = open_store(server.address)
+    large, small = memoryview(bytearray(81 << 20)), memoryview(b"small")
+    full, stored = store.write([Item(key, large), Item(chunk_key("b"), small)], soon)
+    assert isinstance(full, Failed)
+    assert isinstance(full.error, StoreFull)
+    assert stored == Stored(5)
+    assert list(store.read([key], ListSink(), soon)) == [Miss()]
+
+
+def stopping():
+    """Connections that stop at every place at which one can."""
+    hello = struct.pack("<8sHH4x32s", b"hexkvTCP", 1, 0, bytes(32))
+    return {
+        "before the first byte": b"",
+        "in the magic": b"he",
+        "in the greeting": hello[:20],
+        "before the proof": hello,
+        "in a historic request": struct.pack("<i", 2) + bytes(40),
+        "in a historic value": struct.pack("<9i150s", 1, 1000, *[0] * 7, b"k") + b"part",
+    }
+
+
+def test_a_client_that_stops_half_way_is_dropped(impatient):
+    with ExitStack() as opened:
+        for sock in [
+            opened.enter_context(connected(impatient, start)) for start in stopping().values()
+        ]:
+            sock.settimeout(20)
+            ended(sock)  # a time-out here fails the test
+
+
+@pytest.mark.parametrize("sent", [1, 23, 24, 40])
+def test_a_client_that_stops_within_a_request_is_dropped(impatient, sent):
+    raw = RawHexkv(impatient.address)
+    raw.sock.sendall(request(1, 1, bytes(48))[:sent])
+    raw.sock.settimeout(20)
+    ended(raw.sock)
+    raw.close()
+
+
+def test_a_client_that_sends_byte_by_byte_does_not_buy_time(impatient):
+    """A slow loris: each byte comes well within any time-out for a single byte."""
+    raw = RawHexkv(impatient.address)
+    raw.ask(3, 1, chunk_key("a") + (1 << 20).to_bytes(8, "little"))
+    raw.answer()
+    raw.sock.settimeout(0.05)
+    start, dropped = time.monotonic(), False
+    while not dropped and time.monotonic() < start + 20:
+        try:
+            raw.sock.sendall(b"x")
+            dropped = raw.sock.recv(1) == b""
+        except TimeoutError:
+            continue
+        except OSError:
+            dropped = True
+    assert dropped
+    raw.close()
+
+
+def test_lorises_on_every_connection_do_not_keep_an_honest_client_out(impatient, open_store, soon):
+    lorises = [socket.create_connection(("127.0.0.1", impatient.port), 30) for _ in range(20)]
+    idle = []
+    for _ in range(8):
+        with suppress(OSError, EOFError):
+            idle.append(RawHexkv(impatient.address))
+    assert serves(open_store, impatient, soon)
+    for it in (*lorises, *idle):
+        it.close()
+
+
+def test_a_half_closed_connection_is_answered_and_then_over(server):
+    raw = RawHexkv(server.address)
+    raw.ask(1, 1, bytes(48))
+    raw.sock.shutdown(socket.SHUT_WR)
+    assert raw.answer()[2] == b"\0"
+    assert raw.sock.recv(1) == b""
+    raw.close()
+
+
+def test_a_value_that_breaks_off_leaves_what_was_there(server, key):
+    raw = RawHexkv(server.address)
+    raw.put(key, b"old")
+    other = RawHexkv(server.address)
+    other.ask(3, 1, key + (1000).to_bytes(8, "little"))
+    other.answer()
+    other.sock.sendall(b"part of it")
+    other.close()
+    old = RawLM(server.address)
+    old.ask(1, b"name", 1000)
+    old.sock.sendall(b"part of it")
+    old.close()
+    assert raw.get(key) == b"old"
+    assert raw.keys() == {key}
+    raw.close()
+
+
+def test_a_reader_that_goes_away_in_the_middle_gives_the_memory_back(server, open_store, soon):
+    store = open_store(server.address)
+    frame = memoryview(bytearray(40 << 20))
+    for turn in range(6):
+        (outcome,) = store.write([Item(chunk_key(str(turn)), frame)], soon)
+        assert outcome == Stored(len(frame))
+        raw = RawHexkv(server.address)
+        raw.ask(2, 1, chunk_key(str(turn)))
+        raw.exactly(36)
+        raw.close()

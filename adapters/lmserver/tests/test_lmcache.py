@@ -1,0 +1,91 @@
+"""The published `lmcache` package on the other end of the historic wire, where it is installed."""
+
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.ports import Hit, Item, Miss, Stored
+from lm_servers import listening_ports
+
+pytest.importorskip("lmcache", reason="lmcache is not installed")
+
+TALK = """
+import socket, sys
+import torch
+from lmcache.utils import parse_cache_key
+from lmcache.v1.memory_management import MemoryFormat
+from lmcache.v1.protocol import ClientCommand, ClientMetaMessage, ServerMetaMessage
+
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30)
+key = parse_cache_key("org/model@2@1@-3f2a@bfloat16")
+shape, data = torch.Size([2, 4, 8, 16]), bytes(range(256)) * 8
+
+def ask(command, length=0, fmt=MemoryFormat.KV_2LTD, dtype=torch.float16, dims=(0, 0, 0, 0)):
+    message = ClientMetaMessage(command, key, length, fmt, dtype, torch.Size(dims))
+    sock.sendall(message.serialize())
+
+def hear():
+    return ServerMetaMessage.deserialize(sock.recv(ServerMetaMessage.packlength()))
+
+ask(ClientCommand.EXIST)
+assert hear().code == 400
+ask(ClientCommand.PUT, len(data), MemoryFormat.KV_2LTD, torch.bfloat16, shape)
+sock.sendall(data)
+ask(ClientCommand.EXIST)
+assert hear().code == 200
+ask(ClientCommand.GET)
+got = hear()
+assert (got.code, got.length, got.fmt) == (200, len(data), MemoryFormat.KV_2LTD)
+assert (got.dtype, got.shape) == (torch.bfloat16, shape)
+back = b""
+while len(back) < len(data):
+    back += sock.recv(len(data) - len(back))
+assert back == data
+ask(ClientCommand.HEALTH)
+assert hear().code == 200
+"""
+
+
+def test_its_messages_are_understood_by_our_server(server):
+    command = [sys.executable, "-c", TALK, str(server.port)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def its_server():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "lmcache.v1.server", "127.0.0.1", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for line in process.stdout:
+            if "Server started" in line:
+                break
+        assert port in listening_ports(process.pid)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_our_store_keeps_chunks_on_its_server(open_store, soon):
+    with its_server() as address:
+        store = open_store(address, "lm")
+        frames = {chunk_key(str(i)): bytes([i]) * (i * 5000) for i in range(6)}
+        items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
+        assert store.write(items, soon) == [Stored(len(frame)) for frame in frames.values()]
+        keys = [*frames, chunk_key("absent")]
+        assert list(store.contains(keys, soon)) == [True] * 6 + [False]
+        sink = ListSink()
+        outcomes = store.read(keys, sink, soon)
+        assert outcomes == [*(Hit(len(frame)) for frame in frames.values()), Miss()]
+        assert [sink.data(i) for i in range(6)] == list(frames.values())
+        assert store.delete(keys[5:], soon) == [True, False]
+        assert list(store.contains(keys[4:], soon)) == [True, False, False]
+        assert store.read(keys[5:], ListSink(), soon) == [Miss(), Miss()]
+        assert open_store(address, "lm").read(keys[5:6], ListSink(), soon) == [Miss()]

@@ -1,0 +1,199 @@
+"""`hexkv serve` as the tests start it, and clients that know both wires by their bytes alone."""
+
+import hmac
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import contextmanager
+from zlib import crc32
+
+SMALL = ("--budget", "160MiB", "--transit", "96MiB", "--largest", "80MiB", "--patience", "5")
+
+
+class Served:
+    """A server process; `restart` takes the same port."""
+
+    def __init__(self, *options, port=0):
+        self.options = options
+        self.process = None
+        self.port = port
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-m", "hexkv.plugins", "serve", "--json"]
+        command += ["--port", str(self.port), *self.options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        lines = []
+        while (line := self.process.stdout.readline()) and line.rstrip() != "}":
+            lines.append(line)
+        if not line:
+            _, errors = self.process.communicate(timeout=30)
+            raise AssertionError(f"the server did not start: {errors}")
+        (address, *_) = json.loads("".join([*lines, "}"]))["addresses"]
+        self.port = int(address.rpartition(":")[2])
+        assert self.port in listening_ports(self.process.pid), "somebody else listens there"
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def resident(self):
+        """Bytes of memory that the process has."""
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def stop(self):
+        """End it as an operator does. The exit code and what it complained about."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+def listening_ports(pid):
+    """TCP ports at which a process listens, from the kernel's tables."""
+    inodes = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        target = os.readlink(entry.path)
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{table}") as file:
+            for line in file.readlines()[1:]:
+                columns = line.split()
+                if columns[3] == "0A" and columns[9] in inodes:
+                    found.add(int(columns[1].rpartition(":")[2], 16))
+    return found
+
+
+@contextmanager
+def served(*options):
+    server = Served(*(options or SMALL))
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            code, errors = server.stop()
+            assert (code, errors) == (0, "")
+
+
+class RawHexkv:
+    """The `hexkv://` wire, byte by byte, and nothing of the store."""
+
+    def __init__(self, address, secret=b""):
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), 30)
+        try:
+            self._greet(secret)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def _greet(self, secret):
+        hello = struct.pack("<8sHH4x32s", b"hexkvTCP", 1, 0, bytes(32))
+        self.sock.sendall(hello)
+        challenge = self.exactly(56)
+        self.sock.sendall(hmac.digest(secret, b"client" + hello + challenge, "sha256"))
+        assert self.exactly(40)[0] == 0
+
+    def exactly(self, size):
+        data = b""
+        while len(data) < size:
+            part = self.sock.recv(size - len(data))
+            if not part:
+                raise EOFError(len(data))
+            data += part
+        return data
+
+    def ask(self, kind, count, body):
+        self.sock.sendall(request(kind, count, body, patience=1000))
+
+    def answer(self):
+        """Status, entries, body."""
+        head = struct.unpack("<4sBBHIIII", self.exactly(24))
+        return head[2], head[4], self.exactly(head[6])
+
+    def get(self, key):
+        self.ask(2, 1, key)
+        self.answer()
+        size = struct.unpack("<QI", self.exactly(12))[0]
+        return None if size >= 2**64 - 2 else self.exactly(size)
+
+    def put(self, key, frame):
+        self.ask(3, 1, key + len(frame).to_bytes(8, "little"))
+        assert self.answer()[2] == b"\0"
+        self.sock.sendall(frame)
+        assert self.answer()[2] == b"\0"
+
+    def keys(self):
+        found, after = set(), bytes(48)
+        while True:
+            self.ask(6, 1, after)
+            _, count, body = self.answer()
+            if not count:
+                return found
+            for start in range(0, len(body), 64):
+                after = body[start : start + 48]
+                found.add(after)
+
+    def close(self):
+        self.sock.close()
+
+
+def request(kind, count, body, *, patience=0, status=0):
+    bare = struct.pack("<4sBBHIII", b"hxkv", kind, status, 0, count, patience, len(body))
+    return bare + crc32(body, crc32(bare)).to_bytes(4, "little") + body
+
+
+class RawLM:
+    """The historic wire, byte by byte; keys are chunks' as the store `lm` names them."""
+
+    def __init__(self, address):
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), 30)
+
+    exactly = RawHexkv.exactly
+
+    def ask(self, command, name, length=0, numbers=(1, 2, 0, 0, 0, 0, 0)):
+        self.sock.sendall(struct.pack("<9i150s", command, length, *numbers, name.ljust(150)))
+
+    def answer(self):
+        return struct.unpack("<9i", self.exactly(36))
+
+    @staticmethod
+    def name(key):
+        return f"hexkv@1@0@{key.hex()}@uint8".encode()
+
+    def get(self, key):
+        self.ask(2, self.name(key))
+        code, length, *_ = self.answer()
+        return self.exactly(length) if code == 200 else None
+
+    def put(self, key, frame):
+        self.ask(1, self.name(key), len(frame), (4, 6, 0, len(frame), 0, 0, 0))
+        self.sock.sendall(frame)
+        self.ask(3, self.name(key))
+        assert self.answer()[0] == 200
+
+    def keys(self):
+        self.ask(4, b"x")
+        names = self.exactly(self.answer()[1]).split(b"\n")
+        return {bytes.fromhex(name.split(b"@")[3].decode()) for name in names if name}
+
+    def close(self):
+        self.sock.close()
