@@ -31,7 +31,7 @@ class Pace:
     @classmethod
     def of(cls, pool: BlockPool) -> Pace:
         """Enough to keep several workers busy, and never more than a part of the pool."""
-        step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 8))
+        step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 4))
         return cls(step, max(step, min(step * _STEPS_AHEAD, pool.slots // 4)))
 
     def keepable(self, pool: BlockPool) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from hexkv.kernels.dtypes import bits, torch_dtype
-from hexkv.ports import InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Span
+from hexkv.ports import InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
 
 
 def check_planes(
@@ -80,29 +81,65 @@ def rows(
     Raises:
         InvalidRequest: *write* is asked of read-only memory.
     """
-    if not tokens:
-        return []
+    flat = _flat(data, bits(layout.dtype), write=write) if tokens else None
+    return _cut(layout, tokens, layers, flat, 1, lambda plane: (tokens, plane.heads, plane.width))
+
+
+def blocks(
+    layout: KVLayout, tokens: int, data: memoryview, layers: range, count: int, *, write: bool
+) -> list[torch.Tensor]:
+    """The same as ``[count, words]`` of 64 bits: *count* blocks of whole words each.
+
+    Raises:
+        InvalidRequest: *write* is asked of read-only memory.
+    """
+    flat = _flat(data, torch.int64, write=write) if tokens else None
+    share = 8 // layout.dtype.itemsize
+
+    def shape(plane: Plane) -> tuple[int, ...]:
+        return count, tokens * plane.heads * plane.width // share // count
+
+    return _cut(layout, tokens, layers, flat, share, shape)
+
+
+def _flat(data: memoryview, dtype: torch.dtype, *, write: bool) -> torch.Tensor:
     if data.readonly:
         if write:
             raise InvalidRequest("the chunk's memory is read-only")
         # torch has no read-only tensors, and warns about making a writable one of these.
         data = memoryview(bytearray(data))
-    flat = torch.frombuffer(data, dtype=bits(layout.dtype))
+    return torch.frombuffer(data, dtype=dtype)
+
+
+def _cut(
+    layout: KVLayout,
+    tokens: int,
+    layers: range,
+    flat: torch.Tensor | None,
+    share: int,
+    shape: Callable[[Plane], tuple[int, ...]],
+) -> list[torch.Tensor]:
+    """Views of *flat*, whose elements are *share* of the layout's, one for each of the places."""
+    if flat is None:
+        return []
     views: list[torch.Tensor] = []
     for chosen, group in _groups(layout, layers):
         start, end = (at // layout.dtype.itemsize for at in layout.layer_span(chosen[0], tokens))
         at = start
         for plane in group.planes:
-            row = plane.heads * plane.width
+            size = shape(plane)
             # One view for all layers: views made one by one would cost a tenth of the copying.
             stack = flat.as_strided(
-                (len(chosen), tokens, plane.heads, plane.width),
-                (end - start, row, plane.width, 1),
-                at,
+                (len(chosen), *size), ((end - start) // share, *_dense(size)), at // share
             )
-            at += tokens * row
+            at += tokens * plane.heads * plane.width
             views.extend(stack.unbind(0))
     return views
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of contiguous memory."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _groups(layout: KVLayout, layers: range) -> Iterator[tuple[range, LayerGroup]]:

@@ -36,6 +36,7 @@ class ContiguousKV:
                         f"not {expected}"
                     )
         self._planes = [[word[0].transpose(0, 1) for word in given] for given in words]
+        self._pieces: dict[int, list[list[Sequence[torch.Tensor]]]] = {}
         self._devices = {word.device for given in words for word in given}
 
     @property
@@ -66,38 +67,30 @@ class ContiguousKV:
         """Views of the sequence, and of the chunks, that belong together.
 
         A copy of one plane of a chunk takes some tens of microseconds, and making a view in
-        Python two: so neighbouring spans of one length are split off a plane in one call,
-        and all copies are one call, too.
+        Python one or two. So each plane is cut once for all chunks of a length, and all
+        copies are one call.
         """
         chosen = check_spans(self._layout, self._tokens, spans, layers)
+        order = places(self._layout, chosen)
         sequence: list[torch.Tensor] = []
         chunks: list[torch.Tensor] = []
-        for run in _runs(spans):
-            size = run[0].end - run[0].start
+        for start, end, data in spans:
+            size = end - start
             if not size:
                 continue
-            first, length = run[0].start, size * len(run)
-            parts = [
-                torch.split(self._planes[layer][plane].narrow(0, first, length), size)
-                for layer, plane in places(self._layout, chosen)
-            ]
-            for i, span in enumerate(run):
-                chunks.extend(rows(self._layout, size, span.data, chosen, write=write))
-                sequence.extend([part[i] for part in parts])
+            chunks.extend(rows(self._layout, size, data, chosen, write=write))
+            if start % size:
+                parts = [self._planes[i][p].narrow(0, start, size) for i, p in order]
+            else:
+                pieces, at = self._cut(size), start // size
+                parts = [pieces[i][p][at] for i, p in order]
+            sequence.extend(parts)
         return sequence, chunks
 
-
-def _runs(spans: Sequence[Span]) -> list[list[Span]]:
-    """Neighbouring spans of equal length together."""
-    runs: list[list[Span]] = []
-    for span in spans:
-        last = runs[-1] if runs else None
-        if last and last[-1].end == span.start and _length(last[0]) == _length(span):
-            last.append(span)
-        else:
-            runs.append([span])
-    return runs
-
-
-def _length(span: Span) -> int:
-    return span.end - span.start
+    def _cut(self, size: int) -> list[list[Sequence[torch.Tensor]]]:
+        """Each plane in pieces of *size* tokens; the last may be shorter."""
+        pieces = self._pieces.get(size)
+        if pieces is None:
+            pieces = [[torch.split(plane, size) for plane in given] for given in self._planes]
+            self._pieces = {size: pieces}  # one length at a time: views take room, too
+        return pieces

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from hexkv.kernels.chunks import check_planes, check_spans, places, rows
+from hexkv.kernels.chunks import blocks, check_planes, check_spans, places, rows
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
@@ -87,14 +87,16 @@ class PagedKV:
             at = self._places(start, end)
             if at.kept is not None:
                 raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
+            if self._words is not None and at.whole is not None:
+                count = len(at.whole)
+                chunks = blocks(self._layout, end - start, data, chosen, count, write=True)
+                for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
+                    torch.index_select(self._words[layer][plane], 0, at.whole, out=chunk)
+                continue
             chunks = rows(self._layout, end - start, data, chosen, write=True)
             for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                if self._words is not None and at.whole is not None:
-                    out = chunk.view(len(at.whole), -1).view(torch.int64)
-                    torch.index_select(self._words[layer][plane], 0, at.whole, out=out)
-                else:
-                    page = self._pages[layer][plane]
-                    chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
+                page = self._pages[layer][plane]
+                chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
         return transfer_on([self._device])
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
@@ -104,19 +106,18 @@ class PagedKV:
         with torch.inference_mode():
             for start, end, data in spans:
                 at = self._places(start, end)
+                if self._words is not None and at.whole is not None:
+                    count = len(at.whole)
+                    chunks = blocks(self._layout, end - start, data, chosen, count, write=False)
+                    for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
+                        self._words[layer][plane].index_copy_(0, at.whole, chunk)
+                    continue
                 chunks = rows(self._layout, end - start, data, chosen, write=False)
                 for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                    self._put(layer, plane, at, chunk)
+                    kept = chunk if at.kept is None else chunk[at.kept]
+                    page = self._pages[layer][plane]
+                    page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
         return transfer_on([self._device])
-
-    def _put(self, layer: int, plane: int, at: _Places, chunk: torch.Tensor) -> None:
-        if self._words is not None and at.whole is not None:
-            blocks = chunk.view(len(at.whole), -1).view(torch.int64)
-            self._words[layer][plane].index_copy_(0, at.whole, blocks)
-        else:
-            kept = chunk if at.kept is None else chunk[at.kept]
-            page = self._pages[layer][plane]
-            page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
 
     def _places(self, start: int, end: int) -> _Places:
         slots = self._slots[start:end]
