@@ -32,6 +32,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
+    yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
 
 
 def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
@@ -68,5 +69,11 @@ def _explain(arguments: Sequence[str]) -> int:
 
 def _inspect(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.inspect import run
+
+    return run(arguments)
+
+
+def _plan(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.plan import run
 
     return run(arguments)

@@ -41,7 +41,6 @@ def replay(
     chunks: int,
     *,
     chunk_tokens: int = 512,
-    progress: Callable[[int], object] | None = None,
 ) -> Replay:
     """Serve *requests* one after the other from a tier that is empty at first.
 
@@ -54,7 +53,6 @@ def replay(
         make_policy: builds the tier's policy.
         chunks: how many the tier may hold.
         chunk_tokens: tokens of a full chunk.
-        progress: told the number of requests served, every few hundred.
     """
     index = TierIndex(make_policy(), chunks)
     tokens = hit = evictions = served = 0
@@ -84,10 +82,6 @@ def replay(
             start = end
         index.unpin(_OWNER)
         served += 1
-        if progress is not None and served % 256 == 0:
-            progress(served)
-    if progress is not None:
-        progress(served)
     return Replay(tokens, hit, served, evictions)
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from itertools import islice
 from zlib import crc32
 
+from hexkv.core.policies.adaptive._ages import EPOCH
 from hexkv.core.policies.adaptive._gaps import Gaps
 from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
@@ -13,15 +14,18 @@ from hexkv.ports import ChunkKey
 _SAMPLE = 512
 """Chunks that each of the small tiers should hold at least."""
 
+_LEVELS = (3, 0, 1, 0, 2, 0, 1, 0)
 _SHIFTS = 3
+_NOISE = 32
+"""Hits by which either may be ahead for no reason."""
+
 _MEMORY = 16
 """After how often the tier's chunks the score counts half."""
 
 
 def sample(name: int) -> int:
     """For every *n* up to this, the chunk of this name is in the sample of one in ``2**n``."""
-    bits = name >> 8 | 1 << _SHIFTS
-    return (bits & -bits).bit_length() - 1
+    return _LEVELS[(name >> 8) & 7]
 
 
 class Duel:
@@ -47,8 +51,13 @@ class Duel:
 
     @property
     def worth_wins(self) -> bool:
-        """Whether evicting what is worth least would have hit more."""
-        return self._score[1] >= self._score[0]
+        """Whether evicting what is worth least does better by more than a sample's noise.
+
+        At first it need not: it learns. The more hits it is judged by, the more it must lead
+        by, up to one in 256, below which plain LRU is as good and never leaves a gap.
+        """
+        recent, worth = self._score
+        return worth - recent >= worth / 256 - _NOISE
 
     def fit(self, chunks: int) -> None:
         """The tier holds so many chunks now."""
@@ -56,7 +65,7 @@ class Duel:
 
     def play(self, met: list[tuple[ChunkKey, int, int]], now: int, gaps: Gaps) -> None:
         """One request met these: key, sample, and the class that each is in from now on."""
-        self._shelves.advance(now, gaps)
+        self._shelves.advance(now, gaps, EPOCH << self.shift)
         met = [entry for entry in reversed(met) if entry[1] >= self.shift]
         self._play_recent(met)
         self._play_worth(met, now)

@@ -13,7 +13,7 @@ _LEARN = 1024
 _MEMORY = 1 << 17
 """Ticks after which observations count half, in a small tier."""
 
-_REQUESTS = 64
+_REQUESTS = 32
 """Requests whose observations weigh as much as what is believed beforehand."""
 
 
@@ -95,13 +95,21 @@ class Gaps:
                 (met[at] + prior * before) / (entered[at][kind] + prior)
                 for at, before in enumerate(chance)
             ]
-            self._worth.append(_index(chance))
+            self._worth.append(_index(_smooth(chance)))
 
     def _older(self, age: float, now: int) -> array[float]:
         """How many came into each class at least *age* before *now*."""
         if age < self._step:
             return self._entered
         return self._snapshots[int(max(0.0, now - age) / self._step)]
+
+
+def _smooth(chance: list[float]) -> list[float]:
+    """Each bin with a part of its neighbours: where exactly a bin begins means nothing."""
+    before, behind = [chance[0], *chance[:-1]], [*chance[1:], chance[-1]]
+    return [
+        (low + 2 * own + high) / 4 for low, own, high in zip(before, chance, behind, strict=True)
+    ]
 
 
 def _index(chance: list[float]) -> list[float]:
@@ -113,13 +121,12 @@ def _index(chance: list[float]) -> list[float]:
         hits.append(met)
         room.append((EDGES[at + 1] - EDGES[at]) * (alive - met / 2))
         alive -= met
-    worth = []
-    for start in range(BINS):
-        best = gain = cost = 0.0
-        for at in range(start, BINS):
-            gain += hits[at]
-            cost += room[at]
-            if gain > best * cost:
-                best = gain / cost
-        worth.append(best)
-    return [*worth, 0.0]
+    # From the end on, a bin is one with those behind it as long as they are the better ones.
+    worth, stack = [0.0], [(0.0, 1.0)]
+    for gain, cost in zip(reversed(hits), reversed(room), strict=True):
+        while stack and stack[-1][0] * cost > gain * stack[-1][1]:
+            more, longer = stack.pop()
+            gain, cost = gain + more, cost + longer
+        stack.append((gain, cost))
+        worth.append(gain / cost)
+    return worth[::-1]

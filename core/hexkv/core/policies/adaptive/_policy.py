@@ -106,14 +106,23 @@ class Adaptive:
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         self._begin()
         slots = [self._slots[key] for key in keys]
+        shelves, clock, same, was = self._shelves, self._clock, 0, (0, 0)
         for slot in reversed(slots):
-            hits, turn = self._hits[slot], self._turn[slot]
-            self._gaps.met(_class(hits, turn), self._clock - self._shelves.time(slot), 1)
-            self._hits[slot] = min(hits + 1, _MOST)
+            hits = self._hits[slot]
+            now = _class(hits, self._turn[slot]), shelves.time(slot)
+            if now != was:  # what came together is mostly met together
+                if same:
+                    self._gaps.met(was[0], clock - was[1], same)
+                same, was = 0, now
+            same += 1
+            if hits < _MOST:
+                self._hits[slot] = hits + 1
             self._unlink(slot)
-            self._shelves.remove(slot)
-            self._link(slot, self._shelves.first)
+            shelves.remove(slot)
+            self._link(slot, shelves.first)
             self._enter(slot, None)
+        if same:
+            self._gaps.met(was[0], clock - was[1], same)
         # The duel wants them in prefix order.
         self._met.reverse()
         self._pending += len(keys)
@@ -147,7 +156,7 @@ class Adaptive:
         self._clock += self._pending
         self._pending = 0
         self._gaps.advance(self._clock, self._most)
-        self._shelves.advance(self._clock, self._gaps)
+        self._shelves.advance(self._clock, self._gaps, self._most >> 6)
 
     def _recall(
         self, keys: Sequence[ChunkKey], parent: int | None
@@ -158,30 +167,28 @@ class Adaptive:
         before is found by the name of its run: that of its first chunk or, where that is
         still here, its parent's.
         """
-        candidates: tuple[int, ...] = ()
+        broken: int | None = None
         if parent is not None and self._root[parent] != self._run:
             self._run, self._returning = None, (0, 0, min(self._turn[parent] + 1, _MOST))
-            candidates = (self._root[parent],)
+            broken = self._root[parent]
         for key in keys:
             name = crc32(key)
             left, hits, turn = self._returning
             if left:
                 self._returning = (left - 1, hits, turn)
             else:
-                for known in (name, *candidates):
-                    if run := self._runs.take(known):
-                        self._gaps.met(
-                            _class(run.hits, run.turn), self._clock - run.time, run.chunks
-                        )
-                        self._run = known
-                        self._returning = (run.chunks - 1, min(run.hits + 1, _MOST), run.turn)
-                        break
-                else:
-                    if hits:
-                        self._returning = (0, 0, min(turn + 1, _MOST))
-                    if hits or self._run is None:
-                        self._run = name
-            candidates = ()
+                known, run = name, self._runs.take(name)
+                if run is None and broken is not None:
+                    known, run = broken, self._runs.take(broken)
+                if run is not None:
+                    kind = _class(run.hits, run.turn)
+                    self._gaps.met(kind, self._clock - run.time, run.chunks)
+                    self._run = known
+                    self._returning = (run.chunks - 1, min(run.hits + 1, _MOST), run.turn)
+                elif hits or self._run is None:
+                    self._run = name
+                    self._returning = (0, 0, min(turn + (hits > 0), _MOST))
+            broken = None
             yield key, name
 
     def _enter(self, slot: int, below: int | None) -> None:

@@ -35,10 +35,11 @@ class Runs:
 
     def __init__(self) -> None:
         self._lines = array("Q", bytes(8 << _BITS))
+        self._mask = (1 << _BITS) - 1
 
     def add(self, name: int, time: int, hits: int, turn: int) -> None:
         """One more chunk of the run *name* was evicted."""
-        at = name & (len(self._lines) - 1)
+        at = name & self._mask
         line = self._lines[at]
         count = 1
         if line and line >> 48 == name >> 16:
@@ -48,7 +49,7 @@ class Runs:
 
     def take(self, name: int) -> Run | None:
         """What is remembered of the run *name*; nothing, from now on."""
-        at = name & (len(self._lines) - 1)
+        at = name & self._mask
         line = self._lines[at]
         if not line or line >> 48 != name >> 16:
             return None
@@ -60,3 +61,4 @@ class Runs:
         """Have at least as many lines as there are *chunks*."""
         while len(self._lines) < chunks:
             self._lines += self._lines  # each is found by one more bit of its name, 0 or 1
+        self._mask = len(self._lines) - 1

@@ -26,6 +26,7 @@ class Shelves:
         self._older = array("i", range(self.first))
         self._time = array("q", bytes(8 * self.first))
         self._epoch = 0
+        self._next = 0
         self._order = list(range(self.first))
 
     def grow(self) -> int:
@@ -51,11 +52,12 @@ class Shelves:
         older, newer = self._older[slot], self._newer[slot]
         self._newer[older], self._older[newer] = newer, older
 
-    def advance(self, now: int, gaps: Gaps) -> None:
-        """It is *now*: move on what has aged, and look anew which shelf is worth least."""
+    def advance(self, now: int, gaps: Gaps, step: int) -> None:
+        """It is *now*. If it was *step* ticks ago, see anew what has aged and is worth least."""
         epoch = now >> EPOCH_BITS
-        if epoch == self._epoch:
+        if epoch <= self._epoch or now < self._next:
             return
+        self._next = now + step
         while self._epoch < epoch:
             self._epoch += 1
             rows = (self._epoch & -self._epoch).bit_length()
@@ -63,19 +65,17 @@ class Shelves:
                 for shelf in range(row, self.first, OCTAVES):
                     if self._newer[shelf] != shelf:
                         self._pour(shelf, shelf + 1)
-        self.arrange(now, gaps)
+        self._arrange(now, gaps)
 
-    def arrange(self, now: int, gaps: Gaps) -> None:
+    def _arrange(self, now: int, gaps: Gaps) -> None:
         """Order the shelves by the worth of what is oldest on each; of equals the older."""
         ranks = []
-        for shelf in range(self.first):
-            oldest = self._newer[shelf]
-            kind, row = divmod(shelf, OCTAVES)
+        for shelf, oldest in enumerate(self._newer[: self.first]):
             if oldest != shelf:
                 time = self._time[oldest]
-                ranks.append((gaps.worth(kind, now - time), time, shelf))
-            elif row == 0:  # only here something can come in before the next time
-                ranks.append((gaps.worth(kind, 0), now, shelf))
+                ranks.append((gaps.worth(shelf // OCTAVES, now - time), time, shelf))
+            elif shelf % OCTAVES == 0:  # only here something can come in before the next time
+                ranks.append((gaps.worth(shelf // OCTAVES, 0), now, shelf))
         ranks.sort()
         self._order = [shelf for _, _, shelf in ranks]
 
