@@ -2,6 +2,7 @@
 #
 #   make demo    a language model with and without the cache: time to first token, side by side
 #   make test    every test that needs no GPU, with all set-up
+#   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make check   ruff, mypy, import-linter
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
 #   make wheels  one wheel per distribution, in dist/
@@ -11,19 +12,24 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
+SEEDS  ?= 2000
+STEPS  ?= 200
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test check bench namespace wheels clean
+.PHONY: demo test simulate check bench namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
 
 test: namespace $(VENV)/full
 	$(RUN) -m pytest
+
+simulate: $(VENV)/full
+	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 check: namespace $(VENV)/full
 	$(RUN) -m ruff check .

@@ -50,7 +50,8 @@ class FaultyStore(Wrapped):
     Args:
         store: the store inside.
         plan: decides for each call; may be replaced at any time.
-        spend: lets seconds pass; half of a call's before its work, half after it.
+        spend: lets seconds pass; half of a call's before its work, half after it, or, of a
+            read, while it has the buffers.
         hold: returns once the event that it is given is set: how calls hang.
     """
 
@@ -77,7 +78,7 @@ class FaultyStore(Wrapped):
         self._other: tuple[ChunkKey, bytes] | None = None
 
     def hang(self) -> None:
-        """Let no call return, nor begin, until :meth:`release`."""
+        """Let no call return until :meth:`release`; reads hang with their buffers in hand."""
         self._flowing.clear()
 
     def release(self) -> None:
@@ -110,11 +111,12 @@ class FaultyStore(Wrapped):
             trouble = self._begin("read", len(keys), deadline)
         except _Late:
             return [TimedOut()] * len(keys)
-        tap = _Tap(sink)
+        share = trouble.seconds / 2 / len(keys) if keys else 0.0
+        tap = _Tap(sink, lambda: self._linger(share))
         outcomes = list(self.inner.read(keys, tap, deadline))
         for i, fault in trouble.chunks.items():
             outcomes[i] = self._spoilt(fault, outcomes[i], keys[i], tap.given.get(i))
-        self._end(trouble)
+        self._end(trouble._replace(seconds=0.0))
         return outcomes
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
@@ -167,7 +169,7 @@ class FaultyStore(Wrapped):
 
     def _begin(self, operation: str, chunks: int, deadline: Deadline | None) -> Trouble:
         """What the call meets, after half of its time. Raises what it is to raise at once."""
-        self._gate()
+        self._gate(operation)
         trouble = self.plan.trouble(operation, chunks)
         match trouble.call:
             case Fault.ERROR:
@@ -182,20 +184,23 @@ class FaultyStore(Wrapped):
             if trouble.seconds > left:
                 self._spend(max(0.0, left - trouble.seconds / 2))
                 raise _Late("planned: slower than the deadline")
-        self._gate()
+        self._gate(operation)
         return trouble
 
     def _end(self, trouble: Trouble) -> None:
-        if trouble.seconds:
-            self._spend(trouble.seconds / 2)
+        self._linger(trouble.seconds / 2)
         if trouble.call is Fault.UNSURE:
             raise StoreUnreachable("planned: done, but the answer was lost")
+
+    def _linger(self, seconds: float) -> None:
+        if seconds:
+            self._spend(seconds)
         if not self._flowing.is_set():
             self._hold(self._flowing)
 
-    def _gate(self) -> None:
-        if not self._flowing.is_set():
-            self._hold(self._flowing)
+    def _gate(self, operation: str) -> None:
+        if operation != "read":
+            self._linger(0.0)
         if self._crashed:
             raise StoreUnreachable("planned: crashed")
 
@@ -241,16 +246,18 @@ class _Late(StoreUnreachable):
 
 
 class _Tap:
-    """Notes which buffer was given for which chunk."""
+    """Notes which buffer was given for which chunk, and takes time before it is filled."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, linger: Callable[[], None]) -> None:
         self.given: dict[int, memoryview] = {}
         self._sink = sink
+        self._linger = linger
 
     def room(self, index: int, size: int) -> memoryview | None:
         buffer = self._sink.room(index, size)
         if buffer is not None:
             self.given[index] = buffer
+            self._linger()
         return buffer
 
 

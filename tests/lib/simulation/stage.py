@@ -1,0 +1,205 @@
+"""One engine over media that outlive it: built anew after every crash, from one seed's settings."""
+
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+from random import Random
+
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.faults import FaultyStore, Seeded
+from hexkv.core.chunking import PrefixChunker
+from hexkv.core.engine import CacheEngine, Deadlines
+from hexkv.core.frames import CRC32, FrameCodec
+from hexkv.core.index import TierIndex
+from hexkv.core.loading import Pace
+from hexkv.core.policies import POLICIES
+from hexkv.core.pool import BlockPool
+from hexkv.core.prefetch import PrefetchRules
+from hexkv.core.runtime import Runtime
+from hexkv.core.scheduler import LaneRules
+from hexkv.core.stack import TierStack
+from hexkv.core.tiers import Tier, TierRules, Writes
+from hexkv.ports import Counter
+from simulation.medium import ListingStore, Medium, MediumStore
+from simulation.prompts import CHUNK, FRAME, NAMESPACES
+from simulation.world import World
+
+MEMORY = "memory"
+DEADLINES = Deadlines()
+_CODEC = FrameCodec(CRC32)
+
+
+class Heap:
+    """The pool's region."""
+
+    address = 0
+
+    def __init__(self, size):
+        self.buffer = memoryview(bytearray(size))
+
+    def close(self):
+        self.buffer = memoryview(b"")
+
+
+class Tallies:
+    """Telemetry that only counts."""
+
+    def __init__(self):
+        self.counts = Tally()
+
+    def count(self, counter, amount, *, tier="", reason=""):
+        self.counts[counter] += amount
+
+    def observe(self, histogram, seconds, *, tier=""):
+        pass
+
+    def unbalanced(self):
+        counts = self.counts
+        return counts[Counter.LOOKUPS] - counts[Counter.HITS] - counts[Counter.MISSES]
+
+
+class Witness:
+    """A policy that tells what is on its tier, and what was evicted."""
+
+    def __init__(self, policy, tell):
+        self.here = set()
+        self._policy = policy
+        self._tell = tell
+        self.touch = policy.touch
+        self.victims = policy.victims
+
+    def admit(self, keys, after):
+        self.here.update(keys)
+        self._policy.admit(keys, after)
+
+    def drop(self, key, *, evicted):
+        self.here.discard(key)
+        self._policy.drop(key, evicted=evicted)
+        self._tell(key, evicted)
+
+
+@dataclass
+class Place:
+    """A tier with I/O, as this seed has it in every life of the engine."""
+
+    name: str
+    medium: Medium
+    indexed: bool
+    policy: str
+    budget: int
+    rules: TierRules
+    seconds: tuple[float, float]
+    """Least and greatest duration of a call when nothing is wrong."""
+
+    store: FaultyStore | None = None
+    bare: MediumStore | None = None
+    attached: bool = True
+
+
+@dataclass
+class Settings:
+    """What a seed decides once."""
+
+    slots: int
+    memory_frames: int
+    workers: int
+    promotes: bool
+    places: list = field(default_factory=list)
+
+    @classmethod
+    def drawn(cls, rng):
+        settings = cls(
+            slots=rng.randrange(16, 33),
+            memory_frames=rng.randrange(2, 12),
+            workers=rng.randrange(1, 4),
+            promotes=rng.random() < 0.8,
+        )
+        disk = settings._place("disk", rng, indexed=True, seconds=(0.0005, 0.01))
+        remote = settings._place("remote", rng, indexed=rng.random() < 0.3, seconds=(0.001, 0.2))
+        settings.places = rng.choice([[disk], [disk, remote], [disk, remote], [remote]])
+        return settings
+
+    def _place(self, name, rng, *, indexed, seconds):
+        budget = rng.randrange(6, 30) * FRAME
+        writes = Writes.EVICTED if rng.random() < 0.15 else Writes.ALL
+        # All lanes together leave half of the pool: what hangs there must not hold up the others.
+        lane = LaneRules(self.workers, queue_bytes=self.slots // 8 * FRAME)
+        rules = TierRules(writes, True, self.promotes, rng.randrange(3), lane=lane)
+        capacity = None if indexed else budget
+        policy = rng.choice(sorted(POLICIES)) if indexed else ""
+        return Place(name, Medium(capacity), indexed, policy, budget, rules, seconds)
+
+
+class Stage:
+    """The engine of the moment, and everything that a test may do to what is around it."""
+
+    def __init__(self, seed, settings):
+        self.settings = settings
+        self.world = World(seed)
+        self.evicted = lambda tier, key, evicted: None
+        """Told of each key that a tier lets go of."""
+
+        self.lives = 0
+        self._rng = Random(seed)
+        self.witnesses = {}
+        self.start()
+
+    def start(self):
+        """A new engine over what the media hold."""
+        settings = self.settings
+        self.lives += 1
+        self.telemetry = Tallies()
+        self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)
+        runtime = Runtime(self.pool, _CODEC, self.world, self.world, self.telemetry)
+        self.memory = MemoryStore(self.world)
+        most = Pace.of(self.pool).keepable(self.pool)
+        budget = min(settings.memory_frames * FRAME, most)
+        memory = Tier(
+            MEMORY,
+            self.memory,
+            TierIndex(self._witness(MEMORY, "lru"), budget),
+            TierRules(promotes=settings.promotes),
+        )
+        self.tiers = [memory]
+        tiers = [self.tier(place) for place in settings.places]
+        self.stack = TierStack([memory, *tiers], runtime)
+        self.engine = CacheEngine(
+            NAMESPACES[0],
+            self.stack,
+            PrefixChunker(CHUNK),
+            deadlines=DEADLINES,
+            prefetch=PrefetchRules(seconds=20.0),
+        )
+
+    def tier(self, place):
+        """A new tier on a place's medium."""
+        bare = (ListingStore if place.indexed else MediumStore)(place.medium, self.world)
+        plan = Seeded(self._rng.getrandbits(32), seconds=place.seconds)
+        place.bare = bare
+        place.store = FaultyStore(bare, plan, spend=self.world.spend, hold=self.world.hold)
+        place.attached = True
+        index = None
+        if place.indexed:
+            index = TierIndex(self._witness(place.name, place.policy), place.budget)
+        tier = Tier(place.name, place.store, index, place.rules)
+        self.tiers.append(tier)
+        return tier
+
+    @property
+    def resting(self):
+        """Whether no tier of this life, detached ones included, has any I/O under way."""
+        lanes = [lane for tier in self.tiers for lane in (tier.reading, tier.writing) if lane]
+        return not any(lane.pending for lane in lanes)
+
+    def crash(self):
+        """The process dies at this moment, and another one starts."""
+        for place in self.settings.places:
+            place.bare.dead = True
+        now = self.world.now()
+        self.world.end()
+        self.world = World(self._rng.getrandbits(32), now)
+        self.start()
+
+    def _witness(self, tier, policy):
+        witness = Witness(POLICIES[policy](), lambda key, evicted: self.evicted(tier, key, evicted))
+        self.witnesses[tier] = witness
+        return witness

@@ -1,0 +1,186 @@
+"""The whole stack under seeded faults in virtual time, and that the simulation sees what breaks it.
+
+``make simulate`` plays many more seeds; ``make simulate SEED=7`` plays one again.
+"""
+
+from threading import Condition
+
+import pytest
+
+from hexkv.core.breaker import Breaker
+from hexkv.core.fetching import Fetch
+from hexkv.core.frames import FrameCodec
+from hexkv.core.index import TierIndex
+from hexkv.core.scheduler import Lane
+from hexkv.core.tiers import Tier
+from hexkv.ports import CorruptFrame, Counter, Stored
+from simulation.play import Play
+from simulation.seeds import fails, run
+from simulation.stage import Tallies
+
+SEEDS = 100
+STEPS = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_whatever_befalls_the_tiers_every_promise_holds(first):
+    for seed in range(first, first + 20):
+        wrong = fails(seed, STEPS)
+        assert wrong is None, f"{wrong}\nagain: make simulate SEED={seed} STEPS={STEPS}"
+
+
+def test_a_seed_plays_the_same_every_time():
+    traces = []
+    for _ in range(2):
+        play = Play(5)
+        run(play, STEPS)
+        traces.append((play.trace, play.stage.telemetry.counts))
+    assert traces[0] == traces[1]
+
+
+def unverified(patch):
+    """Frames are believed to be whole."""
+    real = FrameCodec.open
+
+    def believe(self, frame, key=None):
+        try:
+            return real(self, frame, key)
+        except CorruptFrame:
+            return self.peek(frame)
+
+    patch.setattr(FrameCodec, "open", believe)
+
+
+def under_any_key(patch):
+    """A whole frame is taken for whichever chunk was asked for."""
+    real = FrameCodec.open
+    patch.setattr(FrameCodec, "open", lambda self, frame, key=None: real(self, frame))
+
+
+def unlimited(patch):
+    """The index makes no room."""
+    real = TierIndex.reserve
+
+    def reserve(self, keys, sizes, after=None):
+        budget, self._budget = self._budget, None
+        try:
+            return real(self, keys, sizes, after)
+        finally:
+            self._budget = budget
+
+    patch.setattr(TierIndex, "reserve", reserve)
+
+
+def kept_leases(patch):
+    """A fetch that everybody left keeps its blocks."""
+    patch.setattr(Fetch, "leave", lambda self: None)
+
+
+def no_breaker(patch):
+    """A tier that does not answer is asked again and again."""
+    patch.setattr(Breaker, "failed", lambda self, *, at_once=False: False)
+
+
+def stuck_breaker(patch):
+    """A breaker that opened stays so."""
+    patch.setattr(Breaker, "succeeded", lambda self: None)
+
+
+def early_hits(patch):
+    """A chunk counts as arrived before it was loaded."""
+    patch.setattr(Fetch, "take", lambda self, index, owner: self._blocks[index].share(owner))
+
+
+def early_release(patch):
+    """Blocks go back to the pool at the deadline, whatever still reads into them."""
+    real = Fetch.leave
+
+    def leave(self):
+        real(self)
+        if not self._wanted and not self._ended:
+            self._release()
+
+    patch.setattr(Fetch, "leave", leave)
+
+
+def unpinned(patch):
+    """Pins are counted, and do not keep anything."""
+    patch.setattr(TierIndex, "_evictable", lambda self, spared: self._policy.victims())
+
+
+def forgotten_deletes(patch):
+    """What a store failed to delete is taken for gone."""
+    real = Tier.delete
+
+    def delete(self, keys, deadline):
+        real(self, keys, deadline)
+        if self.index is not None:
+            self.index.deleted(keys)
+        self._undeleted.clear()
+        return True
+
+    patch.setattr(Tier, "delete", delete)
+
+
+def wishful_writes(patch):
+    """A write counts as stored whatever the store said."""
+    real = Tier.write
+    patch.setattr(
+        Tier,
+        "write",
+        lambda self, items, deadline: [
+            Stored(len(item.frame))
+            for item, _ in zip(items, real(self, items, deadline), strict=True)
+        ],
+    )
+
+
+def unnotified(patch):
+    """Nobody is told that a task has ended."""
+    patch.setattr(Condition, "notify_all", lambda self: None)
+
+
+def patient(patch):
+    """A caller waits for a task until it ends."""
+
+    def wait(self, ticket, deadline):
+        far = type(deadline)(deadline.clock, deadline.clock.now() + 10_000)
+        with self._changed:
+            return self._executor.wait(self._changed, lambda: ticket.done, far)
+
+    patch.setattr(Lane, "wait", wait)
+
+
+def miscounted(patch):
+    """Hits are counted once too often."""
+    real = Tallies.count
+
+    def count(self, counter, amount, *, tier="", reason=""):
+        real(self, counter, amount + (counter is Counter.HITS), tier=tier, reason=reason)
+
+    patch.setattr(Tallies, "count", count)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        unverified,
+        under_any_key,
+        unlimited,
+        kept_leases,
+        no_breaker,
+        stuck_breaker,
+        early_hits,
+        early_release,
+        unpinned,
+        forgotten_deletes,
+        wishful_writes,
+        unnotified,
+        patient,
+        miscounted,
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_is_found_within_a_few_seeds(plant, monkeypatch):
+    plant(monkeypatch)
+    assert any(fails(seed, STEPS) for seed in range(60)), plant.__doc__
