@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.again import again
+from benchmarks.direct import direct
 from benchmarks.disk import disk
 from benchmarks.keys import keys
 from benchmarks.lookup import lookup
@@ -38,6 +39,7 @@ SUITES: dict[str, Suite] = {
     "again": lambda scale, _: again(scale),
     "memory": lambda scale, _: memory(scale),
     "disk": disk,
+    "direct": direct,
 }
 
 
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(names: Sequence[str], scale: Scale, folder: Path, console: Console) -> list[Result]:
-    if "disk" in names:
+    if {"disk", "direct"} & set(names):
         # The files of both sides, and as much again for whoever else is writing.
         check_room(folder, 4 * scale.disk_chunks * scale.layout.chunk_bytes(scale.chunk))
     results = []

@@ -51,6 +51,11 @@ def disk_tier(root: Path) -> TierSettings:
     return TierSettings(store="disk", settings={"root": str(root), "direct": "off"})
 
 
+def direct_tier(root: Path) -> TierSettings:
+    """A tier of files under *root*, past the page cache; refused where that is not possible."""
+    return TierSettings(store="disk", settings={"root": str(root), "direct": "on"})
+
+
 @contextmanager
 def buffers(count: int, size: int) -> Iterator[list[memoryview]]:
     """Buffers of the kind of memory that a pool has."""

@@ -10,7 +10,7 @@ from threading import Lock
 
 from hexkv.core.copying import Copier
 from hexkv.core.loading import Pace
-from hexkv.core.pool import BlockLease
+from hexkv.core.pool import BlockLease, per_task
 from hexkv.core.prompts import Prompt
 from hexkv.core.stack import TierStack, Written
 from hexkv.core.tiers import Tier
@@ -52,7 +52,9 @@ class Storing:
         self._stack = stack
         self._copier = copier
         self._device = device
-        self._pace = pace
+        # What is to be written goes in small steps, so that writing begins after the first.
+        writing = any(tier.sharing is None for tier in stack.tiers)
+        self._step = min(pace.step, per_task(stack.pool)) if writing else pace.step
         self._owner = owner
         self.deadline = deadline
         self._wait = wait
@@ -71,7 +73,7 @@ class Storing:
             while missing:
                 count = 1
                 while (
-                    count < min(self._pace.step, len(missing))
+                    count < min(self._step, len(missing))
                     and missing[count] == missing[0] + count
                 ):
                     count += 1
