@@ -1,0 +1,255 @@
+"""What one lane promises, with workers that the test moves by hand."""
+
+from collections import deque
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
+from hexkv.core.breaker import BreakerRules
+from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.ports import Counter
+
+
+class ByHand:
+    """An executor whose one worker begins and ends a step when the test says so."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.steps = deque()
+        self.begun = deque()
+        self.closed = False
+
+    def open(self, lane, workers):
+        pass
+
+    def run(self, lane, step):
+        if not self.closed:
+            self.steps.append(step)
+
+    def wait(self, condition, ready, deadline):
+        """Nothing happens while the test waits, but for time."""
+        if not ready():
+            self.clock.advance(deadline.remaining())
+        return ready()
+
+    def close(self, lane):
+        self.closed = True
+
+    def begin(self):
+        self.begun.append(self.steps.popleft()())
+
+    def end(self):
+        completion = self.begun.popleft()
+        if completion is not None:
+            completion()
+
+    def work(self):
+        while self.steps:
+            self.begin()
+            self.end()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def executor(clock):
+    return ByHand(clock)
+
+
+@pytest.fixture
+def telemetry():
+    return RecordingTelemetry()
+
+
+@pytest.fixture
+def lane(clock, executor, telemetry):
+    rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=3))
+    return Lane("disk/read", rules, executor, clock, telemetry)
+
+
+def saying(answer, told=None, well=True):
+    """Work that gives *answer*, and tells whether it was to do anything."""
+
+    def work(go):
+        if told is not None:
+            told.append((answer, go))
+        return answer, well if go else None
+
+    return work
+
+
+def test_a_ticket_gives_the_answer_once_the_step_is_complete(lane, executor, clock):
+    ticket = lane.submit(Priority.GET, 10, saying("a"))
+    executor.begin()
+    assert not ticket.done
+    executor.end()
+    assert ticket.done
+    assert ticket.result == "a"
+    assert ticket.wait(deadline(0.0, clock))
+
+
+def test_what_matters_more_goes_first_and_equals_in_the_order_they_came(lane, executor):
+    told = []
+    for number, priority in enumerate([Priority.PUT, Priority.GET, *reversed(Priority)]):
+        lane.submit(priority, 1, saying((priority, number), told))
+    executor.work()
+    order = [answer for answer, _ in told]
+    assert order == sorted(order)
+
+
+def test_a_queue_holds_so_many_bytes_until_tasks_end(lane, executor):
+    lane.submit(Priority.PUT, 60, saying("a"))
+    with pytest.raises(Refused, match="queue full"):
+        lane.submit(Priority.PUT, 41, saying("b"))
+    lane.submit(Priority.PUT, 40, saying("c"))
+    executor.begin()
+    with pytest.raises(Refused, match="queue full"):
+        lane.submit(Priority.PUT, 1, saying("d"))
+    executor.end()
+    assert lane.pending_bytes == 40
+    lane.submit(Priority.PUT, 60, saying("e"))
+
+
+def test_a_task_larger_than_the_queue_passes_alone(lane):
+    lane.submit(Priority.PUT, 1000, saying("a"))
+    with pytest.raises(Refused, match="queue full"):
+        lane.submit(Priority.PUT, 1, saying("b"))
+
+
+def test_an_abandoned_task_that_has_not_begun_does_nothing(lane, executor):
+    told = []
+    ticket = lane.submit(Priority.GET, 1, saying("a", told))
+    ticket.abandon()
+    executor.work()
+    assert told == [("a", False)]
+    assert ticket.done
+
+
+def test_a_task_that_comes_too_late_does_nothing(lane, executor, clock):
+    told = []
+    lane.submit(Priority.GET, 1, saying("a", told), deadline(1.0, clock))
+    clock.advance(1.0)
+    executor.work()
+    assert told == [("a", False)]
+
+
+def test_failures_in_a_row_open_the_breaker_and_are_counted_once(lane, executor, telemetry):
+    for _ in range(3):
+        lane.submit(Priority.GET, 1, saying("a", well=False))
+    executor.work()
+    with pytest.raises(Refused, match="tier off"):
+        lane.submit(Priority.GET, 1, saying("b"))
+    assert telemetry.total(Counter.BREAKER_OPENED, tier="disk") == 1
+
+
+def test_a_wait_in_vain_opens_the_breaker_of_a_lane_that_ends_nothing(lane, clock, telemetry):
+    ticket = lane.submit(Priority.GET, 1, saying("a"))
+    assert not ticket.wait(deadline(5.0, clock))
+    assert lane.breaker.state == "open"
+    assert telemetry.total(Counter.BREAKER_OPENED, tier="disk") == 1
+
+
+def test_a_lane_that_still_ends_tasks_is_slow_and_not_dead(lane, executor, clock):
+    lane.submit(Priority.GET, 1, saying("a"))
+    ticket = lane.submit(Priority.GET, 1, saying("b"))
+    wait = executor.wait
+
+    def busy(condition, ready, until):
+        executor.begin()
+        executor.end()
+        return wait(condition, ready, until)
+
+    executor.wait = busy
+    assert not ticket.wait(deadline(5.0, clock))
+    assert lane.breaker.state == "closed"
+
+
+def test_a_lane_is_not_blamed_for_time_that_others_used_up(lane, clock):
+    over = deadline(0.0, clock)
+    ticket = lane.submit(Priority.GET, 1, saying("a"))
+    assert not ticket.wait(over)
+    assert lane.breaker.state == "closed"
+
+
+def test_puts_are_held_back_and_nothing_else_is(lane, executor):
+    told = []
+    lane.hold()
+    lane.submit(Priority.PUT, 1, saying("put", told))
+    lane.submit(Priority.DELETE, 1, saying("delete", told))
+    executor.work()
+    assert told == [("delete", True)]
+    lane.unhold()
+    executor.work()
+    assert told == [("delete", True), ("put", True)]
+
+
+def test_closing_settles_what_waits_and_refuses_the_rest(lane, executor):
+    told = []
+    running = lane.submit(Priority.GET, 1, saying("running", told))
+    executor.begin()
+    waiting = lane.submit(Priority.GET, 1, saying("waiting", told))
+    lane.close()
+    assert told == [("running", True), ("waiting", False)]
+    assert waiting.done
+    assert not running.done
+    with pytest.raises(Refused, match="closed"):
+        lane.submit(Priority.GET, 1, saying("late"))
+    executor.end()
+    assert lane.pending == 0
+
+
+def test_draining_waits_for_all_that_runs_or_waits(lane, executor, clock):
+    assert lane.drain(deadline(0.0, clock))
+    lane.submit(Priority.PUT, 1, saying("a"))
+    assert not lane.drain(deadline(1.0, clock))
+    executor.work()
+    assert lane.drain(deadline(0.0, clock))
+
+
+_ACTS = st.one_of(
+    st.tuples(st.just("submit"), st.sampled_from(Priority), st.integers(0, 60), st.booleans()),
+    st.sampled_from(["begin", "end", "hold", "unhold", "abandon", "pass", "close"]),
+)
+
+
+@given(st.lists(_ACTS, max_size=60))
+def test_every_task_is_worked_exactly_once_and_its_bytes_come_back(acts):
+    clock = ManualClock()
+    executor = ByHand(clock)
+    rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=3))
+    lane = Lane("disk/write", rules, executor, clock, RecordingTelemetry())
+    told, tickets = [], []
+    for act in acts:
+        match act:
+            case ("submit", priority, size, well):
+                with suppress(Refused):
+                    work = saying(len(tickets), told, well)
+                    tickets.append(lane.submit(priority, size, work, deadline(5.0, clock)))
+            case "begin" if executor.steps:
+                executor.begin()
+            case "end" if executor.begun:
+                executor.end()
+            case "hold":
+                lane.hold()
+            case "unhold":
+                lane.unhold()
+            case "abandon" if tickets:
+                tickets[-1].abandon()
+            case "pass":
+                clock.advance(1.0)
+            case "close":
+                lane.close()
+        assert lane.pending_bytes <= 100 or lane.pending == 1
+    lane.close()
+    executor.work()
+    while executor.begun:
+        executor.end()
+    assert sorted(answer for answer, _ in told) == list(range(len(tickets)))
+    assert all(ticket.done for ticket in tickets)
+    assert (lane.pending, lane.pending_bytes) == (0, 0)
