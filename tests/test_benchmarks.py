@@ -26,6 +26,8 @@ NAMES = [
     "disk: store",
     "disk: retrieve",
     "disk: retrieve",
+    "disk, direct: store",
+    "disk, direct: retrieve",
 ]
 
 
