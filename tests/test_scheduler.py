@@ -15,10 +15,12 @@ ALL = len(PROMPT)
 KEPT = "memory store"
 
 
-def place(name="disk", *, indexed=True, frames=30, writes=Writes.ALL, retries=1, **lane):
+def place(
+    name="disk", *, indexed=True, policy="lru", frames=30, writes=Writes.ALL, retries=1, **lane
+):
     rules = TierRules(writes, retries=retries, lane=LaneRules(**lane))
     medium = Medium(None if indexed else frames * FRAME)
-    return Place(name, medium, indexed, "lru" if indexed else "", frames * FRAME, rules, (0.0, 0.0))
+    return Place(name, medium, indexed, policy, frames * FRAME, rules, (0.0, 0.0))
 
 
 class Sim:
@@ -197,6 +199,31 @@ def test_a_hanging_tier_costs_its_deadline_once():
     assert sim.engine.health().tiers[1].reading == "open"
 
 
+def test_later_too_only_a_probe_costs_a_deadline_though_all_want_what_hangs():
+    disk = place(workers=1)
+    sim = Sim(disk)
+    sim.only_on_disk()
+    disk.store.hang()
+    sim.timed(sim.retrieve)
+    for _ in range(3):
+        sim.world.advance(10.0)
+        assert sim.timed(sim.retrieve)[1] == pytest.approx(DEADLINES.retrieve)
+        assert sim.timed(sim.retrieve)[1] == 0.0
+
+
+def test_a_copy_between_tiers_that_comes_too_late_leaves_no_lease():
+    disk = place()
+    sim = Sim(disk)
+    sim.only_on_disk()
+    disk.store.hang()
+    moved, took = sim.timed(lambda: sim.engine.copy(PROMPT, "disk", MEMORY))
+    assert (moved.done, took) == (0, pytest.approx(DEADLINES.store))
+    disk.store.release()
+    sim.world.release_held()
+    sim.world.settle()
+    assert not sim.ledger()
+
+
 @pytest.mark.parametrize("how", ["hang", "crash"])
 def test_a_tier_is_back_within_30_seconds_after_an_outage_of_60(how):
     disk = place()
@@ -273,8 +300,10 @@ def test_a_budget_holds_though_the_first_scan_fails():
     assert sim.do(lambda: sim.store(tuple(range(900, 900 + ALL)))).tiers["disk"] == ALL
 
 
-def test_the_end_of_a_prompt_never_pushes_out_its_beginning():
-    disk = place(frames=3)
-    sim = Sim(disk, slots=16)
-    assert sim.do(sim.store).tiers["disk"] == 3 * CHUNK
-    assert set(disk.medium.frames) == set(keys(PROMPT, 0)[:3])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "mru"])
+def test_the_end_of_a_prompt_never_pushes_out_its_beginning(policy):
+    disk = place(frames=5, policy=policy)
+    sim = Sim(disk, slots=8)  # so it goes through in pieces
+    long = tuple(range(12 * CHUNK))
+    assert sim.do(lambda: sim.store(long)).tiers["disk"] == 5 * CHUNK
+    assert set(disk.medium.frames) == set(keys(long, 0)[:5])

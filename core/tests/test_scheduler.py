@@ -202,6 +202,7 @@ def test_closing_settles_what_waits_and_refuses_the_rest(lane, executor):
         lane.submit(Priority.GET, 1, saying("late"))
     executor.end()
     assert lane.pending == 0
+    assert executor.closed
 
 
 def test_draining_waits_for_all_that_runs_or_waits(lane, executor, clock):
