@@ -49,6 +49,11 @@ class Served:
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
+    @property
+    def threads(self):
+        """Threads that the process has."""
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
     def signal(self, number):
         self.process.send_signal(number)
 

@@ -191,12 +191,13 @@ def test_a_client_that_sends_byte_by_byte_does_not_buy_time(impatient):
 
 
 def test_lorises_on_every_connection_do_not_keep_an_honest_client_out(impatient, open_store, soon):
-    lorises = [socket.create_connection(("127.0.0.1", impatient.port), 30) for _ in range(20)]
+    lorises = [socket.create_connection(("127.0.0.1", impatient.port), 30) for _ in range(60)]
     idle = []
     for _ in range(8):
         with suppress(OSError, EOFError):
             idle.append(RawHexkv(impatient.address))
     assert serves(open_store, impatient, soon)
+    assert impatient.threads <= 2 * 8 + 1
     for it in (*lorises, *idle):
         it.close()
 

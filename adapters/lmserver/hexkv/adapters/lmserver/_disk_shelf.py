@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from hexkv.adapters.lmserver._arena import Arena, Block
 from hexkv.adapters.lmserver._shelf import Loan, NoRoom, Shelf, Value, page
@@ -36,7 +36,7 @@ _LEAST = 4096
 """Bytes that a file takes at least, so that empty ones have an end, too."""
 
 
-class Directory(ChunkStore, SupportsScan, SupportsRangeRead):
+class Directory(ChunkStore, SupportsScan, SupportsRangeRead, Protocol):
     """What a directory must be able to do."""
 
 

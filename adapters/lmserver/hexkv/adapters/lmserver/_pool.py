@@ -59,6 +59,7 @@ def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = N
     sock = socket.create_connection(address, remaining)
     try:
         if tls is not None:
+            sock.settimeout(max(deadline.remaining(), 0.001))  # 0 would not wait at all
             sock = tls.wrap_socket(sock, server_hostname=address.host)
         return Stream(sock)
     except BaseException:

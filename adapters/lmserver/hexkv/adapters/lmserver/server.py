@@ -11,9 +11,10 @@ import logging
 import secrets
 import socket
 import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 
 from hexkv.adapters.lmserver._historic_session import HistoricSession
 from hexkv.adapters.lmserver._session import Limits, Session
@@ -86,7 +87,7 @@ class Server:
         self._tls = tls
         self._lock = Lock()
         self._guests: set[_Guest] = set()
-        self._stopping = Event()
+        self._stopping = False  # a bool, for a signal handler must not wait for a lock
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,13 +103,13 @@ class Server:
     def run(self) -> None:
         """Serve until :meth:`stop`; when this returns no connection is left."""
         try:
-            while not self._stopping.is_set():
+            while not self._stopping:
                 try:
                     sock, _ = self._listener.accept()
                 except OSError as error:
-                    if not self._stopping.is_set():
+                    if not self._stopping:
                         log.warning("no connection can be accepted: %s", error)
-                        self._stopping.wait(0.1)  # out of file descriptors, perhaps
+                        time.sleep(0.1)  # out of file descriptors, perhaps
                     continue
                 self._welcome(sock)
         finally:
@@ -117,22 +118,24 @@ class Server:
 
     def stop(self) -> None:
         """Have :meth:`run` end. From any thread, or from a signal handler."""
-        self._stopping.set()
+        self._stopping = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
 
     def _welcome(self, sock: socket.socket) -> None:
         guest = _Guest(sock, waiting_since=self._clock.now())
         with self._lock:
-            full = len(self._guests) >= self._connections
+            there = len(self._guests)
             idle = [it for it in self._guests if it.waiting_since is not None]
             self._guests.add(guest)
-        if full:
-            if not idle:
+        if there >= self._connections:
+            # Those sent away go as soon as their threads notice: they are never many.
+            if not idle or there >= 2 * self._connections:
                 self._leave(guest)
                 return
-            # It goes by itself, once its thread has noticed.
-            _shut(min(idle, key=lambda it: it.waiting_since or 0.0).sock)
+            oldest = min(idle, key=lambda it: it.waiting_since or 0.0)
+            oldest.waiting_since = None
+            _shut(oldest.sock)
         guest.thread = Thread(target=self._attend, args=(guest,), name="hexkv guest", daemon=True)
         try:
             guest.thread.start()

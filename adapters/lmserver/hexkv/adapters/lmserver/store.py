@@ -196,7 +196,7 @@ class _Into:
 
 
 def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
-    patience = min(int(deadline.remaining() * 1000), 0xFFFF_FFFF)
+    patience = int(min(deadline.remaining() * 1000, 0xFFFF_FFFF))
     peer.stream.send([message(kind, count, body, patience=patience)], deadline)
 
 
