@@ -39,6 +39,9 @@ def spoiled(tensors, replacement):
         (spoiled(sequence(), torch.zeros(1, 1, 5, 4)), "layer 1 plane 'v'"),
         (spoiled(sequence(), torch.zeros(2, 2, 5, 4)), "layer 1 plane 'v'"),
         (spoiled(sequence(), torch.zeros(1, 2, 6, 4)), "layer 1 plane 'v'"),
+        (spoiled(sequence(), [0.0]), "one tensor for each plane"),
+        ([None, None], "one tensor for each plane"),
+        (None, "one tensor for each plane"),
     ],
 )
 def test_a_sequence_of_another_shape_is_refused(tensors, reason):
@@ -54,6 +57,7 @@ def test_a_sequence_of_another_shape_is_refused(tensors, reason):
         (spoiled(pages(), torch.zeros(2, 4, 2, 4)), "layer 1 plane 'v'"),
         (spoiled(pages(), torch.zeros(3, 4, 2, 4, device="meta")), "on meta"),
         ([[torch.zeros(3, 0, 2, 3), torch.zeros(3, 0, 2, 4)] for _ in range(2)], "no token"),
+        ([[None, None], ["k", "v"]], "one tensor for each plane"),
     ],
 )
 def test_pages_of_another_shape_are_refused(tensors, reason):
@@ -61,8 +65,11 @@ def test_pages_of_another_shape_are_refused(tensors, reason):
         PagedKV(LAYOUT, tensors, [0])
 
 
-@pytest.mark.parametrize("slots", [[12], [-2], [0.5], [[0]], [True], torch.tensor([2**40])])
-def test_a_slot_mapping_that_leaves_the_pages_is_refused(slots):
+WRONG = [[12], [-2], [0.5], [1j], [True], ["a"], [None], [[0]], [[0], [1, 2]], [2**70], None, 5]
+
+
+@pytest.mark.parametrize("slots", [*WRONG, torch.tensor([2**40])])
+def test_a_slot_mapping_that_is_none_or_leaves_the_pages_is_refused(slots):
     with pytest.raises(InvalidRequest):
         PagedKV(LAYOUT, pages(), slots)
 

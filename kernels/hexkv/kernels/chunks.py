@@ -17,8 +17,15 @@ def check_planes(
     """*tensors* reinterpreted as integers, each of its plane's dtype and width.
 
     Raises:
-        LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's.
+        LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these
+            are no tensors.
     """
+    try:
+        whole = all(isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes)
+    except TypeError:
+        whole = False
+    if not whole:
+        raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
     dtype, word = torch_dtype(layout.dtype), bits(layout.dtype)

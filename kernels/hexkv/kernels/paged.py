@@ -138,10 +138,14 @@ class PagedKV:
 
 
 def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
-    mapping = torch.as_tensor(slots)
+    try:
+        mapping = torch.as_tensor(slots)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequest(f"a slot mapping is one row of integers: {error}") from error
     if mapping.numel() == 0:
         mapping = mapping.to(torch.int64)
-    if mapping.dim() != 1 or mapping.is_floating_point() or mapping.dtype == torch.bool:
+    fraction = mapping.is_floating_point() or mapping.is_complex()
+    if mapping.dim() != 1 or fraction or mapping.dtype == torch.bool:
         raise InvalidRequest("a slot mapping is one row of integers")
     mapping = mapping.to("cpu", torch.int64)
     if bool(torch.any((mapping < -1) | (mapping >= places))):
