@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -106,6 +107,24 @@ def test_what_is_evicted_while_we_look_is_left_out(tmp_path, monkeypatch):
     found = survey(tmp_path, Racing(CRC32))
     assert not found.frames
     assert not found.damaged
+
+
+def test_a_folder_that_cannot_be_listed_is_told_and_not_taken_for_empty(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "chunk").write_bytes(frame())
+    (tmp_path / "b" / "chunk").write_bytes(frame())
+    real = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "a":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = survey(tmp_path, CODEC)
+    assert [frame.path for frame in found.frames] == ["b/chunk"]
+    assert found.damaged == [("a", "cannot be listed: Permission denied")]
 
 
 def test_a_place_that_is_no_directory_is_an_error(tmp_path):

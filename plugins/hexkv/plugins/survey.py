@@ -62,7 +62,7 @@ def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
     if not root.is_dir():
         raise InvalidRequest(f"{root}: is not a directory")
     contents = Contents()
-    for path in _files(root):
+    for path in _files(root, contents.damaged):
         name = path.relative_to(root).as_posix()
         if path.suffix == ".tmp":
             contents.unfinished += 1
@@ -87,10 +87,15 @@ def survey(root: Path, codec: FrameCodec, *, verify: bool = False) -> Contents:
     return contents
 
 
-def _files(root: Path) -> Iterator[Path]:
+def _files(root: Path, unknown: list[tuple[str, str]]) -> Iterator[Path]:
+    """Every file; folders that cannot be listed go to *unknown*, with the reason."""
+
     def refuse(error: OSError) -> None:
         if error.filename == os.fspath(root):
             raise InvalidRequest(f"{root}: cannot be listed: {error.strerror}") from error
+        if not isinstance(error, FileNotFoundError):
+            name = Path(error.filename).relative_to(root).as_posix()
+            unknown.append((name, f"cannot be listed: {error.strerror}"))
 
     for folder, folders, names in os.walk(root, onerror=refuse):
         folders.sort()
