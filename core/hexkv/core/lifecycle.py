@@ -17,11 +17,19 @@ from hexkv.core.keys import SHA256, HashAlgorithm
 from hexkv.core.loading import Pace
 from hexkv.core.prefetch import Prefetches, PrefetchRules
 from hexkv.core.prompts import Namer, Prompt
+from hexkv.core.requests import check_namespace
 from hexkv.core.results import Health, TierHealth
 from hexkv.core.stack import TierStack
 from hexkv.core.tenants import DividedIndex, Tenant
 from hexkv.core.tokens import Tokens
-from hexkv.ports import ConfigError, Deadline, EngineClosed, LayoutMismatch, Namespace, Telemetry
+from hexkv.ports import (
+    ConfigError,
+    Deadline,
+    EngineClosed,
+    LayoutMismatch,
+    Namespace,
+    Telemetry,
+)
 
 log = logging.getLogger("hexkv")
 
@@ -183,7 +191,8 @@ class Lifecycle:
         self.close()
 
     def _prompt(self, tokens: Tokens, namespace: Namespace | None) -> Prompt:
-        namespace = namespace or self.namespace
+        namespace = self.namespace if namespace is None else namespace
+        check_namespace(namespace)
         if not self._pool.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"

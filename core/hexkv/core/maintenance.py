@@ -197,18 +197,23 @@ class Maintained(Lifecycle):
         cache off; what it holds stays until it is cleared.
 
         Raises:
-            InvalidRequest: there is no such tier.
+            InvalidRequest: there is no such tier, or *writes* is no such rule.
             EngineClosed
         """
         with self._call():
             (place,) = self._stack.named([tier])
             rules = place.rules
+            try:
+                kept = rules.writes if writes is None else Writes(writes)
+            except ValueError as error:
+                known = ", ".join(Writes)
+                raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
             self._stack.change_rules(
                 place,
                 replace(
                     rules,
                     reads=rules.reads if reads is None else reads,
-                    writes=rules.writes if writes is None else writes,
+                    writes=kept,
                     promotes=rules.promotes if promotes is None else promotes,
                 ),
             )

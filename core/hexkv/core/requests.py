@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
-from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch
+from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Namespace
+
+
+def check_namespace(namespace: object) -> None:
+    """Check that *namespace* is one: chunks must not be named by anything less.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    if not isinstance(namespace, Namespace):
+        raise InvalidRequest(f"a {type(namespace).__name__} is no namespace")
 
 
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
@@ -31,16 +42,20 @@ def skipped(skip: int, mask: Sequence[bool] | None, tokens: int) -> int:
     """How many tokens at the front to leave out, given as a number or as a mask.
 
     Raises:
-        InvalidRequest: out of range, given both ways, or a mask of the wrong length, or one
-            that is not ``False`` at first and ``True`` from there on.
+        InvalidRequest: no whole number, out of range, given both ways, or a mask of the wrong
+            length, or one that is not ``False`` at first and ``True`` from there on.
     """
     if mask is not None:
         if skip:
             raise InvalidRequest("give skip or mask, not both")
         return _leading_false(mask, tokens)
-    if not 0 <= skip <= tokens:
+    try:
+        count = index(skip)  # also numpy's integers, but no float
+    except TypeError as error:
+        raise InvalidRequest(f"skip must be a number of tokens, not {skip!r}") from error
+    if not 0 <= count <= tokens:
         raise InvalidRequest(f"skip must be between 0 and {tokens}, not {skip!r}")
-    return skip
+    return count
 
 
 def _leading_false(mask: Sequence[bool], tokens: int) -> int:
