@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
 
 from hexkv.core.layerwise import LayeredRetrieve, LayeredStore, Patience
 from hexkv.core.lifecycle import Deadlines
@@ -45,9 +47,12 @@ class CacheEngine(Maintained):
             if pin is not None:
                 self._pin(pin, prompt.keys[: len(found)], None)
             tiers: Tally[str] = Tally()
-            for i, tier in enumerate(found):
-                tiers[tier.name] += prompt.tokens(i)
-            hit = prompt.ends[len(found) - 1] if found else 0
+            start = 0
+            for name, run in groupby(found, key=attrgetter("name")):
+                end = start + len(list(run))
+                tiers[name] += prompt.ends[end - 1] - prompt.starts[start]
+                start = end
+            hit = prompt.ends[start - 1] if found else 0
             return Lookup(prompt.length, hit, dict(tiers))
 
     def prefetch(

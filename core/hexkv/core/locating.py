@@ -80,12 +80,8 @@ def where_soon(
 
 def run_of(found: Found) -> list[Tier]:
     """The tiers of the chunks before the first that none holds."""
-    run: list[Tier] = []
-    for tier in found:
-        if tier is None:
-            break
-        run.append(tier)
-    return run
+    run = found[: found.index(None)] if None in found else found
+    return [tier for tier in run if tier is not None]
 
 
 class _Search:
@@ -104,6 +100,10 @@ class _Search:
 
     def learn(self, tier: Tier, have: Sequence[bool]) -> None:
         """Note which of :meth:`asked` *tier* holds."""
+        if len(have) == len(self._keys) and all(have):  # the common case, and the long one
+            self.found = [tier] * len(have)
+            self.unknown = ()
+            return
         for i, here in zip(self.unknown, have, strict=True):
             if here:
                 self.found[i] = tier

@@ -73,8 +73,7 @@ class Storing:
             while missing:
                 count = 1
                 while (
-                    count < min(self._step, len(missing))
-                    and missing[count] == missing[0] + count
+                    count < min(self._step, len(missing)) and missing[count] == missing[0] + count
                 ):
                     count += 1
                 taken = self._some(prompt.part(missing[0], missing[0] + count))
@@ -89,6 +88,11 @@ class Storing:
     def find(self, prompt: Prompt) -> list[int]:
         """Which chunks of *prompt* no tier holds; the others are counted."""
         where = self._stack.where(prompt.keys, self.deadline)
+        if None not in where:  # nothing to do but to say so: it must cost no more than the keys
+            self.kept.present = prompt.ends[-1] - prompt.starts[0] if where else 0
+            self.kept.present_chunks = len(where)
+            self._stack.touch(prompt.keys)
+            return []
         present = [i for i, tier in enumerate(where) if tier is not None]
         self.kept.present = sum(prompt.tokens(i) for i in present)
         self.kept.present_chunks = len(present)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hexkv.ports import ChunkKey
 
@@ -43,6 +43,15 @@ class Order:
     def older(self, key: ChunkKey) -> ChunkKey | None:
         """The neighbour on the old side; ``None`` for the oldest."""
         return self._older[key]
+
+    def begins_with(self, keys: Sequence[ChunkKey]) -> bool:
+        """Whether *keys* are the newest, in this order: the first is the newest of all."""
+        at: ChunkKey | None = None
+        for key in keys:
+            if self._older[at] != key:
+                return False
+            at = key
+        return True
 
     def put_below(self, newer: ChunkKey | None, key: ChunkKey) -> None:
         """Insert *key* just older than *newer*; below ``None`` it is the newest."""

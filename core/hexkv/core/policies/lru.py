@@ -27,6 +27,8 @@ class LRU:
             self._order.put_below(parent, key)
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
+        if self._order.begins_with(keys):
+            return  # a request is retrieved, then stored: the second time nothing moves
         for key in reversed(keys):
             self._order.remove(key)
             self._order.put_below(None, key)
