@@ -10,7 +10,6 @@ import time
 from threading import Event
 
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract, ScanningStore
-
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.contracts.whole import waive
 from hexkv.ports import NAMESPACE_BYTES, Entry, Miss, MissReason, Stored, StoreFull
