@@ -87,11 +87,11 @@ class Duel:
             recent.popitem(last=False)
 
     def _play_worth(self, met: list[tuple[ChunkKey, int, int]], now: int) -> None:
-        new = []
+        new: dict[ChunkKey, int] = {}  # a chunk may go and come again in one request
         for key, _, kind in met:
             slot = self._worthy.get(key)
             if slot is None:
-                new.append((key, kind))
+                new[key] = kind
             else:
                 self._score[1] += 1
                 self._shelves.remove(slot)
@@ -100,7 +100,8 @@ class Duel:
         over = len(self._worthy) + len(new) - self._room
         for slot in list(islice(self._shelves.worst_first(), max(0, over))):
             self._drop(slot)
-        for key, kind in new[len(new) - max(0, self._room - len(self._worthy)) :]:
+        first = len(new) - max(0, self._room - len(self._worthy))
+        for key, kind in islice(new.items(), max(0, first), None):
             slot = self._free.pop() if self._free else self._grow()
             self._slots[slot] = key
             self._worthy[key] = slot
