@@ -1,4 +1,4 @@
-"""An engine over memory and Redis, while Redis dies, hangs, lies and comes back."""
+"""What stands on Redis, while Redis dies, hangs, lies and comes back."""
 
 import socket
 from contextlib import closing
@@ -7,6 +7,7 @@ from threading import Event, Thread
 import pytest
 
 import rigging
+from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.breaker import BreakerRules
@@ -89,6 +90,22 @@ def test_the_engine_outlives_a_server_that_is_killed_and_started_again(served, s
     served.until_whole(served.store)
     served.until_whole(served.retrieve)
     assert served.rig.at_rest()
+
+
+def test_memory_serves_on_while_redis_is_down(rig_of, server, open_store):
+    memory = rigging.tier("memory", MemoryStore(ManualClock()))
+    tiers = [memory, Tier("redis", open_store(server.url))]
+    rig = rig_of(tiers, clock=SystemClock())
+    computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+    rig.engine.store(PROMPT, computed)
+    server.kill()
+    window = HeapKV(LAYOUT, len(PROMPT))
+    assert rig.engine.retrieve(PROMPT, window).hit_tokens == len(PROMPT)
+    assert window.agrees(computed, len(PROMPT))
+    other = [token + 1000 for token in PROMPT]
+    report = rig.engine.store(other, HeapKV(LAYOUT, len(other)).compute(other))
+    assert report.stored_tokens == len(other)
+    assert rig.at_rest()
 
 
 def test_a_server_killed_in_the_middle_of_calls_gives_nothing_wrong(served, server):
@@ -272,6 +289,17 @@ def test_a_server_that_may_do_better_later_is_worth_another_try(open_store, repl
     with closing(Liar(reply + b"\r\n")) as liar:
         (outcome,) = open_store(liar.url).read([KEY], ListSink(), soon(30))
         assert isinstance(outcome.error, StoreUnreachable)
+
+
+def test_a_connection_that_owes_an_answer_is_never_used_again(open_store):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = open_store(f"redis://127.0.0.1:{silent.getsockname()[1]}")
+        assert store.read([KEY], ListSink(), soon(0.05)) == [TimedOut()]
+        peer, _ = silent.accept()
+        with peer:
+            peer.settimeout(5)
+            assert peer.recv(1 << 16).endswith(KEY + b"\r\n")
+            assert peer.recv(1) == b""
 
 
 def test_closing_frees_whoever_waits_for_a_frozen_server(server, open_store):

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,11 @@ def test_secrets_are_not_printed():
 
 def test_settings_can_be_written_as_json():
     assert json.loads(json.dumps(dataclasses.asdict(RedisSettings())))["prefix"] == "hexkv:"
+
+
+def test_the_readme_lists_every_setting_and_its_default():
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", text, flags=re.MULTILINE)
+    assert rows == [
+        (field.name, json.dumps(field.default)) for field in dataclasses.fields(RedisSettings)
+    ]

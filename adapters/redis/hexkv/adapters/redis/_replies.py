@@ -12,7 +12,6 @@ from hexkv.ports import Corrupt, Failed, StoreError, StoreFull, StoreUnreachable
 class Redirect:
     """Another server of the cluster has the key."""
 
-    slot: int
     address: Address
 
     asking: bool
@@ -58,8 +57,8 @@ def error_of(reply: bytes) -> StoreError:
 
 
 def _redirect(rest: bytes, *, asking: bool) -> Redirect | None:
-    slot, _, where = rest.partition(b" ")
+    where = rest.partition(b" ")[2]
     host, _, port = where.rpartition(b":")
-    if not (slot.isdigit() and port.isdigit()):
+    if not (host and port.isdigit()):
         return None
-    return Redirect(int(slot), Address(host.decode("utf-8", "replace"), int(port)), asking)
+    return Redirect(Address(host.decode("utf-8", "replace"), int(port)), asking)

@@ -212,10 +212,7 @@ class Cluster:
         return [(self._servers.at(address), which) for address, which in tasks.items()]
 
     def follow(self, redirect: Redirect) -> Server:
-        if not redirect.asking and redirect.slot < len(self._slots):
-            with self._lock:
-                self._slots[redirect.slot] = redirect.address
-            self._stale = True
+        self._stale = self._stale or not redirect.asking
         return self._servers.at(redirect.address)
 
     def doubt(self) -> None:
