@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
+from threading import Lock
 
 from hexkv.core.fetching import Claim, Fetcher
 from hexkv.core.history import Cause
@@ -57,6 +58,8 @@ class TierStack:
         """How often chunks were deleted from a tier because another has them now."""
 
         self._until: dict[str, float] = {}
+        self._lanes = count()
+        self._arranging = Lock()
         for tier in tiers:
             self.attach(tier)
 
@@ -71,16 +74,15 @@ class TierStack:
         Raises:
             ConfigError: there is a tier of that name.
         """
-        if any(other.name == tier.name for other in self.tiers):
-            raise ConfigError(f"there is a tier {tier.name!r} already")
-        runtime = self.runtime
-        if tier.sharing is None and tier.reading is None:
-            rules = tier.rules.lane, runtime.executor, runtime.clock, runtime.telemetry
-            tier.reading = Lane(f"{tier.name}/read", *rules)
-            tier.writing = Lane(f"{tier.name}/write", *rules)
-        tiers = list(self.tiers)
-        tiers.insert(len(tiers) if position is None else position, tier)
-        self._arrange(tiers)
+        with self._arranging:
+            if any(other.name == tier.name for other in self.tiers):
+                raise ConfigError(f"there is a tier {tier.name!r} already")
+            tiers = list(self.tiers)
+            tiers.insert(len(tiers) if position is None else position, tier)
+            if tier.sharing is None and tier.reading is None:
+                tier.reading = self._lane(tier, "read", tier.rules.lane)
+                tier.writing = self._lane(tier, "write", tier.rules.lane)
+            self._arrange(tiers)
         self._learn(tier)
 
     def detach(self, name: str, deadline: Deadline) -> bool:
@@ -91,12 +93,11 @@ class TierStack:
         Raises:
             InvalidRequest: there is no such tier.
         """
-        (tier,) = self.named([name])
-        self._arrange([other for other in self.tiers if other is not tier])
+        with self._arranging:
+            (tier,) = self.named([name])
+            self._arrange([other for other in self.tiers if other is not tier])
         drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
-        lane, ticket = self._close_soon(tier)
-        closed = ticket.wait(deadline)
-        lane.close()
+        closed = self._close_soon(tier).wait(deadline)
         return drained and closed
 
     def assign(self, prefix: bytes, tenant: str) -> None:
@@ -107,8 +108,9 @@ class TierStack:
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
         """Treat *tier* by *rules* from now on."""
-        tier.rules = rules
-        self._arrange(self.tiers)
+        with self._arranging:
+            tier.rules = rules
+            self._arrange(self.tiers)
 
     def named(self, names: Sequence[str] | None) -> list[Tier]:
         """The tiers of these names, all of them for ``None``.
@@ -322,21 +324,27 @@ class TierStack:
     def close(self, deadline: Deadline) -> None:
         """Close every tier; a store that does not let itself be closed in time is left behind."""
         closing = [self._close_soon(tier) for tier in self.tiers]
-        for lane, ticket in closing:
+        for ticket in closing:
             ticket.wait(deadline)
-            lane.close()
 
-    def _close_soon(self, tier: Tier) -> tuple[Lane, Ticket[None]]:
-        runtime = self.runtime
-        rules = LaneRules(workers=1)
-        lane = Lane(f"{tier.name}/close", rules, runtime.executor, runtime.clock, runtime.telemetry)
+    def _close_soon(self, tier: Tier) -> Ticket[None]:
+        lane = self._lane(tier, "close", LaneRules(workers=1))
 
         def work(go: bool) -> tuple[None, bool | None]:
             del go
             tier.close()
             return None, None
 
-        return lane, lane.submit(Priority.DELETE, 0, work)
+        ticket = lane.submit(Priority.DELETE, 0, work)
+        # The worker ends after this. To close the lane itself might have the caller do the work.
+        self.runtime.executor.close(lane.name)
+        return ticket
+
+    def _lane(self, tier: Tier, what: str, rules: LaneRules) -> Lane:
+        # A number of its own: a tier of the same name may still be on its way out.
+        name = f"{tier.name}/{what} {next(self._lanes)}"
+        runtime = self.runtime
+        return Lane(name, rules, runtime.executor, runtime.clock, runtime.telemetry)
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)
