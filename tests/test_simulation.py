@@ -183,4 +183,4 @@ def miscounted(patch):
 )
 def test_a_planted_bug_is_found_within_a_few_seeds(plant, monkeypatch):
     plant(monkeypatch)
-    assert any(fails(seed, STEPS) for seed in range(60)), plant.__doc__
+    assert any(fails(seed, STEPS) for seed in range(200)), plant.__doc__

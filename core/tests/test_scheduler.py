@@ -254,3 +254,29 @@ def test_every_task_is_worked_exactly_once_and_its_bytes_come_back(acts):
     assert sorted(answer for answer, _ in told) == list(range(len(tickets)))
     assert all(ticket.done for ticket in tickets)
     assert (lane.pending, lane.pending_bytes) == (0, 0)
+
+
+def test_an_abandoned_task_gives_back_what_it_holds_behind_workers_that_hang(lane, executor):
+    told = []
+    lane.submit(Priority.GET, 60, saying("hangs", told))
+    executor.begin()
+    ticket = lane.submit(Priority.GET, 40, saying("waits", told))
+    with pytest.raises(Refused, match="queue full"):
+        lane.submit(Priority.GET, 40, saying("more"))
+    ticket.abandon()
+    ticket.abandon()
+    assert told[-1] == ("waits", False)
+    assert ticket.done
+    assert lane.pending_bytes == 60
+    lane.submit(Priority.GET, 40, saying("more"))
+
+
+def test_work_that_raises_ends_all_the_same(lane, executor, caplog):
+    def work(go):
+        raise RuntimeError("a bug")
+
+    ticket = lane.submit(Priority.GET, 1, work)
+    executor.work()
+    assert (ticket.done, ticket.result) == (True, None)
+    assert (lane.pending, lane.pending_bytes) == (0, 0)
+    assert "a bug" in caplog.text

@@ -87,8 +87,6 @@ class Fetch:
         """One more wants a chunk of this."""
         with self._lock:
             self._wanted += 1
-            if self.ticket is not None:
-                self.ticket.abandoned = False
 
     def take(self, index: int, owner: str) -> BlockLease | None:
         """A share of a chunk that arrived."""
@@ -98,11 +96,11 @@ class Fetch:
         """One fewer."""
         with self._lock:
             self._wanted -= 1
-            if not self._wanted and self.ticket is not None:
-                self.ticket.abandon()
-            free = self._ended and not self._wanted
-        if free:
+            unwanted, ended = not self._wanted, self._ended
+        if unwanted and ended:
             self._release()
+        elif unwanted and self.ticket is not None:
+            self.ticket.abandon()
 
     def end(self) -> None:
         """The worker does not touch the blocks any more."""

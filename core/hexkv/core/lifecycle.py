@@ -101,6 +101,7 @@ class Lifecycle:
         self._idle = Condition()
         self._calls = 0
         self._pool.reclaim = self._make_room
+        stack.patience = deadlines.lookup
         for salt in (namespace.salt, *self._tenants):
             self._namer.keyer(replace(namespace, salt=salt))
 
@@ -153,7 +154,7 @@ class Lifecycle:
             pool_held_bytes=self._pool.held_bytes,
             leases=self._pool.ledger(),
             pins=dict(pins),
-            pin_seconds=self._stack.pin_seconds(),
+            pin_seconds=self._stack.pins.seconds(),
             prefetches=len(self._prefetches),
         )
 
@@ -220,7 +221,7 @@ class Lifecycle:
             owner = f"call-{self._calls}"
         self._copier.reap(Deadline(self._clock, 0.0))
         self._prefetches.reap()
-        self._stack.expire()
+        self._stack.pins.expire()
         try:
             yield owner
         finally:

@@ -44,7 +44,7 @@ class Maintained(Lifecycle):
     def unpin(self, owner: str) -> int:
         """Let go of everything pinned for *owner*. How many pins there were, over all tiers."""
         with self._call():
-            return self._stack.unpin(owner)
+            return self._stack.pins.unpin(owner)
 
     def clear(
         self,
@@ -232,4 +232,4 @@ class Maintained(Lifecycle):
 
     def _pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None) -> None:
         until = self._until(self._deadlines.pin if seconds is None else seconds)
-        self._stack.pin(owner, keys, until)
+        self._stack.pins.pin(owner, keys, until)

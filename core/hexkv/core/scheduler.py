@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -21,6 +22,8 @@ from hexkv.core.breaker import Breaker, BreakerRules
 from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Telemetry
 
 T = TypeVar("T")
+
+log = logging.getLogger("hexkv")
 
 
 class Priority(IntEnum):
@@ -56,12 +59,11 @@ class Refused(Exception):
 class Ticket(Generic[T]):
     """A task's answer, now or later."""
 
-    __slots__ = ("_lane", "abandoned", "done", "result")
+    __slots__ = ("_lane", "done", "result")
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self.done = False
-        self.abandoned = False
         self.result: T | None = None
 
     def wait(self, deadline: Deadline) -> bool:
@@ -72,8 +74,8 @@ class Ticket(Generic[T]):
         return self.done or self._lane.wait(self, deadline)
 
     def abandon(self) -> None:
-        """Nobody waits any more: skip the task if it has not begun."""
-        self.abandoned = True
+        """Nobody waits any more: a task that has not begun gives back what it holds at once."""
+        self._lane.abandon(self)
 
 
 @dataclass(order=True, slots=True)
@@ -148,7 +150,7 @@ class Lane:
         with self._changed:
             if self._closed:
                 raise Refused("closed")
-            if self._bytes + size > self._rules.queue_bytes and self._tasks:
+            if not self.takes(size):
                 raise Refused("queue full")
             if not self.breaker.admits():
                 raise Refused("tier off")
@@ -171,6 +173,23 @@ class Lane:
         if self.breaker.failed(at_once=True):
             self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
         return False
+
+    def abandon(self, ticket: Ticket[T]) -> None:
+        """See :meth:`Ticket.abandon`.
+
+        Behind workers that hang, what nobody wants would hold its blocks for as long.
+        """
+        with self._changed:
+            task = next((task for task in self._heap if task.ticket is ticket), None)
+            if task is None:
+                return
+            self._heap.remove(task)
+            heapq.heapify(self._heap)
+        self._do(task, wanted=False)()
+
+    def takes(self, size: int) -> bool:
+        """Whether a task of *size* bytes would not find the queue full."""
+        return not self._tasks or self._bytes + size <= self._rules.queue_bytes
 
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
@@ -210,8 +229,18 @@ class Lane:
                 return None
             task = heapq.heappop(self._heap)
             late = task.deadline is not None and task.deadline.expired
-            wanted = not (self._closed or task.ticket.abandoned or late)
-        result, well = task.work(wanted)
+            wanted = not (self._closed or late)
+        return self._do(task, wanted=wanted)
+
+    def _do(self, task: _Task, *, wanted: bool) -> Completion:
+        result: object
+        well: bool | None
+        try:
+            result, well = task.work(wanted)
+        except Exception:
+            # A bug of ours, or of a serde or a policy. Whoever waits must hear of the end.
+            log.exception("work for %s failed", self.name)
+            result, well = None, False
 
         def complete() -> None:
             if wanted and well is not None:

@@ -9,13 +9,15 @@ arrived and was verified.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
+from operator import attrgetter
 from threading import Lock
 
 from hexkv.core.fetching import Claim, Fetcher
 from hexkv.core.history import Cause
 from hexkv.core.locating import Found, ask, run_of, where, where_soon
+from hexkv.core.pinning import Pins
 from hexkv.core.pool import BlockLease, BlockPool, per_task
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import Runtime
@@ -54,10 +56,13 @@ class TierStack:
         self.tiers: tuple[Tier, ...] = ()
         self._fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
+        self.patience = 1.0
+        """Seconds that a store may take to say what it holds."""
+
         self.moves = 0
         """How often chunks were deleted from a tier because another has them now."""
 
-        self._until: dict[str, float] = {}
+        self.pins = Pins(lambda: self.tiers, runtime.clock)
         self._lanes = count()
         self._arranging = Lock()
         for tier in tiers:
@@ -133,7 +138,9 @@ class TierStack:
         """For each chunk, the first tier that holds it, if any does."""
         while True:
             moves = self.moves
-            found = where(self.tiers, keys, deadline)
+            # To be told late is to be told nothing: the call goes on without that tier.
+            soon = Deadline.after(self.runtime.clock, self.patience)
+            found = where(self.tiers, keys, min(soon, deadline, key=attrgetter("at")))
             # What went from a slower tier to a faster one meanwhile was on neither when asked.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
@@ -153,37 +160,6 @@ class TierStack:
         for tier in self.tiers:
             if tier.index is not None:
                 tier.index.touch(keys)
-
-    def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> None:
-        """Keep chunks from eviction on every tier that holds them.
-
-        Args:
-            owner: ends the pin by :meth:`unpin`.
-            keys: the chunks.
-            until: after which :meth:`expire` ends it, for owners that may vanish.
-        """
-        if until is not None:
-            self._until[owner] = until.at
-        for tier in self.tiers:
-            if tier.index is not None:
-                tier.index.pin(owner, keys)
-
-    def unpin(self, owner: str) -> int:
-        """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
-        self._until.pop(owner, None)
-        return sum(tier.index.unpin(owner) for tier in self.tiers if tier.index is not None)
-
-    def expire(self) -> None:
-        """End the pins of owners that are past their time."""
-        if self._until:
-            now = self.runtime.clock.now()
-            for owner in [o for o, at in list(self._until.items()) if at <= now]:
-                self.unpin(owner)
-
-    def pin_seconds(self) -> Mapping[str, float]:
-        """For how long the pins of each owner still last, where that is limited."""
-        now = self.runtime.clock.now()
-        return {owner: max(0.0, at - now) for owner, at in list(self._until.items())}
 
     def begin(
         self,
@@ -258,6 +234,14 @@ class TierStack:
                     self.writer.keep(tier, part, deadline)
                 else:
                     self.writer.submit_parts(tier, part, far(self.runtime))
+
+    def takes(self, size: int) -> bool:
+        """Whether no tier that new chunks are written to has its queue full."""
+        return all(
+            tier.writing is None or tier.writing.breaker.refuses or tier.writing.takes(size)
+            for tier in self.tiers
+            if tier.rules.writes is Writes.ALL
+        )
 
     def put(
         self,
@@ -344,6 +328,9 @@ class TierStack:
         # A number of its own: a tier of the same name may still be on its way out.
         name = f"{tier.name}/{what} {next(self._lanes)}"
         runtime = self.runtime
+        # A lane that hangs must leave blocks for the others.
+        most = max(self.pool.capacity // 4, self.pool.slot_bytes)
+        rules = replace(rules, queue_bytes=min(rules.queue_bytes, most))
         return Lane(name, rules, runtime.executor, runtime.clock, runtime.telemetry)
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:

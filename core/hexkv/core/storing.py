@@ -17,9 +17,6 @@ from hexkv.core.tiers import Tier
 from hexkv.core.writing import Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
 
-_MOST_WRITES = 16
-"""Batches that a store which waits has under way: more would overflow the tiers' queues."""
-
 
 @dataclass(slots=True)
 class Kept:
@@ -102,8 +99,9 @@ class Storing:
 
     def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
         """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
-        if self._wait and len(self._writing) >= _MOST_WRITES:
-            self._settle()
+        size = sum(len(lease.frame) for lease in leases)
+        while self._wait and self._writing and not self._stack.takes(size):
+            self._settle()  # better to wait for what is under way than to have this dropped
         for i, lease in enumerate(leases):
             lease.label = part.label(i)
         batch = Batch(part.keys, leases, part.after)
@@ -121,7 +119,7 @@ class Storing:
         """Let go of what was written; whatever is written later is not held at all."""
         with self._lock:
             self._over = True
-        self._stack.unpin(self._owner)
+        self._stack.pins.unpin(self._owner)
 
     def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         """Hold what a worker has just written until the call ends.

@@ -219,8 +219,9 @@ class Tier:
             self.store.delete(keys, deadline)
         except Exception as error:  # noqa: BLE001
             self.failed("delete", error)
-            with self._lock:
-                self._undeleted.extend(keys)
+            if self.index is not None:
+                with self._lock:
+                    self._undeleted.extend(keys)
             return False
         if self.index is not None:
             self.index.deleted(keys)

@@ -77,7 +77,7 @@ class LayeredRetrieve:
             keys = self._prompt.keys[: len(self._found)]
             self._stack.touch(keys)
             # Making room for one chunk must not push out another one of the same prompt.
-            self._stack.pin(self._owner, keys)
+            self._stack.pins.pin(self._owner, keys)
             self._hit = self._hold(deadline)
             if self._hit < len(self._found):
                 self._why = MissReason.REFUSED.value
@@ -123,7 +123,7 @@ class LayeredRetrieve:
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()
-        self._stack.unpin(self._owner)
+        self._stack.pins.unpin(self._owner)
 
     def _hold(self, deadline: Deadline) -> int:
         """Hold blocks for the chunks, in order. For how many there are some."""
