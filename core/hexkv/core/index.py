@@ -48,6 +48,10 @@ class Reservation:
     """There is no room: larger than the budget, or what is there may not go."""
 
 
+_AT_ONCE = 1024
+"""Chunks that a restart takes over at a time: others use the index in between."""
+
+
 class _Claim:
     """Room that writes and deletions of one call share.
 
@@ -304,18 +308,23 @@ class TierIndex:
         # A prompt's chunks were written one after the other, the beginning first. Those of
         # one second pass for one request, or every parent would be older than its child.
         for _, second in groupby(found, key=lambda entry: entry.stored // 1):
-            with self._lock:
-                new = {
-                    entry.key: entry.size
-                    for entry in second
-                    if not any(
-                        entry.key in known for known in (self._sizes, self._reserved, self._leaving)
-                    )
-                }
-                self._sizes.update(new)
-                self._used += sum(new.values())
-                self._policy.admit(list(new), None)
+            together = list(second)
+            # The end first: what is admitted last is the youngest, and that is the beginning.
+            for start in reversed(range(0, len(together), _AT_ONCE)):
+                self._take_over(together[start : start + _AT_ONCE])
         return [] if limit is None else self.evict(self._used - limit)
+
+    def _take_over(self, entries: Sequence[Entry]) -> None:
+        with self._lock:
+            states = (self._sizes, self._reserved, self._leaving)
+            new = {
+                entry.key: entry.size
+                for entry in entries
+                if not any(entry.key in known for known in states)
+            }
+            self._sizes.update(new)
+            self._used += sum(new.values())
+            self._policy.admit(list(new), None)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         """Keep resident chunks from being evicted while *owner* uses them.
