@@ -148,8 +148,6 @@ def test_mypy_sees_the_types_of_an_install(install, request, tmp_path):
 
 
 def test_pyright_sees_the_types_of_an_editable_install(tmp_path):
-    # No requirement of the tests: its wheel downloads a JavaScript engine.
-    pytest.importorskip("pyright", reason="pyright is not installed")
     (tmp_path / "consumer.py").write_text(CONSUMER)
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "consumer.py"]
     said = run(*command, cwd=tmp_path, fails=True)
