@@ -11,7 +11,10 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.engine import Deadlines
+from hexkv.core.scheduler import LaneRules
 from hexkv.core.tiers import Writes
+from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     PAGE,
     ConfigError,
@@ -251,3 +254,66 @@ def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
     assert r.telemetry.total(Counter.CORRUPT) == 1
     assert r.engine.health().tiers[0].chunks == 0
     assert r.at_rest()
+
+
+def near_and_far(path):
+    near, far = DiskStore(path / "near"), DiskStore(path / "far")
+    return [tier("near", near, promotes=False), tier("far", far, writes=Writes.NONE)]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_move_of_more_chunks_than_the_pool_has_blocks_goes_through_in_pieces(
+    rig, tmp_path, slots
+):
+    r = rig(near_and_far(tmp_path), slots=slots)
+    r.engine.store(PROMPT, computed())
+    moved = r.engine.move(None, "near", "far")
+    assert (moved.done, moved.absent, moved.failed) == (6, 0, 0)
+    assert served(r) == {"far": FULL}
+    assert r.at_rest()
+
+
+def test_moves_at_once_never_wait_for_blocks_that_they_hold_themselves(rig, tmp_path):
+    r = rig(near_and_far(tmp_path), slots=4, clock=SystemClock(), deadlines=Deadlines(store=30.0))
+    r.engine.store(PROMPT, computed())
+
+    def work(there, back):
+        for _ in range(10):
+            r.engine.copy(None, there, back)
+
+    ways = [("near", "far"), ("far", "near")] * 3
+    threads = [Thread(target=work, args=way, daemon=True) for way in ways]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)  # less than the deadline, which is what a deadlock would cost
+    assert not any(thread.is_alive() for thread in threads)
+    assert served(r) == {"near": FULL}
+
+
+def test_what_there_was_no_memory_to_change_has_failed_and_not_been_done(rig, tmp_path):
+    r = rig([tier("disk", DiskStore(tmp_path))], slots=1, **SQUEEZING)
+    r.engine.store(PROMPT, ZEROS)
+    moved = r.engine.compress(PROMPT, "disk", ZSTD.name)
+    assert (moved.done, moved.failed, moved.saved_bytes) == (0, 6, 0)
+    assert r.at_rest()
+
+
+class Failing(ZstdSerde):
+    """A serde that cannot encode."""
+
+    def encode(self, chunk, layout, tokens, into):
+        raise RuntimeError("out of luck")
+
+
+def test_a_serde_that_fails_costs_no_chunk_and_no_worker(rig, tmp_path):
+    broken = SQUEEZING | {"serdes": {ZSTD.name: Failing()}}
+    lane = LaneRules(workers=1)
+    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name, lane=lane)], **broken)
+    for part in (PROMPT[: 2 * CHUNK], PROMPT):
+        assert r.engine.store(part, HeapKV(WIDE, len(part))).dropped_tokens == 0
+    moved = r.engine.compress(PROMPT, "disk", ZSTD.name)
+    assert (moved.done, moved.failed) == (0, 6)
+    target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
+    assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
+    assert target.agrees(ZEROS, FULL)

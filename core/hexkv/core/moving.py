@@ -8,9 +8,10 @@ at every moment each chunk can be read from somewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 from hexkv.core.fetching import open_into
@@ -28,11 +29,15 @@ from hexkv.ports import (
     Corrupt,
     CorruptFrame,
     Deadline,
+    Failed,
     Hit,
+    InvalidRequest,
     Item,
     KVLayout,
     PoolExhausted,
     Stored,
+    StoreError,
+    TimedOut,
 )
 
 _STEP = 8
@@ -56,11 +61,29 @@ class Moved:
     """How much less room they take on the tier; negative for more."""
 
 
-class _Sink:
-    """Takes frames of any of our sizes into blocks of the pool."""
+@dataclass(slots=True)
+class _Frames:
+    """What became of some chunks that were to be read."""
 
-    def __init__(self, lease: Callable[[int], BlockLease | None]) -> None:
+    leases: dict[ChunkKey, BlockLease] = field(default_factory=dict)
+    again: list[ChunkKey] = field(default_factory=list)
+    """Those that there was no block for while the others held theirs."""
+
+    short: int = 0
+    """Bytes that the largest of these needs."""
+
+    absent: int = 0
+    failed: int = 0
+
+
+class _Sink:
+    """Takes frames of any of our sizes into blocks of the pool, without waiting for one."""
+
+    def __init__(self, lease: Callable[[int], BlockLease]) -> None:
         self.leases: dict[int, BlockLease] = {}
+        self.short: dict[int, int] = {}
+        """Bytes of those that there was no block for."""
+
         self._lease = lease
         self._ended = False
         self._unwanted = False
@@ -73,10 +96,14 @@ class _Sink:
         former = self.leases.pop(index, None)
         if former is not None:
             former.release()
-        block = self._lease(size - PAGE)
-        if block is None:
+        self.short.pop(index, None)
+        try:
+            self.leases[index] = block = self._lease(size - PAGE)
+        except PoolExhausted:
+            self.short[index] = size - PAGE
             return None
-        self.leases[index] = block
+        except InvalidRequest:  # larger than any block, so it is none of ours
+            return None
         return block.frame
 
     def end(self) -> None:
@@ -127,9 +154,8 @@ class Mover:
             if frame is None:
                 return None
             block = self._block(len(frame) - PAGE)
-            if block is not None:
-                block.frame[:] = frame
-                block.label = label._replace(serde=self._runtime.serdes[serde].name)
+            block.frame[:] = frame
+            block.label = label._replace(serde=self._runtime.serdes[serde].name)
             return block
 
         return self._change(keys, tier, change)
@@ -141,14 +167,13 @@ class Mover:
             if label.serde == RAW:
                 return None
             block = self._block(label.raw_bytes)
-            if block is None:
-                return None
             block.label = label._replace(serde=RAW)
-            if open_into(self._runtime, lease.frame, key, block) is None:
-                self._stack.writer.seal(key, block)
-                return block
-            block.release()
-            return None
+            why = open_into(self._runtime, lease.frame, key, block)
+            if why is not None:
+                block.release()
+                raise StoreError(why)
+            self._stack.writer.seal(key, block)
+            return block
 
         return self._change(keys, tier, change)
 
@@ -156,20 +181,19 @@ class Mover:
         self, keys: Sequence[ChunkKey], source: Tier, target: Tier, *, delete: bool
     ) -> Moved:
         done = absent = failed = 0
-        for start in range(0, len(keys), _STEP):
-            if source is target:
-                break
-            part = keys[start : start + _STEP]
-            with ExitStack() as held:
-                got = self._obtain(part, source, held)
-                absent += sum(lease is None for lease in got.values())
-                here = [key for key in part if got[key] is not None]
-                batch = Batch(here, [lease for key in here if (lease := got[key])], None)
-                written = self._stack.put(batch, self._deadline, [target])
-                arrived = written.on.get(target.name, [False] * len(here))
-                ticket = written.pending.get(target.name)
-                if ticket is not None and ticket.wait(self._deadline):
-                    arrived = ticket.result or arrived
+        if source is target:
+            return Moved()
+        for got in self._obtain(keys, source, _STEP):
+            absent += got.absent
+            failed += got.failed
+            here = list(got.leases)
+            written = self._stack.put(
+                Batch(here, list(got.leases.values()), None), self._deadline, [target]
+            )
+            arrived = written.on.get(target.name, [False] * len(here))
+            ticket = written.pending.get(target.name)
+            if ticket is not None and ticket.wait(self._deadline):
+                arrived = ticket.result or arrived
             there = [key for key, ok in zip(here, arrived, strict=True) if ok]
             done += len(there)
             failed += len(here) - len(there)
@@ -186,13 +210,15 @@ class Mover:
         change: Callable[[ChunkKey, BlockLease, Label], BlockLease | None],
     ) -> Moved:
         done = absent = failed = saved = 0
-        for key in keys:
-            with ExitStack() as held:
-                lease = self._obtain([key], tier, held)[key]
-                if lease is None or lease.label is None:
-                    absent += 1
+        for got in self._obtain(keys, tier, 1):
+            absent += got.absent
+            failed += got.failed
+            for key, lease in got.leases.items():
+                try:
+                    block = change(key, lease, lease.label) if lease.label else None
+                except (PoolExhausted, StoreError):
+                    failed += 1
                     continue
-                block = change(key, lease, lease.label)
                 if block is None:
                     done += 1  # it is in the wanted form, or no other is better
                     continue
@@ -205,21 +231,42 @@ class Mover:
                         failed += 1
         return Moved(done, absent, failed, saved)
 
-    def _obtain(
-        self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack
-    ) -> dict[ChunkKey, BlockLease | None]:
-        """Whole, sealed frames of chunks, each with its label, until *held* closes."""
-        got: dict[ChunkKey, BlockLease | None] = dict.fromkeys(keys)
-        if tier.sharing is not None:
-            for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
-                if isinstance(lease, BlockLease):
-                    held.enter_context(lease)
-                    self._stack.writer.seal(key, lease)
-                    got[key] = lease
-            return got
+    def _obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[_Frames]:
+        """Whole, sealed frames, up to *step* at a time, let go when the next are asked for.
+
+        Waits for memory only while it holds none: whoever else does so likewise may hold
+        what this one waits for.
+        """
+        todo = deque(keys)
+        while todo:
+            part = [todo.popleft() for _ in range(min(step, len(todo)))]
+            with ExitStack() as held:
+                if tier.sharing is not None:
+                    got = self._lend(part, tier, held)
+                else:
+                    got = self._read(part, tier, held)
+                yield got
+            todo.extendleft(reversed(got.again))
+            if got.again and not got.leases and not self._await_block(got.short):
+                yield _Frames(failed=len(todo))
+                return
+
+    def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
+        got = _Frames()
+        for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
+            if isinstance(lease, BlockLease):
+                held.enter_context(lease)
+                self._stack.writer.seal(key, lease)
+                got.leases[key] = lease
+        got.absent = len(keys) - len(got.leases)
+        return got
+
+    def _read(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
         sink = _Sink(self._block)
+        absent = 0
 
         def work(go: bool) -> tuple[bool, bool | None]:
+            nonlocal absent
             if not go:
                 return False, None
             outcomes = tier.read(keys, sink, self._deadline)
@@ -230,6 +277,7 @@ class Mover:
                     continue
                 if arrived or isinstance(outcome, Corrupt):
                     damaged.append(keys[i])
+                absent += i not in sink.short and not isinstance(outcome, Failed | TimedOut)
                 if i in sink.leases:
                     sink.leases.pop(i).release()
             set_aside(self._runtime, tier, damaged, self._deadline)
@@ -239,12 +287,16 @@ class Mover:
         try:
             ticket = tier.lane(Priority.GET).submit(Priority.GET, 0, work, self._deadline)
         except Refused:
-            return got
-        if ticket.wait(self._deadline) and ticket.result:
-            for i, lease in sink.leases.items():
-                got[keys[i]] = held.enter_context(lease)
-        else:
+            return _Frames(failed=len(keys))
+        if not (ticket.wait(self._deadline) and ticket.result):
             sink.drop()
+            return _Frames(failed=len(keys))
+        got = _Frames(again=[keys[i] for i in sorted(sink.short)])
+        got.short = max(sink.short.values(), default=0)
+        for i, lease in sink.leases.items():
+            got.leases[keys[i]] = held.enter_context(lease)
+        got.absent = absent
+        got.failed = len(keys) - len(got.leases) - len(got.again) - absent
         return got
 
     def _label(self, key: ChunkKey, lease: BlockLease | None) -> bool:
@@ -254,7 +306,7 @@ class Mover:
         try:
             header = self._runtime.codec.open(lease.frame, key)
             layout = KVLayout.parse(json.loads(header.identity)["layout"])
-        except (CorruptFrame, ValueError, KeyError):
+        except (CorruptFrame, ValueError, KeyError, TypeError):
             return False
         lease.shrink(header.payload_bytes)
         lease.label = Label(header.identity, layout, header.tokens, header.serde)
@@ -297,10 +349,19 @@ class Mover:
             return False
         return bool(ticket.wait(self._deadline) and ticket.result)
 
-    def _block(self, payload_bytes: int) -> BlockLease | None:
-        if not self._runtime.pool.fits(payload_bytes):
-            return None
+    def _block(self, payload_bytes: int) -> BlockLease:
+        """A block that is free, or that the memory tier can spare, now.
+
+        Raises:
+            PoolExhausted: there is none.
+        """
+        now = Deadline(self._runtime.clock, 0.0)
+        return self._runtime.pool.lease(payload_bytes, self._owner, now)
+
+    def _await_block(self, payload_bytes: int) -> bool:
+        """Wait until there is such a block. Whether it came in time."""
         try:
-            return self._runtime.pool.lease(payload_bytes, self._owner, self._deadline)
+            self._runtime.pool.lease(payload_bytes, self._owner, self._deadline).release()
         except PoolExhausted:
-            return None
+            return False
+        return not self._deadline.expired

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
@@ -25,12 +26,15 @@ from hexkv.ports import (
     Histogram,
     Item,
     Stored,
+    StoreError,
     StoreFull,
     SupportsScan,
     TimedOut,
     WriteOutcome,
     frame_bytes,
 )
+
+log = logging.getLogger("hexkv")
 
 _STRIPES = 16
 _SPILLING = "spill"
@@ -291,7 +295,11 @@ class Writer:
         if tier.sharing is not None:
             return Item(key, lease.frame)
         if label is not None and label.serde == RAW and tier.rules.serde != RAW:
-            encoded = encode(self._runtime, key, lease, tier.rules.serde)
+            try:
+                encoded = encode(self._runtime, key, lease, tier.rules.serde)
+            except StoreError as error:
+                log.warning("tier %s: chunks are kept as they are: %s", tier.name, error)
+                encoded = None
             if encoded is not None:
                 return Item(key, encoded)
         self.seal(key, lease)
@@ -345,12 +353,19 @@ class Writer:
 
 
 def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> memoryview | None:
-    """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller."""
+    """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller.
+
+    Raises:
+        StoreError: the serde failed.
+    """
     serde, label = runtime.serdes[name], lease.label
     if label is None:
         return None
-    frame = scratch(frame_bytes(serde.bound(label.raw_bytes)))
-    used = serde.encode(lease.payload, label.layout, label.tokens, frame[PAGE:])
+    try:
+        frame = scratch(frame_bytes(serde.bound(label.raw_bytes)))
+        used = serde.encode(lease.payload, label.layout, label.tokens, frame[PAGE:])
+    except Exception as error:  # what a serde raises must not leave a worker
+        raise StoreError(f"serde {name} failed: {type(error).__name__}: {error}") from error
     if frame_bytes(used) >= len(lease.frame):
         return None
     frame = frame[: frame_bytes(used)]
