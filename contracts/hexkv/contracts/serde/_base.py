@@ -16,6 +16,8 @@ Close = Callable[[bytes, bytes, KVLayout], bool]
 Chunk = tuple[bytes, KVLayout, int]
 """Bytes, their layout, and how many tokens they are of."""
 
+Bytes = bytes | bytearray | memoryview
+
 GUARD = 64
 """Bytes before and behind each buffer, which nobody may touch."""
 
@@ -135,3 +137,18 @@ class SerdeCase(Whole):
         dtype = DType.BFLOAT16 if DType.BFLOAT16 in dtypes else min(dtypes)
         layout = KVLayout.attention(dtype, layers=3, heads=2, key_width=32)
         return plausible(layout, 40), layout, 40
+
+
+def same(
+    left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, why: str
+) -> None:
+    """Fail, saying *why*, unless both hold the same bytes.
+
+    No bare assertion: where pytest shows all (``CI`` is set), it would compare megabytes
+    line by line for minutes.
+    """
+    a, b = bytes(left), bytes(right)
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+        where = f"first at byte {at}" if at is not None else "one is longer"
+        raise AssertionError(f"{why}: {len(a)} and {len(b)} bytes differ, {where}")

@@ -9,7 +9,16 @@ from typing import Protocol, runtime_checkable
 import pytest
 
 from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.serde._base import CONTENTS, GUARD, LAYOUTS, Chunk, SerdeCase, decoded, encoded
+from hexkv.contracts.serde._base import (
+    CONTENTS,
+    GUARD,
+    LAYOUTS,
+    Chunk,
+    SerdeCase,
+    decoded,
+    encoded,
+    same,
+)
 from hexkv.contracts.serde._hostile import damage
 from hexkv.ports import CorruptFrame, DType, KVLayout, Serde
 
@@ -85,7 +94,7 @@ class Layers(SerdeCase):
             for layer, (start, end) in reversed(list(enumerate(parts))):
                 first, last = layout.layer_span(layer, tokens)
                 back = _layer(layered, payload[start:end], layer, layout, tokens)
-                assert back == whole[first:last], f"layer {layer} of {shape} in {dtype}"
+                same(back, whole[first:last], f"layer {layer} of {shape} in {dtype}")
 
     @promise(
         "serde.21",
