@@ -317,3 +317,26 @@ def test_a_serde_that_fails_costs_no_chunk_and_no_worker(rig, tmp_path):
     target = HeapKV(WIDE, len(PROMPT)).compute(PROMPT)
     assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
     assert target.agrees(ZEROS, FULL)
+
+
+@pytest.mark.parametrize("what", ["clear", "compress"])
+def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(rig, what):
+    meanwhile = []
+
+    class Interrupted(MemoryStore):
+        def keep(self, key, lease):
+            while meanwhile:
+                meanwhile.pop()()
+            super().keep(key, lease)
+
+    store = Interrupted(ManualClock())
+    r = rig([tier("memory", store)], **SQUEEZING)
+    r.engine.store(PROMPT, ZEROS)
+    if what == "clear":
+        meanwhile.append(lambda: r.engine.clear(PROMPT))
+    else:
+        meanwhile.append(lambda: r.engine.decompress(PROMPT, "memory"))
+        meanwhile.append(lambda: r.engine.compress(PROMPT, "memory", ZSTD.name))
+    r.engine.compress(PROMPT, "memory", ZSTD.name)
+    assert r.engine.health().tiers[0].used_bytes == sum(entry.size for entry in store.scan())
+    assert r.at_rest()

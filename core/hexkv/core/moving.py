@@ -314,19 +314,24 @@ class Mover:
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         """Put *block* in the place of the chunk that is there; whether it is there now."""
-        writer, size = self._stack.writer, len(block.frame)
-        if tier.index is not None:
-            former = tier.index.size(key)
-            victims = tier.index.resize(key, max(size, former or 0))
+        index, size = tier.index, len(block.frame)
+        with tier.replacing(key, self._owner) as mine:
+            if not mine:
+                return False
+            if index is None:
+                return self._write(tier, key, block)
+            former = index.size(key)
+            victims = index.resize(key, max(size, former or 0))
             if former is None or victims is None:
                 return False
-            if not writer.evict(tier, victims, self._deadline):
-                tier.index.resize(key, former)
+            if not self._stack.writer.evict(tier, victims, self._deadline):
+                index.resize(key, former)
                 return False
-        ok = self._write(tier, key, block)
-        if tier.index is not None:
-            tier.index.resize(key, size if ok else former or 0)
-        return ok
+            ok = self._write(tier, key, block)
+            if index.resize(key, size if ok else former) is None:
+                tier.delete([key], self._deadline)  # set aside as damaged in the meantime
+                return False
+            return ok
 
     def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         if tier.sharing is not None:

@@ -7,7 +7,8 @@ wrong length, an index that lags behind. Nothing of it goes further up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
@@ -91,6 +92,7 @@ class Tier:
     """Whether others add and remove chunks beside this engine."""
 
     _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
+    _replaced: set[ChunkKey] = field(default_factory=set, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -227,8 +229,30 @@ class Tier:
             self.index.deleted(keys)
         return True
 
+    @contextmanager
+    def replacing(self, key: ChunkKey, owner: str) -> Iterator[bool]:
+        """Whether *owner* may put something in the place of a chunk; then nobody else may.
+
+        Nor is it evicted or cleared meanwhile: the index would lose track of its size.
+        """
+        with self._lock:
+            free = key not in self._replaced
+            self._replaced.add(key)
+        if not free:
+            yield False
+            return
+        try:
+            yield self.index is None or self.index.pin(owner, [key]) == 1
+        finally:
+            if self.index is not None:
+                self.index.unpin(owner)
+            with self._lock:
+                self._replaced.remove(key)
+
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
+        with self._lock:
+            keys = [key for key in keys if key not in self._replaced]
         gone = keys if self.index is None else self.index.discard(keys)
         # What the index has not learnt of yet may be there all the same.
         self.delete(keys if self.indexing else gone, deadline)
