@@ -11,6 +11,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.chunking import PrefixChunker
 from hexkv.core.engine import Deadlines
 from hexkv.core.scheduler import LaneRules
 from hexkv.core.tiers import Writes
@@ -340,3 +341,14 @@ def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(
     r.engine.compress(PROMPT, "memory", ZSTD.name)
     assert r.engine.health().tiers[0].used_bytes == sum(entry.size for entry in store.scan())
     assert r.at_rest()
+
+
+def test_memory_counts_what_a_chunk_takes_of_the_pool(rig):
+    r = rig([memory()], **SQUEEZING, chunker=PrefixChunker(CHUNK, keep_tail=True))
+    tail = PROMPT[: CHUNK * 3 // 4]  # more than half a block, so it takes a whole one
+    r.engine.store(tail, HeapKV(WIDE, len(tail)))
+    health = r.engine.health()
+    assert health.tiers[0].used_bytes == health.pool_held_bytes == WIDE_FRAME
+    assert r.engine.compress(tail, "memory", ZSTD.name).saved_bytes > 0
+    health = r.engine.health()
+    assert health.tiers[0].used_bytes == health.pool_held_bytes < WIDE_FRAME

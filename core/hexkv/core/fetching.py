@@ -72,7 +72,7 @@ class Fetch:
     def __init__(self, tier: Tier, blocks: list[BlockLease]) -> None:
         self.tier = tier
         self.late = False
-        """Whether somebody waited for it in vain: nobody is to join it any more."""
+        """Whether somebody waited in vain, or nobody waits: nobody is to join it any more."""
 
         self.ticket: Ticket[None] | None = None
         self.why: list[str | None] = [MissReason.TIER_OFF.value] * len(blocks)
@@ -83,10 +83,13 @@ class Fetch:
         self._ended = False
         self._lock = Lock()
 
-    def join(self) -> None:
-        """One more wants a chunk of this."""
+    def join(self) -> bool:
+        """One more wants a chunk of this. ``False``: too late, it is being given up."""
         with self._lock:
+            if self.late:
+                return False
             self._wanted += 1
+            return True
 
     def take(self, index: int, owner: str) -> BlockLease | None:
         """A share of a chunk that arrived."""
@@ -97,6 +100,7 @@ class Fetch:
         with self._lock:
             self._wanted -= 1
             unwanted, ended = not self._wanted, self._ended
+            self.late = self.late or unwanted
         if unwanted and ended:
             self._release()
         elif unwanted and self.ticket is not None:
@@ -239,9 +243,8 @@ class Fetcher:
         with self._lock:
             found = self._under_way.get((tier.name, key))
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
-            if found is None or found[0].late:
+            if found is None or not found[0].join():
                 return None
-            found[0].join()
             return Claim(key, tier.name, None, *found)
 
     def _submit(

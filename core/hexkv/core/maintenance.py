@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from hexkv.core.explaining import Explanation, explain
 from hexkv.core.lifecycle import Lifecycle
@@ -67,11 +68,9 @@ class Maintained(Lifecycle):
             if tokens is not None:
                 keys: Sequence[ChunkKey] = self._prompt(tokens, namespace).keys
                 return self._stack.forget(keys, chosen, deadline)
-            return sum(
-                self._stack.forget(tier.index.keys(), [tier], deadline)
-                for tier in chosen
-                if tier.index is not None
-            )
+            listed = [tier for tier in chosen if tier.index is not None]
+            known = chain.from_iterable(t.index.keys() for t in listed if t.index is not None)
+            return self._stack.forget(list(dict.fromkeys(known)), listed, deadline)
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.

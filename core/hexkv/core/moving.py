@@ -223,7 +223,7 @@ class Mover:
                     done += 1  # it is in the wanted form, or no other is better
                     continue
                 with block:
-                    size = len(lease.frame) - len(block.frame)
+                    size = _taken(tier, lease) - _taken(tier, block)
                     if self._replace(tier, key, block):
                         done += 1
                         saved += size
@@ -314,7 +314,7 @@ class Mover:
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         """Put *block* in the place of the chunk that is there; whether it is there now."""
-        index, size = tier.index, len(block.frame)
+        index, size = tier.index, _taken(tier, block)
         with tier.replacing(key, self._owner) as mine:
             if not mine:
                 return False
@@ -370,3 +370,8 @@ class Mover:
         except PoolExhausted:
             return False
         return not self._deadline.expired
+
+
+def _taken(tier: Tier, lease: BlockLease) -> int:
+    """Bytes that a chunk takes on *tier*: of the pool in memory, of its frame elsewhere."""
+    return lease.size if tier.sharing is not None else len(lease.frame)

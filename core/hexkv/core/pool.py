@@ -87,6 +87,11 @@ class BlockLease:
         return self._pool.memory[start : start + block.payload_bytes]
 
     @property
+    def size(self) -> int:
+        """Bytes of the pool that the block takes, which may be more than its frame has."""
+        return self._held().size
+
+    @property
     def label(self) -> Label | None:
         """What the block holds; ``None`` while it is being filled."""
         return self._held().label

@@ -64,6 +64,7 @@ class TierStack:
 
         self.pins = Pins(lambda: self.tiers, runtime.clock)
         self._lanes = count()
+        self._tenants: dict[bytes, str] = {}
         self._arranging = Lock()
         for tier in tiers:
             self.attach(tier)
@@ -88,6 +89,9 @@ class TierStack:
                 tier.reading = self._lane(tier, "read", tier.rules.lane)
                 tier.writing = self._lane(tier, "write", tier.rules.lane)
             self._arrange(tiers)
+        if isinstance(tier.index, DividedIndex):
+            for prefix, tenant in list(self._tenants.items()):
+                tier.index.assign(prefix, tenant)
         self._learn(tier)
 
     def detach(self, name: str, deadline: Deadline) -> bool:
@@ -107,6 +111,7 @@ class TierStack:
 
     def assign(self, prefix: bytes, tenant: str) -> None:
         """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
+        self._tenants[prefix] = tenant
         for tier in self.tiers:
             if isinstance(tier.index, DividedIndex):
                 self.writer.evict(tier, tier.index.assign(prefix, tenant), far(self.runtime))

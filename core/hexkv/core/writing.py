@@ -206,7 +206,7 @@ class Writer:
         )
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
         if tier.index is not None and todo:
-            todo = self._reserve(tier, tier.index, items, batch.after, deadline)
+            todo = self._reserve(tier, tier.index, items, batch, deadline)
         if not todo:
             return here, None
         outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
@@ -235,13 +235,16 @@ class Writer:
         tier: Tier,
         index: Index,
         items: dict[int, Item],
-        after: ChunkKey | None,
+        batch: Batch,
         deadline: Deadline,
     ) -> list[int]:
         """Which of *items* to write now that there is room for them."""
         tier.delete((), deadline)  # what could not be deleted yet still takes room
-        sizes = [len(item.frame) for item in items.values()]
-        reservation = index.reserve([item.key for item in items.values()], sizes, after)
+        sizes = [
+            batch.leases[i].size if tier.sharing is not None else len(item.frame)
+            for i, item in items.items()
+        ]
+        reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
         self.dropped(tier, reservation.refused, "no room")
         if not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
