@@ -1,61 +1,18 @@
 """What the engine promises over real stores: memory blocks and a disk directory."""
 
 import random
-from array import array
-from threading import Event, Thread
+from threading import Thread
 
-import numpy as np
 import pytest
-import torch
 
-from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.chunking import PrefixChunker
-from hexkv.core.engine import Deadlines
 from hexkv.core.registry import EngineRegistry
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import (
-    ConfigError,
-    Counter,
-    DType,
-    EngineClosed,
-    Failed,
-    Hit,
-    InvalidRequest,
-    InvalidTokens,
-    KVLayout,
-    LayoutMismatch,
-    Miss,
-    Namespace,
-    StoreUnreachable,
-    TimedOut,
-)
+from hexkv.ports import ConfigError, Counter, EngineClosed, InvalidRequest, Namespace
+from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
-
-PROMPT = random.Random(1).choices(range(50_000), k=10 * CHUNK + 5)
-FULL = 10 * CHUNK
-
-
-def computed(tokens=PROMPT):
-    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
-
-
-def empty(tokens=PROMPT):
-    return HeapKV(LAYOUT, len(tokens))
-
-
-def memory():
-    return tier("memory", MemoryStore(ManualClock()))
-
-
-def disk(path, **options):
-    return tier("disk", DiskStore(path), **options)
-
-
-def files_in(path):
-    return sorted(f for f in path.rglob("*") if f.is_file() and f.stat().st_size >= FRAME)
 
 
 def test_gives_back_what_was_stored(rig, tmp_path):
@@ -155,132 +112,12 @@ def test_skipped_tokens_are_neither_loaded_nor_stored(rig, as_mask):
     assert target.agrees(empty(), skip)
 
 
-@pytest.mark.parametrize(
-    "spell",
-    [tuple, lambda t: array("I", t), lambda t: np.array(t), lambda t: torch.tensor(t)],
-    ids=["tuple", "array", "numpy", "torch"],
-)
-def test_tokens_have_many_spellings_and_one_name(rig, spell):
-    r = rig([memory()])
-    r.engine.store(PROMPT, computed())
-    assert r.engine.lookup(spell(PROMPT)).hit_tokens == FULL
-
-
-@pytest.mark.parametrize("tokens", [[], [7], PROMPT[: CHUNK - 1]])
-def test_prompts_shorter_than_a_chunk_store_and_hit_nothing(rig, tokens):
-    r = rig([memory()])
-    assert r.engine.store(tokens, computed(tokens)).stored_tokens == 0
-    assert r.engine.lookup(tokens).hit_tokens == 0
-    assert r.engine.retrieve(tokens, empty(tokens)).hit_tokens == 0
-
-
-@pytest.mark.parametrize("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None]])
-def test_wrong_tokens_are_refused(rig, tokens):
-    r = rig([memory()])
-    with pytest.raises(InvalidTokens):
-        r.engine.lookup(tokens)
-    with pytest.raises(InvalidTokens):
-        r.engine.retrieve(tokens, empty([1]))
-    with pytest.raises(InvalidTokens):
-        r.engine.store(tokens, empty([1]))
-    assert r.at_rest()
-
-
-def test_a_window_of_the_wrong_length_is_refused(rig):
-    r = rig([memory()])
-    for call in (r.engine.store, r.engine.retrieve):
-        with pytest.raises(InvalidRequest, match="addresses 164 positions for 165 tokens"):
-            call(PROMPT, HeapKV(LAYOUT, len(PROMPT) - 1))
-        with pytest.raises(InvalidRequest, match="not a window"):
-            call(PROMPT, object())
-
-
-@pytest.mark.parametrize(
-    ("mask", "says"),
-    [
-        ([True] * 3, "3 values for 165 tokens"),
-        ([True] * 10 + [False] * 155, "False for the tokens to skip"),
-        ([2] * 165, "False for the tokens to skip"),
-        (["x"] * 165, "one boolean per token"),
-    ],
-)
-def test_wrong_masks_are_refused(rig, mask, says):
-    r = rig([memory()])
-    with pytest.raises(InvalidRequest, match=says):
-        r.engine.retrieve(PROMPT, empty(), mask=mask)
-
-
-@pytest.mark.parametrize("skip", [-1, len(PROMPT) + 1])
-def test_skipping_outside_the_prompt_is_refused(rig, skip):
-    with pytest.raises(InvalidRequest, match="skip must be"):
-        rig([memory()]).engine.store(PROMPT, computed(), skip=skip)
-
-
-def test_masks_may_be_arrays_and_tensors(rig):
-    r = rig([memory()])
-    mask = np.arange(len(PROMPT)) >= 2 * CHUNK
-    assert r.engine.store(PROMPT, computed(), mask=mask).stored_tokens == 8 * CHUNK
-    assert r.engine.store(PROMPT, computed(), mask=torch.tensor(mask)).present_tokens == 8 * CHUNK
-
-
-def test_a_layout_that_does_not_match_is_refused(rig):
-    r = rig([memory()])
-    other = KVLayout.attention(DType.FLOAT32, layers=3, heads=2, key_width=8, value_width=4)
-    with pytest.raises(LayoutMismatch, match="float32"):
-        r.engine.store(PROMPT, HeapKV(other, len(PROMPT)))
-    with pytest.raises(LayoutMismatch, match="larger than the pool's blocks"):
-        r.engine.lookup(PROMPT, namespace=Namespace("big", KVLayout.latent(
-            DType.FLOAT32, layers=64, latent_width=512, rope_width=64)))  # fmt: skip
-
-
 def test_namespaces_do_not_mix(rig):
     r = rig([memory()])
     tenant = Namespace("toy", LAYOUT, revision="1", salt="tenant-a")
     r.engine.store(PROMPT, computed(), namespace=tenant)
     assert r.engine.lookup(PROMPT).hit_tokens == 0
     assert r.engine.lookup(PROMPT, namespace=tenant).hit_tokens == FULL
-
-
-def test_a_chunk_larger_than_a_block_is_refused_when_the_engine_is_built(rig):
-    with pytest.raises(ConfigError, match="does not fit a block"):
-        rig([memory()], chunker=PrefixChunker(4 * CHUNK))
-
-
-def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
-    first = rig([disk(tmp_path)])
-    first.engine.store(PROMPT, computed())
-    first.engine.close()
-    flipped, short, zeroed = files_in(tmp_path)[:3]
-    data = bytearray(flipped.read_bytes())
-    data[-1000] ^= 4
-    flipped.write_bytes(data)
-    short.write_bytes(short.read_bytes()[: FRAME // 2])
-    zeroed.write_bytes(bytes(FRAME))
-    r = rig([disk(tmp_path)])
-    total = 0
-    for _ in range(4):
-        target = empty()
-        got = r.engine.retrieve(PROMPT, target)
-        assert target.agrees(computed(), got.hit_tokens)
-        total += got.misses.get("corrupt", 0)
-        r.engine.store(PROMPT, computed(), skip=got.hit_tokens)
-    assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
-    assert total >= 1
-    assert r.telemetry.total(Counter.CORRUPT) == 3
-    assert r.at_rest()
-
-
-def test_a_frame_under_another_key_is_never_used(rig, tmp_path):
-    first = rig([disk(tmp_path)])
-    first.engine.store(PROMPT, computed())
-    first.engine.close()
-    files = files_in(tmp_path)
-    contents = [f.read_bytes() for f in files]
-    for file, content in zip(files, contents[1:] + contents[:1], strict=True):
-        file.write_bytes(content)
-    target = empty()
-    assert rig([disk(tmp_path)]).engine.retrieve(PROMPT, target).hit_tokens == 0
-    assert target.agrees(empty(), FULL)
 
 
 def test_a_request_longer_than_the_pool_goes_through_in_pieces(rig, tmp_path):
@@ -364,124 +201,6 @@ def test_clearing_by_tokens_by_tier_and_whole(rig, tmp_path):
         r.engine.clear(tiers=["tape"])
 
 
-class Broken:
-    """A store whose every call ends the same way."""
-
-    def __init__(self, how):
-        self.how = how
-
-    def contains(self, keys, deadline):
-        return [True] * len(keys)
-
-    def read(self, keys, sink, deadline):
-        return self.how(keys, sink)
-
-    def write(self, items, deadline):
-        return self.how([item.key for item in items], None)
-
-    def delete(self, keys, deadline):
-        return self.how(keys, None)
-
-    def close(self):
-        raise StoreUnreachable("gone")
-
-
-def raises(error):
-    def how(keys, sink):
-        raise error
-
-    return how
-
-
-def garbage(size):
-    """Says that a frame arrived, and leaves in the buffer what was there."""
-
-    def how(keys, sink):
-        return [Hit(size) if sink and sink.room(i, size) else Miss() for i in range(len(keys))]
-
-    return how
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(raises(StoreUnreachable("gone")), id="unreachable"),
-        pytest.param(raises(RuntimeError("bug")), id="bug"),
-        pytest.param(raises(MemoryError()), id="memory"),
-        pytest.param(lambda keys, sink: [], id="short answer"),
-        pytest.param(lambda keys, sink: [Failed(OSError())] * len(keys), id="failed"),
-        pytest.param(lambda keys, sink: [TimedOut()] * len(keys), id="late"),
-        pytest.param(lambda keys, sink: [Miss()] * len(keys), id="miss"),
-        pytest.param(lambda keys, sink: [Hit(FRAME)] * len(keys), id="lie"),
-        pytest.param(garbage(FRAME), id="garbage"),
-        pytest.param(garbage(1 << 40), id="huge"),
-        pytest.param(garbage(100), id="tiny"),
-    ],
-)
-def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(rig, tmp_path, how):
-    broken = tier("broken", Broken(how))
-    broken.index = None
-    r = rig([broken, disk(tmp_path)])
-    lonely = rig([tier("broken", Broken(how))])
-    r.engine.store(PROMPT, computed())
-    target = empty()
-    got = r.engine.retrieve(PROMPT, target)
-    assert target.agrees(computed(), got.hit_tokens)
-    assert lonely.engine.retrieve(PROMPT, empty()).hit_tokens == 0
-    assert r.at_rest()
-    assert lonely.at_rest()
-
-
-def test_a_damaged_chunk_is_served_by_the_next_tier(rig, tmp_path):
-    a, b = tmp_path / "a", tmp_path / "b"
-    r = rig([tier("a", DiskStore(a)), tier("b", DiskStore(b))])
-    r.engine.store(PROMPT, computed())
-    for file in files_in(a):
-        file.write_bytes(bytes(FRAME))
-    target = empty()
-    got = r.engine.retrieve(PROMPT, target)
-    assert got.tiers == {"b": FULL}
-    assert target.agrees(computed(), FULL)
-    assert r.engine.flush()
-    assert r.engine.retrieve(PROMPT, empty()).tiers == {"a": FULL}  # promoted again
-
-
-class BadDevice(HeapKV):
-    def scatter(self, spans, layers=None):
-        raise RuntimeError("device lost")
-
-    gather = scatter
-
-
-def test_a_failing_device_shortens_the_hit(rig, caplog):
-    r = rig([memory()])
-    r.engine.store(PROMPT, computed())
-    got = r.engine.retrieve(PROMPT, BadDevice(LAYOUT, len(PROMPT)))
-    assert (got.hit_tokens, got.misses) == (0, {"device": 1, "behind a miss": 9})
-    assert "device lost" in caplog.text
-    assert r.at_rest()
-
-
-def test_memory_of_a_late_copy_is_not_reused_before_it_ends(rig):
-    r = rig([memory()])
-    ended = Event()
-
-    class Late(HeapKV):
-        def gather(self, spans, layers=None):
-            class Transfer:
-                def wait(self, deadline):
-                    return ended.is_set()
-
-            return Transfer()
-
-    report = r.engine.store(PROMPT, Late(LAYOUT, len(PROMPT)))
-    assert report.dropped_tokens == FULL
-    assert r.engine.health().leases["late copy"] > 0
-    ended.set()
-    r.engine.lookup(PROMPT)
-    assert r.at_rest()
-
-
 def test_hits_and_misses_add_up_to_lookups(rig):
     r = rig([memory()])
     r.engine.store(PROMPT[: 4 * CHUNK], computed(PROMPT[: 4 * CHUNK]))
@@ -551,42 +270,3 @@ def test_threads_never_see_wrong_kv(rig, seed):
         thread.join(60)
     assert not wrong
     assert r.at_rest()
-
-
-@pytest.mark.parametrize("hangs", ["read", "write", "close"])
-def test_closing_always_returns_whatever_hangs(rig, tmp_path, hangs):
-    stuck, free = Event(), Event()
-
-    class Hanging(DiskStore):
-        def _hang(self):
-            stuck.set()
-            assert free.wait(60)
-
-        def read(self, keys, sink, deadline):
-            if hangs == "read":
-                self._hang()
-            return super().read(keys, sink, deadline)
-
-        def write(self, items, deadline):
-            if hangs == "write":
-                self._hang()
-            return super().write(items, deadline)
-
-        def close(self):
-            if hangs == "close":
-                self._hang()
-            super().close()
-
-    clock = SystemClock()
-    soon = Deadlines(retrieve=0.2, store=0.2, close=0.2)
-    r = rig([tier("disk", Hanging(tmp_path))], clock=clock, deadlines=soon)
-    r.engine.store(PROMPT, computed())
-    r.engine.retrieve(PROMPT, empty())
-    r.engine.close()
-    assert stuck.is_set()
-    assert r.engine.health().state == "closed"
-    assert r.engine.health().leases or hangs == "close"
-    free.set()
-    settled = Event()
-    while r.pool.ledger() and not settled.wait(0.01):
-        pass

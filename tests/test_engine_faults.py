@@ -1,0 +1,207 @@
+"""What the engine promises when frames, stores or devices fail: no wrong KV, and an answer."""
+
+from threading import Event
+
+import pytest
+
+from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.engine import Deadlines
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
+from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
+from rigging import FRAME, LAYOUT, tier
+
+
+def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
+    first = rig([disk(tmp_path)])
+    first.engine.store(PROMPT, computed())
+    first.engine.close()
+    flipped, short, zeroed = files_in(tmp_path)[:3]
+    data = bytearray(flipped.read_bytes())
+    data[-1000] ^= 4
+    flipped.write_bytes(data)
+    short.write_bytes(short.read_bytes()[: FRAME // 2])
+    zeroed.write_bytes(bytes(FRAME))
+    r = rig([disk(tmp_path)])
+    total = 0
+    for _ in range(4):
+        target = empty()
+        got = r.engine.retrieve(PROMPT, target)
+        assert target.agrees(computed(), got.hit_tokens)
+        total += got.misses.get("corrupt", 0)
+        r.engine.store(PROMPT, computed(), skip=got.hit_tokens)
+    assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
+    assert total >= 1
+    assert r.telemetry.total(Counter.CORRUPT) == 3
+    assert r.at_rest()
+
+
+def test_a_frame_under_another_key_is_never_used(rig, tmp_path):
+    first = rig([disk(tmp_path)])
+    first.engine.store(PROMPT, computed())
+    first.engine.close()
+    files = files_in(tmp_path)
+    contents = [f.read_bytes() for f in files]
+    for file, content in zip(files, contents[1:] + contents[:1], strict=True):
+        file.write_bytes(content)
+    target = empty()
+    assert rig([disk(tmp_path)]).engine.retrieve(PROMPT, target).hit_tokens == 0
+    assert target.agrees(empty(), FULL)
+
+
+class Broken:
+    """A store whose every call ends the same way."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def contains(self, keys, deadline):
+        return [True] * len(keys)
+
+    def read(self, keys, sink, deadline):
+        return self.how(keys, sink)
+
+    def write(self, items, deadline):
+        return self.how([item.key for item in items], None)
+
+    def delete(self, keys, deadline):
+        return self.how(keys, None)
+
+    def close(self):
+        raise StoreUnreachable("gone")
+
+
+def raises(error):
+    def how(keys, sink):
+        raise error
+
+    return how
+
+
+def garbage(size):
+    """Says that a frame arrived, and leaves in the buffer what was there."""
+
+    def how(keys, sink):
+        return [Hit(size) if sink and sink.room(i, size) else Miss() for i in range(len(keys))]
+
+    return how
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(raises(StoreUnreachable("gone")), id="unreachable"),
+        pytest.param(raises(RuntimeError("bug")), id="bug"),
+        pytest.param(raises(MemoryError()), id="memory"),
+        pytest.param(lambda keys, sink: [], id="short answer"),
+        pytest.param(lambda keys, sink: [Failed(OSError())] * len(keys), id="failed"),
+        pytest.param(lambda keys, sink: [TimedOut()] * len(keys), id="late"),
+        pytest.param(lambda keys, sink: [Miss()] * len(keys), id="miss"),
+        pytest.param(lambda keys, sink: [Hit(FRAME)] * len(keys), id="lie"),
+        pytest.param(garbage(FRAME), id="garbage"),
+        pytest.param(garbage(1 << 40), id="huge"),
+        pytest.param(garbage(100), id="tiny"),
+    ],
+)
+def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(rig, tmp_path, how):
+    broken = tier("broken", Broken(how))
+    broken.index = None
+    r = rig([broken, disk(tmp_path)])
+    lonely = rig([tier("broken", Broken(how))])
+    r.engine.store(PROMPT, computed())
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target)
+    assert target.agrees(computed(), got.hit_tokens)
+    assert lonely.engine.retrieve(PROMPT, empty()).hit_tokens == 0
+    assert r.at_rest()
+    assert lonely.at_rest()
+
+
+def test_a_damaged_chunk_is_served_by_the_next_tier(rig, tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    r = rig([tier("a", DiskStore(a)), tier("b", DiskStore(b))])
+    r.engine.store(PROMPT, computed())
+    for file in files_in(a):
+        file.write_bytes(bytes(FRAME))
+    target = empty()
+    got = r.engine.retrieve(PROMPT, target)
+    assert got.tiers == {"b": FULL}
+    assert target.agrees(computed(), FULL)
+    assert r.engine.flush()
+    assert r.engine.retrieve(PROMPT, empty()).tiers == {"a": FULL}  # promoted again
+
+
+class BadDevice(HeapKV):
+    def scatter(self, spans, layers=None):
+        raise RuntimeError("device lost")
+
+    gather = scatter
+
+
+def test_a_failing_device_shortens_the_hit(rig, caplog):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    got = r.engine.retrieve(PROMPT, BadDevice(LAYOUT, len(PROMPT)))
+    assert (got.hit_tokens, got.misses) == (0, {"device": 1, "behind a miss": 9})
+    assert "device lost" in caplog.text
+    assert r.at_rest()
+
+
+def test_memory_of_a_late_copy_is_not_reused_before_it_ends(rig):
+    r = rig([memory()])
+    ended = Event()
+
+    class Late(HeapKV):
+        def gather(self, spans, layers=None):
+            class Transfer:
+                def wait(self, deadline):
+                    return ended.is_set()
+
+            return Transfer()
+
+    report = r.engine.store(PROMPT, Late(LAYOUT, len(PROMPT)))
+    assert report.dropped_tokens == FULL
+    assert r.engine.health().leases["late copy"] > 0
+    ended.set()
+    r.engine.lookup(PROMPT)
+    assert r.at_rest()
+
+
+@pytest.mark.parametrize("hangs", ["read", "write", "close"])
+def test_closing_always_returns_whatever_hangs(rig, tmp_path, hangs):
+    stuck, free = Event(), Event()
+
+    class Hanging(DiskStore):
+        def _hang(self):
+            stuck.set()
+            assert free.wait(60)
+
+        def read(self, keys, sink, deadline):
+            if hangs == "read":
+                self._hang()
+            return super().read(keys, sink, deadline)
+
+        def write(self, items, deadline):
+            if hangs == "write":
+                self._hang()
+            return super().write(items, deadline)
+
+        def close(self):
+            if hangs == "close":
+                self._hang()
+            super().close()
+
+    clock = SystemClock()
+    soon = Deadlines(retrieve=0.2, store=0.2, close=0.2)
+    r = rig([tier("disk", Hanging(tmp_path))], clock=clock, deadlines=soon)
+    r.engine.store(PROMPT, computed())
+    r.engine.retrieve(PROMPT, empty())
+    r.engine.close()
+    assert stuck.is_set()
+    assert r.engine.health().state == "closed"
+    assert r.engine.health().leases or hangs == "close"
+    free.set()
+    settled = Event()
+    while r.pool.ledger() and not settled.wait(0.01):
+        pass

@@ -1,0 +1,104 @@
+"""What the engine takes as tokens, masks, windows and layouts, and what it refuses."""
+
+from array import array
+
+import numpy as np
+import pytest
+import torch
+
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.chunking import PrefixChunker
+from hexkv.ports import (
+    ConfigError,
+    DType,
+    InvalidRequest,
+    InvalidTokens,
+    KVLayout,
+    LayoutMismatch,
+    Namespace,
+)
+from prompts import FULL, PROMPT, computed, empty, memory
+from rigging import CHUNK, LAYOUT
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [tuple, lambda t: array("I", t), lambda t: np.array(t), lambda t: torch.tensor(t)],
+    ids=["tuple", "array", "numpy", "torch"],
+)
+def test_tokens_have_many_spellings_and_one_name(rig, spell):
+    r = rig([memory()])
+    r.engine.store(PROMPT, computed())
+    assert r.engine.lookup(spell(PROMPT)).hit_tokens == FULL
+
+
+@pytest.mark.parametrize("tokens", [[], [7], PROMPT[: CHUNK - 1]])
+def test_prompts_shorter_than_a_chunk_store_and_hit_nothing(rig, tokens):
+    r = rig([memory()])
+    assert r.engine.store(tokens, computed(tokens)).stored_tokens == 0
+    assert r.engine.lookup(tokens).hit_tokens == 0
+    assert r.engine.retrieve(tokens, empty(tokens)).hit_tokens == 0
+
+
+@pytest.mark.parametrize("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None]])
+def test_wrong_tokens_are_refused(rig, tokens):
+    r = rig([memory()])
+    with pytest.raises(InvalidTokens):
+        r.engine.lookup(tokens)
+    with pytest.raises(InvalidTokens):
+        r.engine.retrieve(tokens, empty([1]))
+    with pytest.raises(InvalidTokens):
+        r.engine.store(tokens, empty([1]))
+    assert r.at_rest()
+
+
+def test_a_window_of_the_wrong_length_is_refused(rig):
+    r = rig([memory()])
+    for call in (r.engine.store, r.engine.retrieve):
+        with pytest.raises(InvalidRequest, match="addresses 164 positions for 165 tokens"):
+            call(PROMPT, HeapKV(LAYOUT, len(PROMPT) - 1))
+        with pytest.raises(InvalidRequest, match="not a window"):
+            call(PROMPT, object())
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        ([True] * 3, "3 values for 165 tokens"),
+        ([True] * 10 + [False] * 155, "False for the tokens to skip"),
+        ([2] * 165, "False for the tokens to skip"),
+        (["x"] * 165, "one boolean per token"),
+    ],
+)
+def test_wrong_masks_are_refused(rig, mask, says):
+    r = rig([memory()])
+    with pytest.raises(InvalidRequest, match=says):
+        r.engine.retrieve(PROMPT, empty(), mask=mask)
+
+
+@pytest.mark.parametrize("skip", [-1, len(PROMPT) + 1])
+def test_skipping_outside_the_prompt_is_refused(rig, skip):
+    with pytest.raises(InvalidRequest, match="skip must be"):
+        rig([memory()]).engine.store(PROMPT, computed(), skip=skip)
+
+
+def test_masks_may_be_arrays_and_tensors(rig):
+    r = rig([memory()])
+    mask = np.arange(len(PROMPT)) >= 2 * CHUNK
+    assert r.engine.store(PROMPT, computed(), mask=mask).stored_tokens == 8 * CHUNK
+    assert r.engine.store(PROMPT, computed(), mask=torch.tensor(mask)).present_tokens == 8 * CHUNK
+
+
+def test_a_layout_that_does_not_match_is_refused(rig):
+    r = rig([memory()])
+    other = KVLayout.attention(DType.FLOAT32, layers=3, heads=2, key_width=8, value_width=4)
+    with pytest.raises(LayoutMismatch, match="float32"):
+        r.engine.store(PROMPT, HeapKV(other, len(PROMPT)))
+    with pytest.raises(LayoutMismatch, match="larger than the pool's blocks"):
+        r.engine.lookup(PROMPT, namespace=Namespace("big", KVLayout.latent(
+            DType.FLOAT32, layers=64, latent_width=512, rope_width=64)))  # fmt: skip
+
+
+def test_a_chunk_larger_than_a_block_is_refused_when_the_engine_is_built(rig):
+    with pytest.raises(ConfigError, match="does not fit a block"):
+        rig([memory()], chunker=PrefixChunker(4 * CHUNK))
