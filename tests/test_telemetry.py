@@ -133,6 +133,7 @@ def test_what_gives_way_to_chunks_of_another_engine_is_counted_too(rig, tmp_path
     theirs = rig([tier("disk", DiskStore(tmp_path))])
     ours = rig([tier("disk", DiskStore(tmp_path), budget=4 * FRAME)])
     theirs.engine.store(PROMPT, computed(PROMPT))
+    assert ours.engine.flush()  # indexed: who else may evict has done so
     assert ours.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT))).hit_tokens >= 4 * CHUNK
     evicted = ours.telemetry.total(Counter.EVICTED, tier="disk")
     assert evicted >= 2

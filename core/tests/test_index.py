@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hexkv.contracts.doubles import chunk_key
 from hexkv.core.index import TierIndex
 from hexkv.core.policies import LRU, POLICIES
 from hexkv.ports import KEY_BYTES, ChunkKey, Entry
@@ -346,3 +347,12 @@ def test_threads_never_take_the_store_over_its_budget():
     assert set(index.keys()) == set(store)
     assert index.used == sum(store.values())
     assert index.pinned == {}
+
+
+def test_what_is_on_its_way_out_is_not_made_room_for_twice():
+    index = TierIndex(LRU(), 4)
+    first = [Entry(chunk_key(f"a{n}"), 1, float(n)) for n in range(6)]
+    gone = index.restore(first)
+    assert len(gone) == 2
+    assert index.restore([]) == []
+    assert len(index) == 4

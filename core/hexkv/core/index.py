@@ -312,7 +312,11 @@ class TierIndex:
             # The end first: what is admitted last is the youngest, and that is the beginning.
             for start in reversed(range(0, len(together), _AT_ONCE)):
                 self._take_over(together[start : start + _AT_ONCE])
-        return [] if limit is None else self.evict(self._used - limit)
+        if limit is None:
+            return []
+        with self._lock:  # what is on its way out makes room already
+            excess = self._used - sum(pending.size for pending in self._leaving.values()) - limit
+        return self.evict(excess)
 
     def _take_over(self, entries: Sequence[Entry]) -> None:
         with self._lock:
