@@ -268,6 +268,7 @@ def test_a_move_of_more_chunks_than_the_pool_has_blocks_goes_through_in_pieces(
 ):
     r = rig(near_and_far(tmp_path), slots=slots)
     r.engine.store(PROMPT, computed())
+    assert r.engine.flush()  # a queue this small takes a batch only when no scan is in it
     moved = r.engine.move(None, "near", "far")
     assert (moved.done, moved.absent, moved.failed) == (6, 0, 0)
     assert served(r) == {"far": FULL}
