@@ -280,10 +280,3 @@ def test_work_that_raises_ends_all_the_same(lane, executor, caplog):
     assert (ticket.done, ticket.result) == (True, None)
     assert (lane.pending, lane.pending_bytes) == (0, 0)
     assert "a bug" in caplog.text
-
-
-def test_tasks_that_move_nothing_take_no_room_in_the_queue(lane):
-    lane.submit(Priority.DELETE, 0, saying("a scan"))
-    lane.submit(Priority.PUT, 1000, saying("larger than the queue, but alone in it"))
-    with pytest.raises(Refused, match="queue full"):
-        lane.submit(Priority.PUT, 1, saying("b"))
