@@ -2,20 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import NoReturn
 
 import pytest
 
+CONTRACT = 1
+"""Version of the contracts in this kit: grows when an adapter that kept them all may fail.
 
-def promise(number: str, text: str, *, hint: str = "") -> pytest.MarkDecorator:
+An adapter says in ``AdapterSpec.contract`` which version it was written for.
+"""
+
+
+class Level(StrEnum):
+    """How deep a promise goes. An adapter that keeps a level has kept those before it, too."""
+
+    L0 = "L0"
+    L1 = "L1"
+    L2 = "L2"
+    L3 = "L3"
+    L4 = "L4"
+    L5 = "L5"
+    L6 = "L6"
+
+    @property
+    def about(self) -> str:
+        """What the promises of this level have in common."""
+        return _ABOUT[self]
+
+
+_ABOUT = {
+    Level.L0: "discovery and lifecycle",
+    Level.L1: "data",
+    Level.L2: "integrity",
+    Level.L3: "concurrency",
+    Level.L4: "faults",
+    Level.L5: "isolation",
+    Level.L6: "performance",
+}
+
+_BY_PREFIX = {
+    "chunker": Level.L1,
+    "device": Level.L1,
+    "memory": Level.L1,
+    "plugin": Level.L0,
+    "policy": Level.L1,
+    "quarantine": Level.L2,
+    "range": Level.L1,
+    "scan": Level.L1,
+    "serde": Level.L1,
+    "sharing": Level.L1,
+}
+"""For promises whose number does not begin with their level, and that name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a test holds an adapter to; :func:`promise` puts it on the test."""
+
+    number: str
+    """Never given to another promise, even when this one is withdrawn."""
+
+    text: str
+    """What the adapter does, as the rest of a sentence that starts with its name."""
+
+    level: Level
+
+    clause: str = ""
+    """The clause of the port that it checks, for instance ``ChunkStore.read``."""
+
+    why: str = ""
+    """What breaks in production where it is not kept, in a sentence."""
+
+    hint: str = ""
+    """Where an author should look first."""
+
+    @staticmethod
+    def of(marks: Iterable[pytest.Mark]) -> Promise | None:
+        """The nearest promise among a test's *marks*."""
+        for mark in marks:
+            if mark.name == "promise":
+                number, text = mark.args
+                return Promise(number, text, **mark.kwargs)
+        return None
+
+
+def promise(
+    number: str,
+    text: str,
+    *,
+    level: Level | str = "",
+    clause: str = "",
+    why: str = "",
+    hint: str = "",
+) -> pytest.MarkDecorator:
     """Mark a test with the promise it checks. A failure then names the promise.
 
     Args:
-        number: never given to another promise, even when this one is withdrawn.
-        text: what the adapter does, as the rest of a sentence that starts with its name.
-        hint: where an author should look first.
+        number: see :class:`Promise`, for this and the others. Several tests may have the same
+            number, with the same words: the promise is kept if all of them pass.
+        text: what the adapter does.
+        level: where neither the number's beginning nor the table in this module says it.
+        clause: of the port.
+        why: one sentence.
+        hint: for the author.
+
+    Raises:
+        ValueError: nobody says which level this is.
     """
-    return pytest.mark.promise(number, text, hint=hint)
+    found = Promise(number, text, Level(level or _level(number)), clause, why, hint)
+    kept = asdict(found)
+    return pytest.mark.promise(kept.pop("number"), kept.pop("text"), **kept)
+
+
+def _level(number: str) -> Level:
+    prefix = number.partition(".")[0]
+    level = _BY_PREFIX.get(prefix) or (Level(prefix) if prefix in set(Level) else None)
+    if level is None:
+        raise ValueError(f"{number!r}: of which level is this promise?")
+    return level
 
 
 def not_offered(ability: str) -> NoReturn:
