@@ -1,0 +1,118 @@
+"""A pytest plugin that watches promises being checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import pytest
+
+from hexkv.contracts.promise import Promise
+from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
+
+FIXTURES = frozenset({"limit", "raw", "reopen", "service", "sibling"})
+"""What an author gives besides the adapter. A promise that needs more than was given is not
+checked; one that needs an ability which the adapter does not have is not offered."""
+
+_WORST_FIRST = (
+    Verdict.BROKEN,
+    Verdict.WAIVED,
+    Verdict.KEPT,
+    Verdict.NOT_CHECKED,
+    Verdict.NOT_OFFERED,
+)
+_LONGEST = 500
+
+
+def of_test(item: pytest.Item) -> Promise | None:
+    """The promise that *item* checks, or that it stands in for: ``waive`` hides the mark."""
+    if found := Promise.of(item.iter_markers("promise")):
+        return found
+    name = getattr(item, "originalname", item.name)
+    for base in getattr(item, "cls", None).__mro__ if getattr(item, "cls", None) else ():
+        if found := Promise.of(getattr(vars(base).get(name), "pytestmark", [])):
+            return found
+    return None
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is known of a promise so far: several tests may check it."""
+
+    promise: Promise
+    verdicts: dict[Verdict, str] = field(default_factory=dict)
+    measured: dict[str, object] = field(default_factory=dict)
+
+    def line(self) -> Line:
+        verdict = next(v for v in _WORST_FIRST if v in self.verdicts)
+        return Line(self.promise, verdict, self.verdicts[verdict], self.measured)
+
+
+class Recorder:
+    """Register it with pytest, run, and ask for the scorecard.
+
+    Args:
+        subject_of: whose promise a test checks; by default its class is the subject.
+    """
+
+    def __init__(self, subject_of: Callable[[pytest.Item], Subject] | None = None) -> None:
+        self._subject_of = subject_of or _its_class
+        self._found: dict[Subject, dict[str, _Entry]] = {}
+
+    def scorecard(self) -> Scorecard:
+        """What was seen so far."""
+        return Scorecard(
+            [
+                Card(subject, sorted((e.line() for e in entries.values()), key=_order))
+                for subject, entries in self._found.items()
+            ]
+        )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        promise = of_test(item)
+        if promise is not None and (seen := _verdict(report, call)) is not None:
+            entries = self._found.setdefault(self._subject_of(item), {})
+            entry = entries.setdefault(promise.number, _Entry(promise))
+            entry.verdicts.setdefault(*seen)
+            entry.measured.update(item.user_properties)
+        return report
+
+
+def _verdict(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Verdict, str] | None:
+    """What *report* says of the promise; ``None`` for a set-up or a farewell that went well."""
+    if report.failed:
+        return Verdict.BROKEN, _message(report, call)
+    if (reason := getattr(report, "wasxfail", None)) is not None:
+        reason = reason.removeprefix("[NOTRUN] ").removeprefix("reason: ")
+        return Verdict.WAIVED, f"{reason} (and kept after all)" if report.passed else reason
+    if report.skipped:
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        lacking = text.removeprefix("Skipped: ")
+        if (ability := lacking.removeprefix("not offered: ")) == lacking:
+            return Verdict.NOT_CHECKED, lacking
+        needs_fixture = re.split(r"\W", ability, maxsplit=1)[0] in FIXTURES
+        return (Verdict.NOT_CHECKED if needs_fixture else Verdict.NOT_OFFERED), ability
+    return (Verdict.KEPT, "") if report.when == "call" else None
+
+
+def _message(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
+    if call.excinfo is None:
+        return str(report.longrepr)[:_LONGEST]
+    error = call.excinfo.value
+    text = (str(error).splitlines() or [""])[0][:_LONGEST]
+    name = type(error).__name__
+    return text if isinstance(error, AssertionError) and text else f"{name}: {text}"
+
+
+def _its_class(item: pytest.Item) -> Subject:
+    return Subject(item.nodeid.rpartition("::")[0])
+
+
+def _order(line: Line) -> tuple[str, list[int | str]]:
+    parts = re.split(r"(\d+)", line.promise.number)
+    return line.promise.level, [int(part) if part.isdigit() else part for part in parts]
