@@ -4,6 +4,9 @@
 its time, :class:`RecordingStore` tells what it was asked. Each has the optional abilities
 of the store inside, so the core treats it alike. Nothing here sleeps by itself: time passes
 through two functions that a test may replace, and so runs in virtual time, too.
+
+For a store that talks to a server there is :mod:`hexkv.contracts.faults.proxy`, which stands
+between the two.
 """
 
 from __future__ import annotations

@@ -1,0 +1,245 @@
+"""A TCP proxy between a store and its server, which is a bad network on command.
+
+:class:`FaultProxy` passes everything until it is told otherwise. One trouble at a time: each
+takes the place of the one before, and is in effect when the call that asked for it returns.
+It needs nothing of either side, so any adapter that can be given an address can be tried::
+
+    with FaultProxy(("127.0.0.1", 6379)) as proxy:
+        store = open_store(f"redis://{proxy.address}")
+        proxy.stall()
+        ...
+        proxy.mend()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from hexkv.contracts.faults._line import BOTH, CHUNK, CLEAR, Condition, Line, Way
+
+__all__ = ["BOTH", "FaultProxy", "Traffic", "Way"]
+
+_PATIENCE = 10.0
+"""Seconds after which the proxy's own thread counts as stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What has come through so far."""
+
+    connections: int
+    """That were accepted, dead ones included."""
+    open: int
+    """Connections that are alive."""
+    forth: int
+    """Bytes passed on to the server."""
+    back: int
+    """Bytes passed on to the clients, without garbage."""
+
+
+class FaultProxy:
+    """Listens on a free port of 127.0.0.1 and passes connections on to *target*.
+
+    Holds at most a few hundred KiB per connection: who does not read makes the other side
+    wait, as without a proxy. Every method may be called from any thread.
+
+    Args:
+        target: ``(host, port)``, or the path of a unix socket. Connected to for each client,
+            and when it refuses, so does the proxy.
+        seed: of the bytes that are garbage.
+
+    Raises:
+        OSError: it cannot listen.
+    """
+
+    def __init__(self, target: tuple[str, int] | str, *, seed: int = 0) -> None:
+        self._target = target
+        self._random = Random(seed)  # noqa: S311 - garbage is no secret
+        self._condition = CLEAR
+        self._changed = asyncio.Event()
+        self._lines: set[Line] = set()
+        self._connections = 0
+        self._gone = {Way.FORTH: 0, Way.BACK: 0}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, name="fault proxy", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """``host:port``, where clients connect to."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has come through so far."""
+        forth = self._gone[Way.FORTH] + sum(line.passed[Way.FORTH] for line in self._open())
+        back = self._gone[Way.BACK] + sum(line.passed[Way.BACK] for line in self._open())
+        return Traffic(self._connections, len(self._lines), forth, back)
+
+    def mend(self) -> None:
+        """Pass everything again. Connections that have lost bytes are cut: they have a hole."""
+        self._become(CLEAR)
+
+    def latency(self, seconds: float) -> None:
+        """Each turn of a conversation, request or reply, takes *seconds* longer."""
+        self._become(Condition(latency=seconds))
+
+    def bandwidth(self, rate: float) -> None:
+        """Pass at most *rate* bytes per second in each direction of each connection."""
+        self._become(Condition(bandwidth=rate))
+
+    def cut(self) -> None:
+        """Reset every connection, now and as soon as it is made."""
+        self._become(Condition(refusing=True))
+
+    def cut_after(self, size: int) -> None:
+        """Reset each connection when *size* more bytes of replies have come through it."""
+        self._become(Condition(cut_after=size))
+
+    def stall(self, *ways: Way) -> None:
+        """Accept, and pass nothing on in these directions; in none, when none is given."""
+        self._become(Condition(stalled=frozenset(ways) or BOTH))
+
+    def garbage(self, size: int) -> None:
+        """Put *size* random bytes before the next reply on each connection."""
+        self._become(Condition(garbage=size))
+
+    def half_open(self, way: Way = Way.BACK) -> None:
+        """Lose what goes *way*, its end included: the other side never hears of either."""
+        self._become(Condition(lost=frozenset((way,))))
+
+    def close(self) -> None:
+        """Reset every connection and stop listening. Calling it twice is allowed."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> list[Line]:
+        return list(self._lines)
+
+    def _become(self, condition: Condition) -> None:
+        self._on_loop(lambda: self._change(condition))
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        """Do *act* on the proxy's thread, and return when it is done."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            act()
+            done.set_result(None)
+
+        self._loop.call_soon_threadsafe(run)
+        done.result(_PATIENCE)
+
+    def _change(self, condition: Condition) -> None:
+        self._condition = condition
+        for line in self._open():
+            line.begin_anew()
+            if condition.refusing or (line.holed and not condition.lost):
+                line.reset()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._listen())
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=CHUNK)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for line in self._open():
+            line.reset()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports that were aborted close in the next turn
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        line = Line(writer, self._random)
+        self._lines.add(line)
+        try:
+            if not self._condition.refusing:
+                await self._connect(line, reader)
+        except (OSError, asyncio.CancelledError):
+            pass  # one of the sides is gone, or the proxy closes; either way this line is over
+        finally:
+            self._lines.discard(line)
+            for way in Way:
+                self._gone[way] += line.passed[way]
+            line.reset()
+
+    async def _connect(self, line: Line, reader: asyncio.StreamReader) -> None:
+        while Way.FORTH in self._condition.stalled:
+            await self._changed.wait()
+        if isinstance(self._target, str):
+            far = await asyncio.open_unix_connection(self._target, limit=CHUNK)
+        else:
+            far = await asyncio.open_connection(*self._target, limit=CHUNK)
+        line.reaches(far[1])
+        pumps = [
+            asyncio.create_task(self._pump(line, Way.FORTH, reader)),
+            asyncio.create_task(self._pump(line, Way.BACK, far[0])),
+        ]
+        try:
+            await asyncio.gather(*pumps)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, line: Line, way: Way, reader: asyncio.StreamReader) -> None:
+        while data := await self._arrives(line, way, reader):
+            await self._hold(line, way, len(data))
+            await line.deliver(way, data, self._condition)
+        await self._hold(line, way, 0)
+        line.end(way)
+
+    async def _arrives(self, line: Line, way: Way, reader: asyncio.StreamReader) -> bytes:
+        """The next bytes; none at the end, which a direction that is lost never comes to."""
+        data = b""
+        with suppress(ConnectionError):
+            data = await reader.read(self._condition.gulp)
+        if not data:
+            while way in self._condition.lost:
+                line.holed = True
+                await self._changed.wait()
+        return data
+
+    async def _hold(self, line: Line, way: Way, size: int) -> None:
+        """Wait as long as the condition of the network makes these bytes wait."""
+        seconds = self._condition.delay(size, turned=line.turns(way))
+        if seconds:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+        while way in self._condition.stalled:
+            await self._changed.wait()
