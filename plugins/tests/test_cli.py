@@ -126,7 +126,9 @@ def test_adapters_as_json_says_what_is_missing_and_what_is_broken(run, registry)
         "summary": "ImportError: no luck",
         "plugin": "bad",
         "distribution": "bad-dist 2.0",
+        "contract": None,
     }
+    assert rows["store", "papyrus"]["contract"] == 1
 
 
 def test_config_show_prints_yaml_that_can_be_read_back(run, tmp_path):

@@ -60,6 +60,8 @@ def test_a_spec_that_could_never_be_opened_is_refused():
         AdapterSpec("store", "a", "", None)
     with pytest.raises(TypeError, match="settings must be a dataclass"):
         AdapterSpec("store", "a", "", lambda s, c: None, settings=dict)
+    with pytest.raises(TypeError, match="schemes need a setting 'url' or 'address'"):
+        AdapterSpec("store", "a", "", lambda s, c: None, Settings, schemes=("shelf",))
     with pytest.raises(TypeError, match="run must be callable"):
         CommandSpec("a", "", None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
 import pluggy
@@ -70,6 +70,15 @@ class AdapterSpec:
     hint: str = ""
     """What to tell a user who lacks them, for instance ``pip install hexkv-redis``."""
 
+    schemes: tuple[str, ...] = ()
+    """What a URL of the service begins with, for instance ``("redis", "rediss")``.
+
+    The settings then have a field ``url`` or ``address`` that takes such a URL.
+    """
+
+    contract: int = 1
+    """Version of the contracts it was written for: ``hexkv.contracts.promise.CONTRACT``."""
+
     def __post_init__(self) -> None:
         _check_name(self.name)
         if self.kind not in get_args(Kind):
@@ -78,6 +87,14 @@ class AdapterSpec:
             raise TypeError(f"{self.name!r}: open must be callable")
         if not is_dataclass(self.settings):
             raise TypeError(f"{self.name!r}: settings must be a dataclass")
+        if self.schemes and not self.url_setting:
+            raise TypeError(f"{self.name!r}: schemes need a setting 'url' or 'address'")
+
+    @property
+    def url_setting(self) -> str:
+        """The setting that takes a URL of one of the schemes; empty if there is none."""
+        names = {setting.name for setting in fields(self.settings)}
+        return next((name for name in ("url", "address") if name in names), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ class Row:
     summary: str
     plugin: str
     distribution: str
+    contract: int | None = None
+    """Version of the contracts that an adapter was written for."""
 
 
 def rows(registry: Registry) -> list[Row]:
@@ -38,9 +40,9 @@ def rows(registry: Registry) -> list[Row]:
         state = f"needs {', '.join(lacking)}" if lacking else "ready"
         hint = f" ({spec.hint})" if lacking and spec.hint else ""
         origin = registry.origin[kind, spec.name]
-        found.append(
-            Row(kind, spec.name, state + hint, spec.summary, origin.plugin, origin.distribution)
-        )
+        contract = spec.contract if isinstance(spec, AdapterSpec) else None
+        about = spec.summary, origin.plugin, origin.distribution
+        found.append(Row(kind, spec.name, state + hint, *about, contract))
     for origin, error in registry.broken.items():
         reason = f"{type(error).__name__}: {error}"
         found.append(
@@ -57,8 +59,18 @@ def adapters(as_json: Json = False) -> None:
         print_json([asdict(row) for row in found])
     else:
         print_table(
-            ["kind", "name", "state", "summary", "distribution"],
-            [(row.kind, row.name, row.state, row.summary, row.distribution) for row in found],
+            ["kind", "name", "state", "summary", "distribution", "contract "],
+            [
+                (
+                    row.kind,
+                    row.name,
+                    row.state,
+                    row.summary,
+                    row.distribution,
+                    "" if row.contract is None else str(row.contract),
+                )
+                for row in found
+            ],
         )
     raise typer.Exit(1 if registry.broken else 0)
 

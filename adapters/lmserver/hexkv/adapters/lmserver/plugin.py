@@ -96,8 +96,12 @@ def _serve(arguments: Sequence[str]) -> int:
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
-        AdapterSpec("store", "hexkv", "a hexkv server", _open_hexkv, HexkvSettings),
-        AdapterSpec("store", "lm", "an LMCache server, lm://", _open_lm, LMSettings),
+        AdapterSpec(
+            "store", "hexkv", "a hexkv server", _open_hexkv, HexkvSettings, schemes=("hexkv",)
+        ),
+        AdapterSpec(
+            "store", "lm", "an LMCache server, lm://", _open_lm, LMSettings, schemes=("lm",)
+        ),
     ]
 
 

@@ -120,5 +120,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             RedisSettings,
             requires=("redis",),
             hint="pip install hexkv-redis",
+            schemes=("redis", "rediss", "unix"),
         )
     ]
