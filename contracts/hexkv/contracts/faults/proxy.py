@@ -66,6 +66,7 @@ class FaultProxy:
         self._random = Random(seed)  # noqa: S311 - garbage is no secret
         self._condition = CLEAR
         self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
         self._lines: set[Line] = set()
         self._connections = 0
         self._gone = {Way.FORTH: 0, Way.BACK: 0}
@@ -123,7 +124,7 @@ class FaultProxy:
         """Reset every connection and stop listening. Calling it twice is allowed."""
         if self._loop.is_closed():
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(_PATIENCE)
         self._listener.close()
 
@@ -166,22 +167,20 @@ class FaultProxy:
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._listen())
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._end())
         self._loop.close()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=CHUNK)
-
-    async def _end(self) -> None:
-        self._server.close()
+        server = await asyncio.start_server(self._serve, sock=self._listener, limit=CHUNK)
+        await self._closing.wait()
+        server.close()
         for line in self._open():
             line.reset()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports that were aborted close in the next turn
+        for _ in range(3):
+            await asyncio.sleep(0)  # what was aborted or just accepted closes in later turns
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
