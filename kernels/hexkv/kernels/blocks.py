@@ -1,0 +1,168 @@
+"""KV in whole blocks whose inside is nobody's business: bytes go in and come out as they are.
+
+Some engines pack a block in a way of their own (vLLM on a CPU by its instruction set, quantised
+caches with their scales), so that no token can be told apart in it. Such a block is moved whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hexkv.kernels.chunks import check_spans
+from hexkv.kernels.transfer import transfer_on
+from hexkv.ports import (
+    DType,
+    InvalidRequest,
+    KVLayout,
+    LayerGroup,
+    LayoutMismatch,
+    Plane,
+    Span,
+    Transfer,
+)
+
+NOWHERE = -1
+"""In place of a block's number: these tokens have no place in the window."""
+
+
+def opaque_layout(tokens: int, page_bytes: Sequence[int]) -> KVLayout:
+    """The layout of blocks of *tokens* tokens that take ``page_bytes[layer]`` bytes each.
+
+    A token's share is a width, not a meaning: only whole blocks can be cut out of a chunk.
+
+    Raises:
+        LayoutMismatch: a block cannot be shared out evenly among its tokens.
+    """
+    groups: list[LayerGroup] = []
+    for size in page_bytes:
+        if size < 1 or size % tokens:
+            raise LayoutMismatch(f"a block of {size} bytes is not {tokens} tokens of equal size")
+        groups.append(LayerGroup(1, (Plane("block", 1, size // tokens),)))
+    return KVLayout(DType.UINT8, tuple(groups))
+
+
+class BlockKV:
+    """A window on one request, ``pages[layer]`` of ``[blocks, ...]``, block by block.
+
+    The bytes of a block are those of ``pages[layer][block]`` in the order of its dimensions.
+    A chunk has, per layer, its blocks one after the other. Spans start and end where
+    blocks do.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        pages: Sequence[torch.Tensor],
+        blocks: Sequence[int],
+        block_tokens: int,
+    ) -> None:
+        """Look at *pages* through *blocks*, the number of each block of the request in order.
+
+        Args:
+            layout: as :func:`opaque_layout` gives it.
+            pages: of any strides and dtype.
+            blocks: numbers of blocks. ``NOWHERE``: scattering passes it over, gathering it is
+                an error.
+            block_tokens: tokens in a block.
+
+        Raises:
+            LayoutMismatch: the blocks' size is not the layout's, or they are on several devices.
+            InvalidRequest: a block is not there.
+        """
+        if len(pages) != layout.layers:
+            raise LayoutMismatch(f"{len(pages)} layers of KV, where the layout has {layout.layers}")
+        self._pages = [_plain(page) for page in pages]
+        self._block = block_tokens
+        self._layout = layout
+        count = min(len(page) for page in pages)
+        self._device = pages[0].device
+        for layer, page in enumerate(pages):
+            start, end = layout.layer_span(layer, block_tokens)
+            size = page[0].numel() * page.element_size()
+            if size != end - start or page.device != self._device:
+                raise LayoutMismatch(
+                    f"layer {layer} has blocks of {size} bytes on {page.device}, not of"
+                    f" {end - start} on {self._device}"
+                )
+        if any(not NOWHERE <= block < count for block in blocks):
+            raise InvalidRequest(f"a block is not in [{NOWHERE}, {count})")
+        self._blocks = list(blocks)
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._layout
+
+    @property
+    def tokens(self) -> int:
+        return len(self._blocks) * self._block
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = check_spans(self._layout, self.tokens, spans, layers)
+        for start, end, data in spans:
+            blocks = self._between(start, end)
+            if NOWHERE in blocks:
+                raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
+            where = torch.tensor(blocks, device=self._device)
+            for layer, chunk in self._rows(start, end, data, chosen, write=True):
+                page = self._pages[layer]
+                if self._device.type == "cpu":
+                    torch.index_select(page, 0, where, out=chunk)
+                else:
+                    chunk.copy_(page[where], non_blocking=True)
+        return transfer_on([self._device])
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = check_spans(self._layout, self.tokens, spans, layers)
+        # Serving engines make their pages in inference mode, and may be written only there.
+        with torch.inference_mode():
+            for start, end, data in spans:
+                blocks = self._between(start, end)
+                kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
+                where = torch.tensor([blocks[i] for i in kept], device=self._device)
+                for layer, chunk in self._rows(start, end, data, chosen, write=False):
+                    some = chunk if len(kept) == len(blocks) else chunk[kept]
+                    some = some.to(self._device, non_blocking=True)
+                    self._pages[layer].index_copy_(0, where, some)
+        return transfer_on([self._device])
+
+    def _between(self, start: int, end: int) -> list[int]:
+        if start % self._block or end % self._block:
+            raise InvalidRequest(
+                f"[{start}, {end}) does not lie between blocks of {self._block} tokens"
+            )
+        return self._blocks[start // self._block : end // self._block]
+
+    def _rows(
+        self, start: int, end: int, data: memoryview, layers: range, *, write: bool
+    ) -> list[tuple[int, torch.Tensor]]:
+        """Each layer of a chunk as a tensor like its pages, one row for each block."""
+        if start == end:
+            return []
+        if data.readonly:
+            if write:
+                raise InvalidRequest("the chunk's memory is read-only")
+            # torch has no read-only tensors, and warns about making a writable one of these.
+            data = memoryview(bytearray(data))
+        rows = []
+        for layer in layers:
+            first, last = self._layout.layer_span(layer, end - start)
+            page = self._pages[layer]
+            flat = torch.frombuffer(data[first:last], dtype=page.dtype)
+            rows.append((layer, flat.view(-1, *page.shape[1:])))
+        return rows
+
+
+def _plain(page: torch.Tensor) -> torch.Tensor:
+    """The same bytes as integers, as wide as possible, in as few dimensions as possible."""
+    size = page.element_size()
+    page = page.detach().view(_INTEGERS[size])
+    if not page[:1].is_contiguous():
+        return page
+    page = page.flatten(1)
+    places = (page.shape[1], page.stride(0), page.storage_offset())
+    return page.view(torch.int64) if all(at * size % 8 == 0 for at in places) else page
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
