@@ -35,9 +35,13 @@ class Chunker(Protocol):
         ...
 
     def cut(self, packed: memoryview) -> Bounds:
-        """The bounds of the chunks of one prompt.
+        """The bounds of the chunks of one prompt, in time proportional to its length.
+
+        Tokens that follow change no chunk but those that end within the last few tokens:
+        else no turn of a conversation would find what the turn before it stored.
 
         Args:
-            packed: the tokens as contiguous little-endian uint32, of format ``B``.
+            packed: the tokens as contiguous little-endian uint32, of format ``B``; the
+                caller's again when the call returns.
         """
         ...

@@ -21,12 +21,17 @@ class Span(NamedTuple):
 
 
 class Transfer(Protocol):
-    """A copy under way between a device and host memory."""
+    """A copy under way between a device and host memory.
+
+    Several may be under way at once, of spans that do not overlap, and be waited for in
+    any order, again and again, each from any thread.
+    """
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait until the copy is done. ``False`` if the deadline passed first.
 
-        Until it returns ``True`` the spans' memory belongs to the transfer.
+        Until it returns ``True`` the spans' memory belongs to the transfer; then nobody
+        keeps a view of it.
         """
         ...
 
@@ -48,7 +53,11 @@ class DeviceKV(Protocol):
 
     The host adapter makes one per request: over a slot mapping (paged memory) or over
     contiguous tensors. The engine calls it from the thread that called the engine. It
-    never touches positions outside the spans it is given.
+    never touches positions outside the spans it is given, and moves what the memory holds
+    at the time of the call.
+
+    A position may have no place (``-1`` in a slot mapping): scattering passes it over, and
+    gathering it is an error, for the chunk would be stored with a hole.
     """
 
     @property
@@ -64,10 +73,19 @@ class DeviceKV(Protocol):
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         """Copy KV from the device into each span's data.
 
-        With *layers* only those layers are copied, to their place in the chunk.
+        With *layers*, a run of them, only those are copied, to their place in the chunk.
+
+        Raises:
+            InvalidRequest: before anything moves: a span leaves the window or has a
+                position without a place, its data is read-only or has another size than its
+                chunk, or *layers* are not there.
         """
         ...
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        """Copy each span's data into the device, likewise."""
+        """Copy each span's data, which may be read-only, into the device; likewise.
+
+        Raises:
+            InvalidRequest: before anything moves; likewise.
+        """
         ...

@@ -20,7 +20,11 @@ class MemoryRegion(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back. Views of it must be gone. Calling it twice is allowed."""
+        """Give the memory back. Calling it twice is allowed.
+
+        Views of it should be gone. Memory that one still shows is given back with the last
+        of them, never before: a late access must not meet somebody else's memory.
+        """
         ...
 
 
@@ -35,6 +39,7 @@ class MemoryProvider(Protocol):
         """A region of at least *size* bytes, its pages already backed by memory.
 
         Raises:
+            InvalidRequest: *size* is not positive.
             PoolExhausted: the machine does not have that much.
         """
         ...
