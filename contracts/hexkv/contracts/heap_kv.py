@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from hexkv.ports import Finished, KVLayout, Span, Transfer
+from hexkv.ports import Finished, InvalidRequest, KVLayout, Span, Transfer
 
 
 class HeapKV:
@@ -47,27 +47,41 @@ class HeapKV:
         return True
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = self._checked(spans, layers)
+        if any(span.data.readonly for span in spans):
+            raise InvalidRequest("a chunk's memory is read-only")
         for start, end, data in spans:
-            for (a, b), memory, row in self._places(end - start, layers):
+            for (a, b), memory, row in self._places(end - start, chosen):
                 data[a:b] = memory[start * row : end * row]
         return Finished()
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        chosen = self._checked(spans, layers)
         for start, end, data in spans:
-            for (a, b), memory, row in self._places(end - start, layers):
+            for (a, b), memory, row in self._places(end - start, chosen):
                 memory[start * row : end * row] = data[a:b]
         return Finished()
+
+    def _checked(self, spans: Sequence[Span], layers: range | None) -> range:
+        """The layers to move, if the request means something."""
+        chosen = range(self.layout.layers) if layers is None else layers
+        if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= self.layout.layers:
+            raise InvalidRequest(f"{chosen} is no run of {self.layout.layers} layers")
+        for start, end, data in spans:
+            if not 0 <= start <= end <= self.tokens:
+                raise InvalidRequest(f"[{start}, {end}) is not within {self.tokens} tokens")
+            if not data.c_contiguous or data.nbytes != self.layout.chunk_bytes(end - start):
+                raise InvalidRequest(f"{data.nbytes} bytes for a chunk of {end - start} tokens")
+        return chosen
 
     def _row(self, layer: int, plane: int) -> int:
         shape = self.layout.planes[layer][plane]
         return shape.heads * shape.width * self.layout.dtype.itemsize
 
-    def _places(
-        self, tokens: int, layers: range | None
-    ) -> list[tuple[tuple[int, int], bytearray, int]]:
+    def _places(self, tokens: int, layers: range) -> list[tuple[tuple[int, int], bytearray, int]]:
         """For each plane: its range in a chunk of *tokens*, its memory, its bytes per token."""
         places = []
-        for layer in range(self.layout.layers) if layers is None else layers:
+        for layer in layers:
             at, _ = self.layout.layer_span(layer, tokens)
             for plane, memory in enumerate(self.memory[layer]):
                 row = self._row(layer, plane)

@@ -46,13 +46,19 @@ def check_planes(
 
 
 def check_spans(
-    layout: KVLayout, tokens: int, spans: Sequence[Span], layers: range | None
+    layout: KVLayout,
+    tokens: int,
+    spans: Sequence[Span],
+    layers: range | None,
+    *,
+    write: bool = False,
 ) -> range:
     """The layers to move, once the whole request is known to mean something.
 
     Raises:
         InvalidRequest: a span leaves ``[0, tokens)``, its data has another size than the
-            chunk, or *layers* names a layer that is not there.
+            chunk or is read-only where *write* wants to write it, or *layers* names a
+            layer that is not there.
     """
     chosen = range(layout.layers) if layers is None else layers
     if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= layout.layers:
@@ -65,6 +71,8 @@ def check_spans(
                 f"a chunk of {end - start} tokens takes {layout.chunk_bytes(end - start)} "
                 f"contiguous bytes, not {data.nbytes}"
             )
+        if write and data.readonly:
+            raise InvalidRequest("the chunk's memory is read-only")
     return chosen
 
 
@@ -78,29 +86,20 @@ def places(layout: KVLayout, layers: range) -> list[tuple[int, int]]:
     ]
 
 
-def rows(
-    layout: KVLayout, tokens: int, data: memoryview, layers: range, *, write: bool
-) -> list[torch.Tensor]:
+def rows(layout: KVLayout, tokens: int, data: memoryview, layers: range) -> list[torch.Tensor]:
     """The ``[tokens, heads, width]`` of each of :func:`places` in a chunk's bytes, as integers.
 
-    The tensors are views: writing to them writes the chunk.
-
-    Raises:
-        InvalidRequest: *write* is asked of read-only memory.
+    The tensors are views: writing to them writes the chunk, unless its memory is read-only.
     """
-    flat = _flat(data, bits(layout.dtype), write=write) if tokens else None
+    flat = _flat(data, bits(layout.dtype)) if tokens else None
     return _cut(layout, tokens, layers, flat, 1, lambda plane: (tokens, plane.heads, plane.width))
 
 
 def blocks(
-    layout: KVLayout, tokens: int, data: memoryview, layers: range, count: int, *, write: bool
+    layout: KVLayout, tokens: int, data: memoryview, layers: range, count: int
 ) -> list[torch.Tensor]:
-    """The same as ``[count, words]`` of 64 bits: *count* blocks of whole words each.
-
-    Raises:
-        InvalidRequest: *write* is asked of read-only memory.
-    """
-    flat = _flat(data, torch.int64, write=write) if tokens else None
+    """The same as ``[count, words]`` of 64 bits: *count* blocks of whole words each."""
+    flat = _flat(data, torch.int64) if tokens else None
     share = 8 // layout.dtype.itemsize
 
     def shape(plane: Plane) -> tuple[int, ...]:
@@ -109,10 +108,8 @@ def blocks(
     return _cut(layout, tokens, layers, flat, share, shape)
 
 
-def _flat(data: memoryview, dtype: torch.dtype, *, write: bool) -> torch.Tensor:
+def _flat(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
     if data.readonly:
-        if write:
-            raise InvalidRequest("the chunk's memory is read-only")
         # torch has no read-only tensors, and warns about making a writable one of these.
         data = memoryview(bytearray(data))
     return torch.frombuffer(data, dtype=dtype)

@@ -70,7 +70,7 @@ class ContiguousKV:
         Python one or two. So each plane is cut once for all chunks of a length, and all
         copies are one call.
         """
-        chosen = check_spans(self._layout, self._tokens, spans, layers)
+        chosen = check_spans(self._layout, self._tokens, spans, layers, write=write)
         order = places(self._layout, chosen)
         sequence: list[torch.Tensor] = []
         chunks: list[torch.Tensor] = []
@@ -78,7 +78,7 @@ class ContiguousKV:
             size = end - start
             if not size:
                 continue
-            chunks.extend(rows(self._layout, size, data, chosen, write=write))
+            chunks.extend(rows(self._layout, size, data, chosen))
             if start % size:
                 parts = [self._planes[i][p].narrow(0, start, size) for i, p in order]
             else:

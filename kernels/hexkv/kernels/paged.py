@@ -81,19 +81,20 @@ class PagedKV:
         return len(self._slots)
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        chosen = check_spans(self._layout, self.tokens, spans, layers)
+        chosen = check_spans(self._layout, self.tokens, spans, layers, write=True)
         order = places(self._layout, chosen)
-        for start, end, data in spans:
-            at = self._places(start, end)
+        found = [self._places(start, end) for start, end, _ in spans]
+        for (start, end, _), at in zip(spans, found, strict=True):
             if at.kept is not None:
                 raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
+        for (start, end, data), at in zip(spans, found, strict=True):
             if self._words is not None and at.whole is not None:
                 count = len(at.whole)
-                chunks = blocks(self._layout, end - start, data, chosen, count, write=True)
+                chunks = blocks(self._layout, end - start, data, chosen, count)
                 for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
                     torch.index_select(self._words[layer][plane], 0, at.whole, out=chunk)
                 continue
-            chunks = rows(self._layout, end - start, data, chosen, write=True)
+            chunks = rows(self._layout, end - start, data, chosen)
             for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
                 page = self._pages[layer][plane]
                 chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
@@ -108,11 +109,11 @@ class PagedKV:
                 at = self._places(start, end)
                 if self._words is not None and at.whole is not None:
                     count = len(at.whole)
-                    chunks = blocks(self._layout, end - start, data, chosen, count, write=False)
+                    chunks = blocks(self._layout, end - start, data, chosen, count)
                     for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
                         self._words[layer][plane].index_copy_(0, at.whole, chunk)
                     continue
-                chunks = rows(self._layout, end - start, data, chosen, write=False)
+                chunks = rows(self._layout, end - start, data, chosen)
                 for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
                     kept = chunk if at.kept is None else chunk[at.kept]
                     page = self._pages[layer][plane]

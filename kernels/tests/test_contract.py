@@ -1,0 +1,148 @@
+"""Both device windows keep the contract, over every kind of memory that engines have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hexkv.contracts.device import DeviceContract, Holed
+from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
+from hexkv.kernels.dtypes import bits
+from hexkv.ports import DType, KVLayout, LayerGroup, Plane
+
+LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=8, value_width=4)
+MIXED = KVLayout(
+    DType.FLOAT8_E4M3,
+    (
+        LayerGroup(1, (Plane("latent", 1, 5), Plane("rope", 1, 3))),
+        LayerGroup(2, (Plane("k", 2, 3),)),
+    ),
+)
+
+
+class RawTensors:
+    """The back door to tensors: *place* gives the ``[heads, width]`` of a token, as integers."""
+
+    def __init__(self, tensors, place):
+        self.tensors = tensors
+        self.place = place
+
+    def get(self, layer, plane, position):
+        return self.place(layer, plane, position).contiguous().numpy().tobytes()
+
+    def put(self, layer, plane, position, row):
+        there = self.place(layer, plane, position)
+        there.copy_(torch.frombuffer(bytearray(row), dtype=there.dtype).view(there.shape))
+
+    def everything(self):
+        return b"".join(t.contiguous().numpy().tobytes() for planes in self.tensors for t in planes)
+
+
+def zeros(layout, shape):
+    """``[layer][plane]`` of tensors as integers, and the same memory in the layout's dtype."""
+    words = [
+        [torch.zeros(shape(plane), dtype=bits(layout.dtype)) for plane in planes]
+        for planes in layout.planes
+    ]
+    return words, [[word.view(torch_dtype(layout.dtype)) for word in given] for given in words]
+
+
+class Windows(DeviceContract):
+    layout = LAYOUT
+
+    @pytest.fixture
+    def both(self):
+        return self.make()
+
+    @pytest.fixture
+    def device(self, both):
+        return both[0]
+
+    @pytest.fixture
+    def raw(self, both):
+        return both[1]
+
+
+class TestContiguous(Windows):
+    def make(self):
+        words, tensors = zeros(self.layout, lambda plane: (1, plane.heads, 29, plane.width))
+        raw = RawTensors(words, lambda layer, plane, at: words[layer][plane][0, :, at])
+        return ContiguousKV(self.layout, tensors), raw
+
+
+class TestContiguousOfUnlikeLayers(TestContiguous):
+    layout = MIXED
+
+
+class TestTheMiddleOfASequenceWithRoom(Windows):
+    """As the adapter for Hugging Face has it: a part of tensors that have room for more."""
+
+    def make(self):
+        words, tensors = zeros(self.layout, lambda plane: (1, plane.heads, 40, plane.width))
+        raw = RawTensors(words, lambda layer, plane, at: words[layer][plane][0, :, at + 5])
+        parts = [[tensor[:, :, 5:36] for tensor in given] for given in tensors]
+        return ContiguousKV(self.layout, parts), raw
+
+
+class TestTokensBeforeHeads(Windows):
+    def make(self):
+        words, tensors = zeros(self.layout, lambda plane: (1, 29, plane.heads, plane.width))
+        raw = RawTensors(words, lambda layer, plane, at: words[layer][plane][0, at])
+        return ContiguousKV(self.layout, [[t.transpose(1, 2) for t in g] for g in tensors]), raw
+
+
+class TestPaged(Windows):
+    """Whole blocks, in no order, and a few tokens of one more."""
+
+    block, blocks = 4, 11
+
+    def slots(self):
+        return [b * self.block + i for b in (5, 2, 9, 0, 7, 3, 8) for i in range(self.block)][:-1]
+
+    def window(self, slots):
+        words, tensors = zeros(
+            self.layout, lambda plane: (self.blocks, self.block, plane.heads, plane.width)
+        )
+
+        def place(layer, plane, at):
+            return words[layer][plane][slots[at] // self.block, slots[at] % self.block]
+
+        return PagedKV(self.layout, tensors, slots), RawTensors(words, place)
+
+    def make(self):
+        return self.window(self.slots())
+
+    @pytest.fixture
+    def holed(self):
+        slots = [-1 if at in (5, 6, 13) else slot for at, slot in enumerate(self.slots())]
+        return Holed(*self.window(slots), {5, 6, 13})
+
+
+class TestPagedOfUnlikeLayers(TestPaged):
+    layout = MIXED
+
+
+class TestPagedWithSlotsInNoOrder(TestPaged):
+    def slots(self):
+        return [(17 * at + 3) % 44 for at in range(26)]
+
+
+class TestPagesOfOneToken(TestPaged):
+    block = 1
+    blocks = 30
+
+    def slots(self):
+        return list(range(28, -1, -1))
+
+
+class TestPagedWithHeadsFirst(TestPaged):
+    def window(self, slots):
+        words, tensors = zeros(
+            self.layout, lambda plane: (self.blocks, plane.heads, self.block, plane.width)
+        )
+
+        def place(layer, plane, at):
+            return words[layer][plane][slots[at] // self.block, :, slots[at] % self.block]
+
+        pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
+        return PagedKV(self.layout, pages, slots), RawTensors(words, place)
