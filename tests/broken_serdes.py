@@ -13,7 +13,7 @@ import pytest
 
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.whole import waive
-from hexkv.ports import CorruptFrame, DType
+from hexkv.ports import CorruptFrame, DType, ErrorBound
 from plain_serde import HEAD, PlainSerde
 
 
@@ -48,6 +48,38 @@ class TestCorrectAndLossy(PlainContract):
     @pytest.fixture
     def close(self):
         return lambda raw, back, layout: raw[1::2] == back[1::2]
+
+
+class Cut(PlainSerde):
+    """Floats without their lowest bit, if they are finite; no layers of its own."""
+
+    lossless = False
+    per_layer = False
+    cut = 1
+    share = 2.0**-7
+
+    def encode(self, chunk, layout, tokens, into):
+        cut, size = bytearray(chunk), layout.dtype.itemsize
+        if layout.dtype in EXPONENTS:
+            for at in range(0, len(cut), size):
+                if self.finite(cut[at : at + size], EXPONENTS[layout.dtype]):
+                    cut[at] &= 255 - self.cut
+        return super().encode(cut, layout, tokens, into)
+
+    def finite(self, element, exponent):
+        return int.from_bytes(element, "little") & exponent != exponent
+
+    def error(self, layout, layer, plane):
+        return ErrorBound(self.share if layout.dtype in EXPONENTS else 0.0)
+
+
+EXPONENTS = {DType.BFLOAT16: 0x7F80, DType.FLOAT16: 0x7C00, DType.FLOAT32: 0x7F800000}
+
+
+class TestCorrectAndBounded(PlainContract):
+    """It says how much is lost, so that nobody needs to say what is near."""
+
+    Make = Cut
 
 
 # One class per lie from here on. The docstring says what is wrong.
@@ -339,6 +371,28 @@ class TestTrustsParts(PlainContract):
                 first, last = layout.layer_span(layer, tokens)
                 target = into[first:last]
                 PlainSerde.decode_layer(self, payload[start:end], layer, layout, tokens, target)
+
+
+class TestIsFurtherOffThanItSays(PlainContract):
+    """Declared is the error of the format it was written for first."""
+
+    class Make(Cut):
+        cut = 16
+
+
+class TestTouchesWhatIsNoNumber(PlainContract):
+    """The payload of a NaN changes, and an infinity may become one."""
+
+    class Make(Cut):
+        def finite(self, element, exponent):
+            return True
+
+
+class TestDeclaresNothingByABound(PlainContract):
+    """Zeros would keep it."""
+
+    class Make(Cut):
+        share = 1.0
 
 
 class TestDropsAPromise(PlainContract):

@@ -41,10 +41,13 @@ CAUGHT = {
     "TestGivesTheNextLayer": "serde.20",
     "TestReadsAllForOneLayer": "serde.21",
     "TestTrustsParts": "serde.22",
+    "TestIsFurtherOffThanItSays": "serde.23",
+    "TestTouchesWhatIsNoNumber": "serde.23",
+    "TestDeclaresNothingByABound": "serde.24",
 }
 """Who is caught, by which promise."""
 
-CORRECT = ("TestCorrect", "TestCorrectAndLossy")
+CORRECT = ("TestCorrect", "TestCorrectAndLossy", "TestCorrectAndBounded")
 DROPPED, WAIVED = "TestDropsAPromise", "TestWaivesAPromise"
 
 PROMISES = {
@@ -92,6 +95,12 @@ def test_a_lossy_serde_passes_and_skips_what_it_does_not_offer(verdicts):
     skipped = {message for tag, message in verdicts["TestCorrectAndLossy"] if tag == "skipped"}
     assert "not offered: per_layer" in skipped
     assert "not offered: float32" in skipped
+    assert "not offered: a bound on its error" in skipped
+
+
+def test_a_lossy_serde_that_declares_its_bound_needs_no_other_fixture(verdicts):
+    skipped = {message for tag, message in verdicts["TestCorrectAndBounded"] if tag != "passed"}
+    assert skipped == {"not offered: per_layer"}
 
 
 @pytest.mark.parametrize(("name", "number"), CAUGHT.items())

@@ -59,7 +59,7 @@ from hexkv.ports.outcomes import (
     WriteOutcome,
 )
 from hexkv.ports.policy import Policy
-from hexkv.ports.serde import Serde
+from hexkv.ports.serde import ErrorBound, LayerSerde, LossySerde, Peers, Serde
 from hexkv.ports.store import (
     ChunkStore,
     Entry,
@@ -99,6 +99,7 @@ __all__ = [
     "DeviceKV",
     "EngineClosed",
     "Entry",
+    "ErrorBound",
     "EventSink",
     "Executor",
     "Failed",
@@ -112,8 +113,10 @@ __all__ = [
     "Item",
     "KVLayout",
     "LayerGroup",
+    "LayerSerde",
     "LayoutMismatch",
     "Lease",
+    "LossySerde",
     "MemoryProvider",
     "MemoryRegion",
     "Miss",
@@ -121,6 +124,7 @@ __all__ = [
     "Namespace",
     "Outcome",
     "ParallelSlice",
+    "Peers",
     "Plane",
     "Policy",
     "PoolExhausted",

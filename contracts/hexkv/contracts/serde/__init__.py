@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from hexkv.contracts.serde._base import Close, SerdeCase
+from hexkv.contracts.serde._bounds import Bounds
 from hexkv.contracts.serde._faithful import Faithful
 from hexkv.contracts.serde._hostile import Hostile
-from hexkv.contracts.serde._layers import Layers, LayerSerde
+from hexkv.contracts.serde._layers import Layers
+from hexkv.ports import LayerSerde
 
 __all__ = ["Close", "LayerSerde", "SerdeContract"]
 
 
-class SerdeContract(Faithful, Hostile, Layers, SerdeCase):
+class SerdeContract(Faithful, Bounds, Hostile, Layers, SerdeCase):
     """Subclass this, give it a ``serde`` fixture, and run pytest.
 
-    A lossy serde also gives ``close``, and one that does not take every dtype ``dtypes``. What
-    declares ``per_layer`` has the methods of :class:`LayerSerde`.
+    A lossy serde declares its bound (:class:`hexkv.ports.LossySerde`), or the subclass gives
+    ``close``; one that does not take every dtype also gives ``dtypes``. What declares
+    ``per_layer`` has the methods of :class:`hexkv.ports.LayerSerde`.
     """

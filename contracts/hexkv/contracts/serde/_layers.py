@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 import pytest
 
@@ -20,42 +19,7 @@ from hexkv.contracts.serde._base import (
     same,
 )
 from hexkv.contracts.serde._hostile import damage
-from hexkv.ports import CorruptFrame, DType, KVLayout, Serde
-
-
-@runtime_checkable
-class LayerSerde(Protocol):
-    """What a serde that declares ``per_layer`` has besides: one layer from a part of a payload."""
-
-    def index_bytes(self, layout: KVLayout) -> int:
-        """How many bytes at a payload's start say where its layers lie."""
-        ...
-
-    def layer_parts(
-        self, start: memoryview, payload_bytes: int, layout: KVLayout, tokens: int
-    ) -> list[tuple[int, int]]:
-        """``(start, end)`` of each layer's part in a payload, from its first bytes alone.
-
-        Args:
-            start: the payload's first ``index_bytes(layout)`` bytes, or all if it has fewer.
-            payload_bytes: bytes of the whole payload.
-            layout: shape and dtype of the chunk.
-            tokens: tokens in the chunk.
-
-        Raises:
-            CorruptFrame: this is no payload of such a chunk.
-        """
-        ...
-
-    def decode_layer(
-        self, part: memoryview, layer: int, layout: KVLayout, tokens: int, into: memoryview
-    ) -> None:
-        """Fill *into* with one layer of a chunk, from that layer's part of the payload.
-
-        Raises:
-            CorruptFrame: *part* is not what ``encode`` writes for this layer.
-        """
-        ...
+from hexkv.ports import CorruptFrame, DType, KVLayout, LayerSerde, Serde
 
 
 class Layers(SerdeCase):
