@@ -64,7 +64,7 @@ def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{at}.input_layernorm.weight", torch.ones(WIDTH)
         yield f"{at}.post_attention_layernorm.weight", torch.ones(WIDTH)
     yield "model.norm.weight", torch.ones(WIDTH)
-    yield "lm_head.weight", drawn(WORDS, WIDTH, 3.0)
+    yield "lm_head.weight", drawn(WORDS, WIDTH, 0.5)
 
 
 def tokenizer() -> dict[str, object]:

@@ -1,0 +1,124 @@
+"""``python phase.py SETTINGS``: one vLLM engine in a process, told what to do line by line.
+
+SETTINGS is a JSON object, the arguments of ``vllm.LLM``. Each line on stdin is a JSON object with
+the name of a task and its arguments; its result is a line on stdout. Everything else that vLLM
+prints goes to stderr. The end of stdin ends the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput
+
+Json = dict[str, object]
+
+
+class Phase:
+    """The tasks. Their names and arguments are what a line on stdin says."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._engine = llm.llm_engine
+        self._reset = llm.reset_prefix_cache
+        self._numbers = count()
+
+    def generate(self, prompts: Sequence[Sequence[int]], tokens: int, extra: Json | None) -> Json:
+        """Run all *prompts* at once; for each what came out, what was cached, and when."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        wanted = SamplingParams(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=1, extra_args=extra
+        )
+        names = [str(next(self._numbers)) for _ in prompts]
+        busy, began = _cpu_seconds(), time.perf_counter()
+        for name, prompt in zip(names, prompts, strict=True):
+            self._engine.add_request(name, TokensPrompt(prompt_token_ids=list(prompt)), wanted)
+        first: dict[str, float] = {}
+        done: dict[str, RequestOutput] = {}
+        steps = 0
+        while self._engine.has_unfinished_requests():
+            steps += 1
+            for output in self._engine.step():
+                if output.outputs[0].token_ids:
+                    first.setdefault(output.request_id, time.perf_counter() - began)
+                if output.finished:
+                    done[output.request_id] = output
+        return {
+            "steps": steps,
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": _cpu_seconds() - busy,
+            "answers": [_answer(done[name], first.get(name)) for name in names],
+        }
+
+    def reset(self) -> Json:
+        """Forget vLLM's own prefix cache; the connector keeps what it has."""
+        return {"reset": self._reset()}
+
+    def metrics(self) -> Json:
+        """Every counter of vLLM's own registry by its name, summed over its labels."""
+        from prometheus_client import REGISTRY
+
+        found: dict[str, float] = {}
+        for metric in REGISTRY.collect():
+            for sample in metric.samples:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        return dict(found)
+
+
+def _answer(output: RequestOutput, first: float | None) -> Json:
+    [completion] = output.outputs
+    chosen = zip(completion.token_ids, completion.logprobs or [], strict=False)
+    return {
+        "tokens": list(completion.token_ids),
+        "logprobs": [likely[token].logprob for token, likely in chosen],
+        "cached": output.num_cached_tokens or 0,
+        "finish": completion.finish_reason,
+        "first_token_seconds": first,
+    }
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its workers."""
+    total = time.process_time()
+    ticks = os.sysconf("SC_CLK_TCK")
+    for child in _children(os.getpid()):
+        with open(f"/proc/{child}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        near = [int(child) for child in file.read().split()]
+    return near + [far for child in near for far in _children(child)]
+
+
+def main() -> None:
+    """Start the engine and do what stdin says."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    from vllm import LLM
+
+    phase = Phase(LLM(**json.loads(sys.argv[1])))
+    tasks: dict[str, Callable[..., Json]] = {
+        "generate": phase.generate,
+        "reset": phase.reset,
+        "metrics": phase.metrics,
+    }
+    print(json.dumps({"pid": os.getpid()}), file=answers)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        print(json.dumps(tasks[arguments.pop("task")](**arguments)), file=answers)
+
+
+if __name__ == "__main__":
+    main()

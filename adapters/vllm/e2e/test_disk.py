@@ -1,0 +1,123 @@
+"""Hits from the disk in a process that stored nothing, and what a bad disk does to them."""
+
+import random
+from array import array
+
+import pytest
+
+from hexkv.plugins.algorithms import frame_codec
+from hexkv.plugins.discovery import discover
+from hexkv.ports import PAGE, CorruptFrame
+from redis_servers import until
+from vllm_engines import prompt
+
+CHUNK = 64
+CHUNKS = 14
+TOKENS = CHUNKS * CHUNK + 9
+CODEC = frame_codec(discover(), "xxh3-128")
+
+
+def config(root):
+    """The disk alone: nothing hides what lies on it."""
+    disk = {"store": "disk", "settings": {"root": str(root)}}
+    return {"chunk": {"size": CHUNK}, "pool": {"bytes": "128MiB"}, "tiers": [disk]}
+
+
+def frames(root):
+    return set(root.glob("??/*.hexkv"))
+
+
+def sound(file):
+    """Whether the file is a frame, every byte as it was sealed."""
+    try:
+        CODEC.open(memoryview(file.read_bytes()))
+    except (CorruptFrame, FileNotFoundError):
+        return False
+    return True
+
+
+def poison(file):
+    """Other KV of the same size, sealed like the right one."""
+    frame = memoryview(bytearray(file.read_bytes()))
+    header = CODEC.open(frame)
+    dice = random.Random(header.key)
+    other = array("f", (dice.gauss(0, 2) for _ in range(header.payload_bytes // 4)))
+    frame[PAGE : PAGE + header.payload_bytes] = memoryview(other).cast("B")
+    CODEC.seal(frame, header)
+    file.write_bytes(frame)
+
+
+def damage(file):
+    """One bit, somewhere in the KV."""
+    frame = bytearray(file.read_bytes())
+    frame[len(frame) // 2] ^= 1
+    file.write_bytes(frame)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[: 3 * PAGE])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture(scope="module")
+def every_seventh(start, same, root):
+    """The files of every 7th chunk by prompt, which an engine stored that has ended."""
+    files = {}
+    engine = start(config(root))
+
+    def store(words):
+        """How many files that makes is known: only the last of them is new to the caller."""
+        before = frames(root)
+        [cached] = same(engine, words)
+        new = (len(words) - cached) // CHUNK
+        until(lambda: len(frames(root)) == len(before) + new)
+        return frames(root) - before
+
+    for name in ("fresh", "poisoned", "damaged", "cut", "removed"):
+        words = prompt(name, TOKENS)
+        grown = [store(words[: chunks * CHUNK + 1]) for chunks in (6, 7, 13, 14)]
+        assert [len(new) for new in grown] == [6, 1, 6, 1]
+        files[name] = [*grown[1], *grown[3]]
+    engine.close()
+    return files
+
+
+@pytest.fixture(scope="module")
+def engine(start, root, every_seventh):
+    return start(config(root))
+
+
+def test_a_fresh_process_loads_what_another_stored(engine, same):
+    assert same(engine, prompt("fresh", TOKENS)) == [CHUNKS * CHUNK]
+
+
+def test_other_kv_in_its_place_means_other_tokens(engine, reference, every_seventh):
+    """The control: what is loaded is what the tokens depend on."""
+    words = prompt("poisoned", TOKENS)
+    for file in every_seventh["poisoned"]:
+        poison(file)
+    [answer] = engine.generate(words)
+    assert answer.cached == CHUNKS * CHUNK
+    [expected] = reference(words)
+    assert answer.tokens != expected.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "break_it"),
+    [("damaged", damage), ("cut", cut), ("removed", lambda file: file.unlink())],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_seventh_chunk_fails_and_is_computed_and_stored_again(
+    engine, same, every_seventh, name, break_it
+):
+    words = prompt(name, TOKENS)
+    for file in every_seventh[name]:
+        break_it(file)
+        assert not sound(file)
+    same(engine, words)
+    until(lambda: all(map(sound, every_seventh[name])))
+    assert same(engine, words) == [CHUNKS * CHUNK]

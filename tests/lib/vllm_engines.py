@@ -1,0 +1,180 @@
+"""Real vLLM engines for tests and benchmarks, each in a process of its own.
+
+The process runs ``adapters/vllm/e2e/phase.py``, which says what can be asked of it.
+"""
+
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+ROOT = Path(__file__).parents[2]
+E2E = ROOT / "adapters" / "vllm" / "e2e"
+PATIENCE = 300.0
+"""Seconds after which an engine that says nothing counts as dead."""
+
+BLOCK = 32
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # One process less to start, and whoever measures sees the steps.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Bound to cores, an engine with a connector gets others than one without.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "2",
+    # Counting the likelier tokens is compiled otherwise, for 15 seconds.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+SETTINGS = {
+    "dtype": "float32",
+    "max_model_len": 4096,
+    "block_size": BLOCK,
+    "enforce_eager": True,
+    "disable_log_stats": False,
+    # With it a hit may be vLLM's own; tests that want both say so.
+    "enable_prefix_caching": False,
+}
+
+
+def prompt(seed, tokens):
+    """Words of the tiny model, always the same for one *seed*; longer ones begin like shorter."""
+    dice = random.Random(seed)
+    return [dice.randrange(2, 4096) for _ in range(tokens)]
+
+
+def environment(**more):
+    """What an engine's process sees: nothing of how this one is configured."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("HEXKV_", "VLLM_"))}
+    return inherited | ENVIRONMENT | more
+
+
+def connector(config=None, *, by_name=False, **extra):
+    """vLLM's ``kv_transfer_config`` for hexkv, configured by *config*, hexkv's own tree."""
+    chosen = {"kv_connector": "HexKVConnector", "kv_role": "kv_both"}
+    if not by_name:
+        chosen["kv_connector_module_path"] = "hexkv.adapters.vllm.connector"
+    chosen["kv_load_failure_policy"] = "recompute"
+    chosen["kv_connector_extra_config"] = {**(config or {}), **extra}
+    return chosen
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one prompt got."""
+
+    tokens: list
+    logprobs: list
+    cached: int
+    """Tokens of the prompt that were not computed."""
+    finish: str
+    first_token_seconds: float | None
+
+
+class Engine:
+    """One engine. Ends with the ``with`` block, together with every process it started."""
+
+    def __init__(self, model, log, *, transfer=None, env=None, **settings):
+        arguments = SETTINGS | {"model": str(model)} | settings
+        if transfer is not None:
+            arguments["kv_transfer_config"] = transfer
+        self.log = Path(log)
+        with self.log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(E2E / "phase.py"), json.dumps(arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(**(env or {})),
+                text=True,
+                start_new_session=True,
+            )
+        self._said = queue.SimpleQueue()
+        Thread(target=self._listen, daemon=True).start()
+        self.last = {}
+        try:
+            assert self._hear()["pid"] == self._process.pid
+        except BaseException:
+            self.kill()
+            raise
+
+    def _listen(self):
+        with self._process.stdout as lines:
+            for line in lines:
+                self._said.put(line)
+        self._said.put(None)
+
+    def _hear(self):
+        try:
+            line = self._said.get(timeout=PATIENCE)
+        except queue.Empty:
+            line = None
+        if line is None:
+            tail = self.log.read_text(errors="replace")[-6000:]
+            raise AssertionError(f"the engine is gone, or hangs:\n{tail}")
+        return json.loads(line)
+
+    def ask(self, task, **arguments):
+        """Have a task of ``phase.Phase`` done."""
+        self._process.stdin.write(json.dumps({"task": task, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def generate(self, *prompts, tokens=8, extra=None):
+        """The answers to *prompts*, which run at once. Totals are in ``last``."""
+        self.last = self.ask("generate", prompts=prompts, tokens=tokens, extra=extra)
+        return [Answer(**answer) for answer in self.last["answers"]]
+
+    def metrics(self):
+        """vLLM's counters, summed over labels."""
+        return self.ask("metrics")
+
+    def reset(self):
+        """Forget vLLM's own prefix cache."""
+        assert self.ask("reset")["reset"]
+
+    def said(self, text):
+        """Whether *text* is in the log so far."""
+        return text in self.log.read_text(errors="replace")
+
+    def close(self):
+        """End as a program ends: what is under way is finished first."""
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(PATIENCE) == 0, self.log.read_text(errors="replace")[-6000:]
+        finally:
+            self.kill()
+
+    def kill(self):
+        """As a machine goes down: every process of the engine's session, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None and self._process.poll() is None:
+            self.close()
+        else:
+            self.kill()
+
+
+def agree(answers, expected):
+    """Whether the same tokens came out, for the same reasons: log probabilities to 1e-5."""
+    assert len(answers) == len(expected)
+    for answer, want in zip(answers, expected, strict=True):
+        assert answer.finish == "length"
+        assert answer.tokens == want.tokens
+        for one, other in zip(answer.logprobs, want.logprobs, strict=True):
+            assert abs(one - other) <= 1e-5
+    return True
