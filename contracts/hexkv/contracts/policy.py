@@ -11,6 +11,7 @@ from itertools import islice
 
 import pytest
 
+from hexkv.contracts.promise import promise
 from hexkv.contracts.whole import Whole
 from hexkv.ports import KEY_BYTES, ChunkKey, Policy
 
@@ -29,16 +30,37 @@ class PolicyContract(Whole):
         """A new policy, of a tier that holds nothing yet."""
         raise NotImplementedError("give the subclass a `policy` fixture")
 
+    @promise(
+        "policy.1",
+        "has every method of the port",
+        level="L0",
+        clause="Policy",
+        why="the tier cannot be built, or fails at its first eviction",
+        hint="subclass nothing: have admit, touch, drop and victims",
+    )
     def test_is_a_policy(self, policy: Policy) -> None:
         """It has every method of the port."""
         assert isinstance(policy, Policy)
 
+    @promise(
+        "policy.2",
+        "bears empty calls, and has no victims when nothing is there",
+        level="L0",
+        clause="Policy.victims",
+        why="a tier that was just cleared would evict what it does not hold",
+    )
     def test_an_empty_tier_has_no_victims(self, policy: Policy) -> None:
         """Empty calls are allowed, and nothing comes of them."""
         policy.admit([], None)
         policy.touch([])
         assert list(policy.victims()) == []
 
+    @promise(
+        "policy.3",
+        "names the chunks that are on the tier as victims, each once",
+        clause="Policy.victims",
+        why="a chunk that it forgot fills the budget for ever; one named twice is freed twice",
+    )
     @pytest.mark.parametrize("seed", range(5))
     def test_victims_are_the_chunks_on_the_tier_each_once(self, policy: Policy, seed: int) -> None:
         """Whatever happened before: none twice, none forgotten, none that left."""
@@ -47,6 +69,13 @@ class PolicyContract(Whole):
             assert len(victims) == len(set(victims)), "a chunk is its victim twice"
             assert set(victims) == resident
 
+    @promise(
+        "policy.4",
+        "stays as it is when somebody looks at its victims",
+        clause="Policy.victims",
+        why="a write that is refused in the end would have changed who goes next",
+        hint="victims() reads; only admit, touch and drop write",
+    )
     def test_looking_at_victims_changes_nothing(self, policy: Policy) -> None:
         """Not looking at all of them, not at some: the order stays what it would have been."""
         watched = copy.deepcopy(policy)
@@ -55,6 +84,14 @@ class PolicyContract(Whole):
             assert list(watched.victims()) == list(watched.victims())
         assert list(watched.victims()) == list(policy.victims())
 
+    @promise(
+        "policy.5",
+        "names the first victim without making a list of all",
+        level="L6",
+        clause="Policy.victims",
+        why="every eviction of a large tier would copy the whole index under its lock",
+        hint="yield, and begin at the end that goes first",
+    )
     def test_victims_are_lazy(self, policy: Policy) -> None:
         """The first victim takes no memory for all the others."""
         policy.admit(_keys(LARGE), None)
@@ -66,6 +103,12 @@ class PolicyContract(Whole):
             tracemalloc.stop()
         assert peak < LARGE, f"{peak} bytes for the first of {LARGE} victims"
 
+    @promise(
+        "policy.6",
+        "forgets as a victim what has left, however it left",
+        clause="Policy.drop",
+        why="the tier would evict what it does not hold, and make no room",
+    )
     @pytest.mark.parametrize("evicted", [True, False])
     def test_a_dropped_chunk_is_no_victim(self, policy: Policy, evicted: bool) -> None:
         """However it left, and wherever it stood."""
@@ -78,6 +121,12 @@ class PolicyContract(Whole):
             left.remove(key)
             assert set(policy.victims()) == left
 
+    @promise(
+        "policy.7",
+        "takes again what it has let go of",
+        clause="Policy.admit",
+        why="a prompt that comes back after its eviction would not be cached any more",
+    )
     @pytest.mark.parametrize("evicted", [True, False])
     def test_a_dropped_chunk_may_come_back(self, policy: Policy, evicted: bool) -> None:
         """A tier may take again what it let go of, as often as it likes."""
@@ -90,12 +139,25 @@ class PolicyContract(Whole):
         policy.admit(keys, None)
         assert sorted(policy.victims()) == sorted(keys)
 
+    @promise(
+        "policy.8",
+        "lets the end of a prompt go before its beginning",
+        clause="Policy.victims",
+        why="chunks whose beginning is gone are dead weight: a hit is an unbroken prefix",
+        hint="order what arrives in one call from its end",
+    )
     def test_the_end_of_a_prompt_goes_before_its_beginning(self, policy: Policy) -> None:
         """A chunk is useless without those before it, so they must not go first."""
         keys = _keys(10)
         policy.admit(keys, None)
         assert list(policy.victims()) == keys[::-1]
 
+    @promise(
+        "policy.9",
+        "takes a chunk whose parent is not on the tier",
+        clause="Policy.admit",
+        why="tiers evict, so a parent may have left; the write would fail",
+    )
     def test_a_chunk_may_follow_one_that_is_not_here(self, policy: Policy) -> None:
         """Its parent may have left, or never have been on this tier."""
         left, *keys = _keys(4)
@@ -105,6 +167,13 @@ class PolicyContract(Whole):
         policy.admit(keys[2:], ChunkKey(b"\xff" * KEY_BYTES))
         assert sorted(policy.victims()) == sorted(keys)
 
+    @promise(
+        "policy.10",
+        "keeps and changes none of the caller's lists",
+        clause="Policy.admit",
+        why="the index reuses them, and the order of eviction would change by itself",
+        hint="copy the keys",
+    )
     def test_the_callers_lists_stay_the_callers(self, policy: Policy) -> None:
         """They are not kept, and not changed."""
         keys = _keys(5)
@@ -115,6 +184,13 @@ class PolicyContract(Whole):
         given.clear()
         assert sorted(policy.victims()) == sorted(keys)
 
+    @promise(
+        "policy.11",
+        "has the same victims after the same calls",
+        clause="Policy.victims",
+        why="nobody could replay a trace, or find out why a chunk was evicted",
+        hint="no clock, no random numbers, no id()",
+    )
     @pytest.mark.parametrize("seed", range(5))
     def test_the_same_calls_give_the_same_victims(self, policy: Policy, seed: int) -> None:
         """No randomness, no clock, no identity of objects: a trace can be replayed."""
@@ -122,6 +198,14 @@ class PolicyContract(Whole):
         for _ in zip(_replay(policy, seed), _replay(twin, seed), strict=True):
             assert list(policy.victims()) == list(twin.victims())
 
+    @promise(
+        "policy.12",
+        "bounds what it remembers of evicted chunks",
+        level="L6",
+        clause="Policy.drop",
+        why="a tier that runs for months would run out of memory",
+        hint="as many ghosts as residents, at most",
+    )
     def test_memory_of_evicted_chunks_is_bounded(self, policy: Policy) -> None:
         """A tier that runs for months must not remember every chunk it ever held."""
         held, rounds = 64, 8_000
@@ -141,6 +225,14 @@ class PolicyContract(Whole):
             tracemalloc.stop()
         assert kept < rounds * 20, f"{kept} bytes kept after {rounds} evictions"
 
+    @promise(
+        "policy.13",
+        "takes no longer for a call when the tier is larger",
+        level="L6",
+        clause="Policy",
+        why="the index waits for it under its lock: every request of a large tier would",
+        hint="no sorting and no search: linked lists, dictionaries",
+    )
     def test_the_cost_of_a_call_does_not_grow_with_the_tier(self, policy: Policy) -> None:
         """A tier may hold a hundred thousand chunks, and its index waits for the policy."""
         large = copy.deepcopy(policy)

@@ -29,9 +29,10 @@ def of_test(item: pytest.Item) -> Promise | None:
     """The promise that *item* checks, or that it stands in for: ``waive`` hides the mark."""
     if found := Promise.of(item.iter_markers("promise")):
         return found
-    name = getattr(item, "originalname", item.name)
-    for base in getattr(item, "cls", None).__mro__ if getattr(item, "cls", None) else ():
-        if found := Promise.of(getattr(vars(base).get(name), "pytestmark", [])):
+    if not isinstance(item, pytest.Function) or item.cls is None:
+        return None
+    for base in item.cls.__mro__:
+        if found := Promise.of(getattr(vars(base).get(item.originalname), "pytestmark", [])):
             return found
     return None
 

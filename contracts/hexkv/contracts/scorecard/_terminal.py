@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Verdict
 from hexkv.plugins.cli.output import print_table
@@ -11,7 +13,8 @@ def show(scorecard: Scorecard) -> None:
     """Print each card: a table by level, then what was not simply kept, and why."""
     kit = scorecard.kit
     for card in scorecard.cards:
-        print_table(["", ""], _facts(card))
+        for name, value in _facts(card):
+            typer.echo(f"{name}: {value}")
         print_table(
             ["level", "about", *(f"{verdict} " for verdict in Verdict)],
             [
@@ -33,9 +36,10 @@ def show(scorecard: Scorecard) -> None:
                     for name, value in line.measured.items()
                 ],
             )
-    print_table(
-        ["", ""],
-        [("kit", f"hexkv-contracts {kit.version}, contract {kit.contract}, Python {kit.python}")],
+        typer.echo()
+    typer.echo(
+        f"kit: hexkv-contracts {kit.version}, contract {kit.contract}, Python {kit.python},"
+        f" {kit.platform}"
     )
 
 

@@ -1,0 +1,62 @@
+"""``hexkv check``: the contracts for an adapter that has no test file.
+
+pytest runs them as ever, on the classes in :mod:`hexkv.contracts.check.suite`; what they are
+run on is a :class:`Candidate`, a new one for each test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hexkv.ports import ChunkStore, DType
+
+if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+    from hexkv.contracts.serde import Close
+    from hexkv.contracts.store import RawAccess
+
+__all__ = ["Candidate"]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An adapter for one test, and what the author gives beside it.
+
+    What a ``module:factory`` may return. What is ``None`` is not there: promises that need it
+    are not checked, and the scorecard says so.
+    """
+
+    subject: object
+    """A store, serde, policy, device, memory provider or chunker, fresh and empty."""
+
+    raw: RawAccess | None = None
+    """The back door to the medium of this very store."""
+
+    reopen: Callable[[], ChunkStore] | None = None
+    """Closes the store and opens another over the same medium."""
+
+    service: object | None = None
+    """What is behind the store, to be broken; see ``hexkv.contracts.store.Service``."""
+
+    sibling: ChunkStore | None = None
+    """Another store on the same service, with another prefix or tenant."""
+
+    limit: object | None = None
+    """The physical limit to compare with."""
+
+    near: Close | None = None
+    """For a lossy serde: whether what came back is as near as it declares."""
+
+    dtypes: Collection[DType] = tuple(DType)
+    """For a serde: the dtypes that it takes."""
+
+    engine: str = ""
+    """The service behind the adapter with its version, for the scorecard."""
+
+    close: Callable[[], None] = _nothing
+    """Ends what the factory opened. Called after the test; the subject is closed before."""

@@ -1,0 +1,105 @@
+"""A store that keeps out of everybody's way on a service that others use."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+
+from hexkv.contracts.doubles import deadline
+from hexkv.ports import (
+    NAMESPACE_BYTES,
+    ChunkKey,
+    ChunkStore,
+    Deadline,
+    Entry,
+    Item,
+    ReadOutcome,
+    Sink,
+    SupportsRangeRead,
+    SupportsScan,
+    WriteOutcome,
+)
+
+
+class Salt:
+    """Moves keys to a random namespace, and knows which were used."""
+
+    def __init__(self) -> None:
+        self._salt = int.from_bytes(secrets.token_bytes(NAMESPACE_BYTES))
+        self.used: set[ChunkKey] = set()
+
+    def __call__(self, key: ChunkKey) -> ChunkKey:
+        """*key* in this namespace, or back from it: what is moved twice is where it was."""
+        lead = self._salt ^ int.from_bytes(key[:NAMESPACE_BYTES])
+        return ChunkKey(lead.to_bytes(NAMESPACE_BYTES) + key[NAMESPACE_BYTES:])
+
+
+class Apart:
+    """A store in which every key is another one: no chunk of others is met.
+
+    Its own chunks go when it is swept. Has the listing and range reading of the store inside,
+    as the classes below say.
+    """
+
+    def __init__(self, store: ChunkStore, salt: Salt) -> None:
+        self.inner = store
+        self.salt = salt
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        return self.inner.contains([*map(self.salt, keys)], deadline)
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        return self.inner.read([*map(self.salt, keys)], sink, deadline)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        moved = [Item(self.salt(item.key), item.frame) for item in items]
+        self.salt.used.update(item.key for item in moved)
+        return self.inner.write(moved, deadline)
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        return self.inner.delete([*map(self.salt, keys)], deadline)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class _Lists(Apart):
+    inner: SupportsScan  # type: ignore[assignment]
+
+    def scan(self) -> Iterator[Entry]:
+        for entry in self.inner.scan():
+            if entry.key in self.salt.used:
+                yield entry._replace(key=self.salt(entry.key))
+
+
+class _ReadsRanges(Apart):
+    inner: SupportsRangeRead  # type: ignore[assignment]
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        return self.inner.read_range(self.salt(key), start, into, deadline)
+
+
+class _Both(_Lists, _ReadsRanges):
+    inner: SupportsScan  # type: ignore[assignment]
+
+
+def apart(store: ChunkStore, salt: Salt) -> Apart:
+    """*store* among others' chunks; what it cannot list or read in part, this cannot either."""
+    match isinstance(store, SupportsScan), isinstance(store, SupportsRangeRead):
+        case True, True:
+            return _Both(store, salt)
+        case True, False:
+            return _Lists(store, salt)
+        case False, True:
+            return _ReadsRanges(store, salt)
+    return Apart(store, salt)
+
+
+def sweep(store: ChunkStore, keys: Sequence[ChunkKey]) -> None:
+    """Delete *keys* from a service that others use."""
+    for start in range(0, len(keys), 1000):
+        store.delete(keys[start : start + 1000], deadline())

@@ -1,0 +1,25 @@
+"""Every promise of the kit, without checking any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hexkv.contracts.check import suite
+from hexkv.contracts.promise import Promise
+from hexkv.contracts.whole import Whole
+
+
+def promises() -> dict[str, Promise]:
+    """All of them by number, level by level."""
+    found = {promise.number: promise for promise in _found()}
+    return dict(sorted(found.items(), key=lambda pair: pair[1].level))
+
+
+def _found() -> Iterator[Promise]:
+    for contract in vars(suite).values():
+        if isinstance(contract, type) and issubclass(contract, Whole):
+            for name in dir(contract):
+                if name.startswith("test_"):
+                    marks = getattr(getattr(contract, name), "pytestmark", [])
+                    if promise := Promise.of(marks):
+                        yield promise

@@ -1,0 +1,162 @@
+"""Fresh, empty candidates of an installed adapter, also on a service that others use."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from hexkv.contracts.check import Candidate
+from hexkv.contracts.check._apart import Salt, apart, sweep
+from hexkv.contracts.check._service import Proxied
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.spec import AdapterSpec, OpenContext
+from hexkv.ports import ChunkStore, SupportsScan
+
+_PREFIXES = ("prefix", "namespace")
+"""Settings that keep stores on one service apart."""
+
+_FOLDERS = ("root", "directory")
+"""Settings that say where a store lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Opens an adapter as a configuration does, each time in a place of its own.
+
+    A prefix is made a random one; in a folder, a random one is made. Where a service's adapter
+    has no prefix, every key is moved to a random namespace. Nothing is ever flushed: what was
+    written is deleted, chunk by chunk.
+    """
+
+    registry: Registry
+    spec: AdapterSpec
+    settings: Mapping[str, object]
+
+    @contextmanager
+    def __call__(self, wanted: Collection[str]) -> Iterator[Candidate]:
+        if self.spec.kind != "store":
+            yield Candidate(self._built())
+            return
+        with ExitStack() as ended:
+            yield self._store(wanted, ended)
+
+    def _store(self, wanted: Collection[str], ended: ExitStack) -> Candidate:
+        direct = self._placed(ended)
+        settings = direct
+        service = None
+        if "service" in wanted and (server := self._server()) is not None:
+            proxy = ended.enter_context(FaultProxy(server))
+            service = Proxied(proxy)
+            settings = self._at(direct, proxy.address)
+        salt = self._salt(direct)
+        if self.spec.schemes:
+            ended.callback(lambda: self._leave(direct, salt))
+        again = self._opener(settings, salt, ended)
+        store = again()
+        sibling = None
+        if "sibling" in wanted and self._setting(_PREFIXES):
+            sibling = self._beside(ended)
+        lasting = bool(self.spec.schemes or self._setting(_FOLDERS))
+        return Candidate(store, reopen=again if lasting else None, service=service, sibling=sibling)
+
+    def _beside(self, ended: ExitStack) -> ChunkStore:
+        """A second store on the same service, with a prefix of its own."""
+        settings = self._placed(ended)
+        salt = self._salt(settings)
+        ended.callback(lambda: self._leave(settings, salt))
+        return self._opener(settings, salt, ended)()
+
+    def _opener(
+        self, settings: Mapping[str, object], salt: Salt | None, ended: ExitStack
+    ) -> Callable[[], ChunkStore]:
+        opened: list[ChunkStore] = []
+
+        def again() -> ChunkStore:
+            if opened:
+                opened[-1].close()
+            store = self._opened(settings)
+            opened.append(store if salt is None else apart(store, salt))
+            return opened[-1]
+
+        def end() -> None:
+            for store in opened[-1:]:
+                store.close()
+
+        ended.callback(end)
+        return again
+
+    def _placed(self, ended: ExitStack) -> dict[str, object]:
+        """The settings, for a place where nobody else is."""
+        settings = dict(self.settings)
+        mark = f"hexkv-check-{secrets.token_hex(8)}"
+        if prefix := self._setting(_PREFIXES):
+            settings[prefix] = f"{settings.get(prefix, self._default(prefix))}{mark}:"
+        if folder := self._setting(_FOLDERS):
+            place = Path(str(settings.get(folder, self._default(folder)))) / mark
+            settings[folder] = str(place)
+            ended.callback(shutil.rmtree, place, ignore_errors=True)
+        return settings
+
+    def _salt(self, settings: Mapping[str, object]) -> Salt | None:
+        """For a service where neither a prefix nor a listing tells what is ours."""
+        if not self.spec.schemes:
+            return None
+        store = self._opened(settings)
+        try:
+            lists = isinstance(store, SupportsScan)
+        finally:
+            store.close()
+        return None if lists and self._setting(_PREFIXES) else Salt()
+
+    def _leave(self, settings: Mapping[str, object], salt: Salt | None) -> None:
+        """Delete what the test left on the service."""
+        store = self._opened(settings)
+        try:
+            if salt is not None:
+                sweep(store, sorted(salt.used))
+            elif isinstance(store, SupportsScan):
+                sweep(store, [entry.key for entry in store.scan()])
+        finally:
+            store.close()
+
+    def _server(self) -> tuple[str, int] | None:
+        """Host and port of the one server behind the adapter, if it can be stood in for."""
+        url = self.settings.get(self.spec.url_setting)
+        if not isinstance(url, str) or self.settings.get("topology", "single") != "single":
+            return None
+        parts = urlsplit(url)
+        encrypted = self.settings.get("tls") or parts.scheme == "rediss"
+        if parts.hostname is None or parts.port is None or encrypted:
+            return None
+        return parts.hostname, parts.port
+
+    def _at(self, settings: Mapping[str, object], address: str) -> dict[str, object]:
+        """*settings*, with another server at the same URL."""
+        name = self.spec.url_setting
+        url = urlsplit(str(settings[name]))
+        return {**settings, name: urlunsplit(url._replace(netloc=address))}
+
+    def _setting(self, names: Collection[str]) -> str:
+        found = {setting.name for setting in fields(self.spec.settings)}
+        return next((name for name in names if name in found), "")
+
+    def _default(self, name: str) -> object:
+        (found,) = (s.default for s in fields(self.spec.settings) if s.name == name)
+        return "" if found is MISSING else found
+
+    def _opened(self, settings: Mapping[str, object]) -> ChunkStore:
+        store = self._built(settings)
+        assert isinstance(store, ChunkStore)  # the registry has seen to it
+        return store
+
+    def _built(self, settings: Mapping[str, object] | None = None) -> object:
+        chosen = self.settings if settings is None else settings
+        context = OpenContext(SystemClock(), name="check")
+        return self.registry.open(self.spec.kind, self.spec.name, chosen, context)

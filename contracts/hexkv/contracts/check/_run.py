@@ -1,0 +1,103 @@
+"""Runs pytest on a target, inside this process, and gives the scorecard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from hexkv.contracts.check import Candidate
+from hexkv.contracts.check._targets import Target
+from hexkv.contracts.promise import Level
+from hexkv.contracts.scorecard import Recorder, Scorecard
+from hexkv.contracts.scorecard._recorder import of_test
+from hexkv.ports import HexKVError
+
+_SUITE = Path(__file__).with_name("suite.py")
+
+
+class CheckFailed(HexKVError):
+    """pytest could not run the contracts at all."""
+
+
+class UnknownPromise(CheckFailed):
+    """A promise was waived that this target need not keep."""
+
+
+def run(target: Target, levels: Collection[Level], waived: Mapping[str, str]) -> Scorecard:
+    """What became of the promises.
+
+    Args:
+        target: what to check.
+        levels: only these; all if there are none.
+        waived: reasons, by the number of the promise. Its tests are not run.
+
+    Raises:
+        UnknownPromise: one of *waived* is not checked here.
+        CheckFailed: nothing was checked; says what pytest said.
+    """
+    recorder = Recorder(lambda _: target.subject)
+    classes = ["TestPlugin", target.suite] if target.plugin else [target.suite]
+    conduct, said = _Conduct(target, levels, waived), StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = pytest.main(
+            [*_options(), *(f"{_SUITE}::{name}" for name in classes)],
+            plugins=[recorder, conduct],
+        )
+    if conduct.unknown:
+        raise UnknownPromise(f"no promise is called {', '.join(conduct.unknown)} here")
+    scorecard = recorder.scorecard()
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not scorecard.cards:
+        last = [line for line in said.getvalue().splitlines() if line.strip()][-5:]
+        raise CheckFailed(f"nothing was checked: {'; '.join(last)}")
+    return scorecard
+
+
+def _options() -> Sequence[str]:
+    """Nobody's configuration, and nothing left behind."""
+    return [
+        *("-c", os.devnull, "--rootdir", str(_SUITE.parent), "--noconftest"),
+        *("-p", "no:cacheprovider", "--import-mode=importlib", "--strict-markers"),
+        *("-o", "consider_namespace_packages=true", "-q", "--tb=no", "--no-header"),
+    ]
+
+
+class _Conduct:
+    """Chooses the tests, and gives them what they run on."""
+
+    def __init__(
+        self, target: Target, levels: Collection[Level], waived: Mapping[str, str]
+    ) -> None:
+        self._target = target
+        self._levels = levels
+        self._waived = waived
+        self.unknown: list[str] = []
+        """What was waived, and is no promise of the tests that were found."""
+
+    @pytest.fixture
+    def candidate(self, request: pytest.FixtureRequest) -> Iterator[Candidate]:
+        """A fresh one."""
+        with self._target.open(request.fixturenames) as candidate:
+            yield candidate
+
+    @pytest.fixture
+    def entry_point_name(self) -> str:
+        """Of the plugin that offers the candidate."""
+        return self._target.plugin
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen: list[pytest.Item] = []
+        promised = [(item, of_test(item)) for item in items]
+        known = {promise.number for _, promise in promised if promise is not None}
+        self.unknown = sorted(self._waived.keys() - known)
+        for item, promise in [] if self.unknown else promised:
+            if promise is None or (self._levels and promise.level not in self._levels):
+                continue
+            if reason := self._waived.get(promise.number):
+                item.add_marker(pytest.mark.xfail(reason=reason, run=False))
+            chosen.append(item)
+        items[:] = chosen

@@ -1,0 +1,147 @@
+"""What ``hexkv check`` is pointed at, and how each test gets a fresh one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from hexkv.contracts.check import Candidate
+from hexkv.contracts.check._installed import Installed
+from hexkv.contracts.scorecard import Subject
+from hexkv.plugins.registry import Registry, require, suggestion
+from hexkv.plugins.spec import AdapterSpec, Kind
+from hexkv.ports import ChunkStore, ConfigError, Policy, Serde
+
+SUITES: Mapping[str, tuple[type, str]] = {
+    "store": (ChunkStore, "TestStore"),
+    "serde": (Serde, "TestSerde"),
+    "policy": (Policy, "TestPolicy"),
+}
+"""The port of each kind that can be checked, and the class that does."""
+
+Opener = Callable[[Collection[str]], AbstractContextManager[Candidate]]
+"""Opens a candidate for a test that wants these fixtures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something to be checked."""
+
+    subject: Subject
+    suite: str
+    """The class that checks it."""
+
+    open: Opener
+    plugin: str = ""
+    """The entry point that offers it; empty for what is not installed."""
+
+
+def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
+    """What *word* names: a URL, ``module:factory``, or an installed adapter.
+
+    Args:
+        word: as the user wrote it.
+        registry: what is installed.
+        settings: the adapter's, as the user wrote them.
+
+    Raises:
+        ConfigError: nothing like it is installed, or it cannot be checked.
+        AdapterUnavailable: a requirement is missing.
+    """
+    scheme, colon, rest = word.partition(":")
+    if colon and rest.startswith("//"):
+        return _of_url(word, scheme, registry, settings)
+    if colon:
+        if settings:
+            raise ConfigError("a factory takes no settings: give them in its module")
+        return _of_factory(word)
+    offered = [kind for kind, name in registry.adapters if name == word]
+    for kind in offered:
+        if kind in SUITES:
+            return _of_spec(word, registry.adapters[kind, word], registry, settings)
+    if offered:
+        raise ConfigError(f"no contract for adapters of kind {offered[0]!r} can be checked so")
+    known = sorted(name for kind, name in registry.adapters if kind in SUITES)
+    raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}")
+
+
+def _of_url(word: str, scheme: str, registry: Registry, settings: Mapping[str, str]) -> Target:
+    schemes = {scheme: spec for spec in registry.adapters.values() for scheme in spec.schemes}
+    if (spec := schemes.get(scheme)) is None:
+        hint = suggestion(scheme, sorted(schemes))
+        raise ConfigError(f"no adapter for {scheme}://{hint}")
+    if spec.url_setting in settings:
+        raise ConfigError(f"the URL is the setting {spec.url_setting!r} already")
+    return _of_spec(_public(word), spec, registry, {**settings, spec.url_setting: word})
+
+
+def _of_spec(
+    name: str, spec: AdapterSpec, registry: Registry, settings: Mapping[str, str]
+) -> Target:
+    kind: Kind = spec.kind
+    origin = registry.origin[kind, spec.name]
+    require(spec)
+    values = {key: _value(spec, key, text) for key, text in settings.items()}
+    registry.parse(kind, spec.name, values)  # says now what is wrong with them
+    subject = Subject(name, f"{spec.name} of {origin}", spec.contract)
+    plugin = "" if origin.plugin == "builtin" else origin.plugin
+    return Target(subject, SUITES[kind][1], Installed(registry, spec, values), plugin)
+
+
+def _of_factory(word: str) -> Target:
+    module, _, path = word.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{word}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{word} is a {type(found).__name__}, and cannot be called")
+    factory = found
+
+    @contextmanager
+    def opened(wanted: Collection[str]) -> Iterator[Candidate]:
+        del wanted  # its author gives everything at once
+        made = factory()
+        candidate = made if isinstance(made, Candidate) else Candidate(made)
+        try:
+            yield candidate
+        finally:
+            if isinstance(candidate.subject, ChunkStore):
+                candidate.subject.close()
+            candidate.close()
+
+    with opened(()) as candidate:
+        subject, engine = candidate.subject, candidate.engine
+    for port, suite in SUITES.values():
+        if isinstance(subject, port):
+            return Target(Subject(word, engine=engine), suite, opened)
+    ports = ", ".join(port.__name__ for port, _ in SUITES.values())
+    raise ConfigError(f"{word} makes a {type(subject).__name__}, which is none of {ports}")
+
+
+def _value(spec: AdapterSpec, name: str, text: str) -> object:
+    """*text* as the JSON that it is, or as itself: a path needs no quotes."""
+    types = {setting.name: setting.type for setting in fields(spec.settings)}
+    if types.get(name) in (str, "str"):
+        return text
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def _public(url: str) -> str:
+    """*url* without a user's name and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

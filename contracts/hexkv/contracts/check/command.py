@@ -1,0 +1,113 @@
+"""``hexkv check``: whether an adapter keeps its contract, and the scorecard that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hexkv.contracts.check._run import UnknownPromise
+from hexkv.contracts.check._run import run as run_contracts
+from hexkv.contracts.check._targets import Target, find
+from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.promise import Level
+from hexkv.contracts.scorecard import badge, show
+from hexkv.plugins.cli.output import new_app, print_json, print_table, run_app
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery import discover
+from hexkv.ports import ChunkStore
+
+_PATIENCE = 10.0
+"""Seconds within which a store must answer before it is checked at all."""
+
+
+def check(
+    target: Annotated[
+        str, typer.Argument(help="A URL, an adapter's name, or module:factory.", show_default=False)
+    ] = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
+    ] = None,
+    level: Annotated[list[Level] | None, typer.Option(help="Only this level; repeatable.")] = None,
+    waive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROMISE=REASON", help="Do not check this promise, and say why."),
+    ] = None,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write the scorecard; - prints it.")
+    ] = "",
+    badge_file: Annotated[
+        Path | None, typer.Option("--badge", metavar="FILE", help="Write an SVG.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List every promise.")] = False,
+) -> None:
+    """Check an adapter against its contract. Exit code 1 if a promise is broken."""
+    if listing:
+        _list(as_json=json_file == "-")
+        return
+    if not target:
+        raise typer.BadParameter("say what to check: a URL, an adapter's name, or module:factory")
+    waived = _pairs(waive, "--waive", "PROMISE=REASON")
+    found = find(target, discover(), _pairs(settings, "--set", "KEY=VALUE"))
+    _is_there(found)
+    try:
+        scorecard = run_contracts(found, level or [], waived)
+    except UnknownPromise as error:
+        raise typer.BadParameter(str(error)) from error
+    written = json.dumps(scorecard.as_json(), indent=2)
+    if json_file == "-":
+        typer.echo(written)
+    else:
+        show(scorecard)
+        if json_file:
+            Path(json_file).write_text(written + "\n")
+    if badge_file is not None:
+        (card,) = scorecard.cards
+        badge_file.write_text(badge(card, scorecard.kit))
+    raise typer.Exit(1 if scorecard.broken else 0)
+
+
+def _is_there(target: Target) -> None:
+    """Nothing; what does not even answer is an error of its own, not a hundred broken promises.
+
+    Raises:
+        StoreError: nobody answers.
+    """
+    with target.open(()) as candidate:
+        if isinstance(candidate.subject, ChunkStore):
+            soon = deadline(_PATIENCE, SystemClock())
+            candidate.subject.contains([chunk_key("is somebody there?")], soon)
+
+
+def _list(*, as_json: bool) -> None:
+    # It imports every contract: before a check, that is for pytest to do.
+    from hexkv.contracts.check._catalogue import promises
+
+    if as_json:
+        print_json([asdict(promise) for promise in promises().values()])
+        return
+    print_table(
+        ["promise", "level", "clause", "the adapter", "why", "hint"],
+        [(p.number, p.level, p.clause, p.text, p.why, p.hint) for p in promises().values()],
+    )
+
+
+def _pairs(words: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
+    found = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not (name and equals) or (option == "--waive" and not value.strip()):
+            raise typer.BadParameter(f"{option} wants {form}, not {word!r}")
+        found[name] = value
+    return found
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Check an adapter against its contract.")
+    app.command()(check)
+    return run_app(app, "hexkv check", arguments)

@@ -1,0 +1,18 @@
+"""Tells hexkv about the kit's commands. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hexkv.plugins.spec import CommandSpec, hookimpl
+
+
+def _check(arguments: Sequence[str]) -> int:
+    from hexkv.contracts.check.command import run
+
+    return run(arguments)
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("check", "Check an adapter against its contract", _check)]
