@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.chunker import ChunkerContract
 from hexkv.core.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.tokens import pack
-from hexkv.ports import Chunker, ConfigError
+from hexkv.ports import ConfigError
 
 # Few distinct tokens make separators meet; these bytes also make them match across tokens.
 TOKENS = st.lists(st.sampled_from([0, 1, 256, 65536, 16777216]), max_size=60)
@@ -34,9 +35,37 @@ def split(tokens, separator):
     return [*pieces, (start, len(tokens))]
 
 
-@pytest.mark.parametrize("chunker", [PrefixChunker(), SegmentChunker([1])])
-def test_both_are_chunkers(chunker):
-    assert isinstance(chunker, Chunker)
+class TestPrefixChunker(ChunkerContract):
+    @pytest.fixture
+    def chunker(self):
+        return PrefixChunker(7)
+
+    @pytest.fixture
+    def reference(self):
+        return lambda prompt: [(at - 7, at) for at in range(7, len(prompt) + 1, 7)]
+
+
+class TestPrefixChunkerThatKeepsTails(ChunkerContract):
+    @pytest.fixture
+    def chunker(self):
+        return PrefixChunker(7, keep_tail=True)
+
+    @pytest.fixture
+    def reference(self):
+        return lambda prompt: [(at, min(at + 7, len(prompt))) for at in range(0, len(prompt), 7)]
+
+
+class TestSegmentChunker(ChunkerContract):
+    lookahead = 2
+    separator = (256, 256)
+
+    @pytest.fixture
+    def chunker(self):
+        return SegmentChunker(self.separator, maximum=9, minimum=2)
+
+    @pytest.fixture
+    def reference(self):
+        return lambda prompt: pieces(prompt, list(self.separator), minimum=2, maximum=9)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +130,23 @@ def test_a_separator_is_not_found_across_the_bytes_of_two_tokens():
     assert cut(SegmentChunker([1]), [16777216, 16777216]) == [(0, 2)]
 
 
+def pieces(tokens, separator, minimum, maximum):
+    """The reference: every segment in pieces, without those that are too short."""
+    return [
+        (at, min(at + maximum, end))
+        for start, end in split(tokens, separator)
+        for at in range(start, end, maximum)
+        if min(at + maximum, end) - at >= minimum
+    ]
+
+
 @given(TOKENS, SEPARATOR, st.integers(1, 5), st.integers(0, 5))
 def test_every_token_outside_separators_is_in_one_segment_of_at_most_the_maximum(
     tokens, separator, minimum, more
 ):
     maximum = minimum + more
     bounds = cut(SegmentChunker(separator, maximum=maximum, minimum=minimum), tokens)
-    pieces = [
-        (at, min(at + maximum, end))
-        for start, end in split(tokens, separator)
-        for at in range(start, end, maximum)
-    ]
-    assert bounds == [(start, end) for start, end in pieces if end - start >= minimum]
+    assert bounds == pieces(tokens, separator, minimum, maximum)
 
 
 @given(TOKENS, TOKENS, SEPARATOR)

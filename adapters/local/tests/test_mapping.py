@@ -1,4 +1,3 @@
-import ctypes
 import errno
 import mmap
 import sys
@@ -8,7 +7,8 @@ import pytest
 
 from hexkv.adapters.local._available import available_bytes
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
-from hexkv.ports import PAGE, InvalidRequest, MemoryProvider, PoolExhausted
+from hexkv.contracts.memory import MemoryContract
+from hexkv.ports import PAGE, PoolExhausted
 
 MIB = 1 << 20
 
@@ -26,21 +26,16 @@ def resident_bytes(region: MmapRegion) -> int:
     raise AssertionError("the region is not mapped")
 
 
-def test_it_is_a_memory_provider():
-    assert isinstance(MmapMemory(), MemoryProvider)
+class TestHugePages(MemoryContract):
+    @pytest.fixture
+    def provider(self):
+        return MmapMemory()
 
 
-@pytest.mark.parametrize("size", [1, PAGE, PAGE + 1, 3 * MIB])
-@pytest.mark.parametrize("huge_pages", [True, False])
-def test_a_region_is_writable_aligned_and_large_enough(size, huge_pages):
-    region = MmapMemory(huge_pages=huge_pages).allocate(size)
-    assert region.buffer.nbytes >= size
-    assert region.buffer.format == "B"
-    assert not region.buffer.readonly
-    assert region.address % PAGE == 0
-    region.buffer[size - 1] = 0xAB
-    assert ctypes.string_at(region.address + size - 1, 1) == b"\xab"
-    region.close()
+class TestSmallPages(MemoryContract):
+    @pytest.fixture
+    def provider(self):
+        return MmapMemory(huge_pages=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -71,11 +66,6 @@ def test_more_than_the_machine_has_is_refused_with_both_numbers():
         MmapMemory(available=lambda: 8191).allocate(8192)
 
 
-def test_the_real_machine_does_not_have_an_exabyte():
-    with pytest.raises(PoolExhausted):
-        MmapMemory().allocate(1 << 60)
-
-
 def test_what_the_system_refuses_is_pool_exhausted(monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -83,33 +73,6 @@ def test_what_the_system_refuses_is_pool_exhausted(monkeypatch):
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(PoolExhausted, match="Cannot allocate memory"):
         MmapMemory().allocate(PAGE)
-
-
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_region_of_nothing_means_nothing(size):
-    with pytest.raises(InvalidRequest):
-        MmapMemory().allocate(size)
-
-
-def test_close_twice_is_allowed():
-    region = MmapMemory().allocate(PAGE)
-    region.close()
-    region.close()
-
-
-@pytest.mark.parametrize(
-    "export",
-    [
-        pytest.param(lambda view: view[:8], id="slice"),
-        pytest.param(lambda view: (ctypes.c_char * 8).from_buffer(view), id="foreign"),
-    ],
-)
-def test_memory_that_is_looked_at_outlives_close(export):
-    region = MmapMemory().allocate(PAGE)
-    region.buffer[:8] = b"kept kv!"
-    view = export(region.buffer)
-    region.close()
-    assert bytes(view) == b"kept kv!"
 
 
 def machine(root: Path, available_kib: int, groups: dict[str, tuple[str, int, int]], inside: str):

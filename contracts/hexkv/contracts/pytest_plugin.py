@@ -11,6 +11,9 @@ from collections.abc import Generator
 import pytest
 
 pytest.register_assert_rewrite(
+    "hexkv.contracts.chunker",
+    "hexkv.contracts.device",
+    "hexkv.contracts.memory",
     "hexkv.contracts.plugin",
     "hexkv.contracts.policy",
     "hexkv.contracts.serde",

@@ -1,0 +1,225 @@
+"""What everything that cuts prompts promises."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import ClassVar
+
+import pytest
+
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.whole import Whole
+from hexkv.ports import Bounds, Chunker
+
+Reference = Callable[[Sequence[int]], Sequence[tuple[int, int]]] | None
+"""Another way to cut, slow and obviously right: ``(start, end)`` of each chunk of a prompt."""
+
+TOKEN_BYTES = 4
+FEW = (0, 1, 7, 256, 65_536, 16_777_216)
+"""Tokens whose bytes, shifted, look like one another: a search in bytes finds what is not there."""
+
+SMALL, LARGE = 8_000, 128_000
+"""Tokens of a short and of a long prompt: quadratic work shows as a factor of 256, not of 16."""
+
+
+class ChunkerContract(Whole):
+    """Subclass this and give it a ``chunker`` fixture; ``reference``, too, if there is one.
+
+    Small chunks, of some ten tokens at most, make the prompts of the contract say most.
+    """
+
+    lookahead: ClassVar[int] = 1
+    """How many tokens behind a chunk's end may still change it.
+
+    1 where an unfull chunk at a prompt's end grows; the length of a separator, where half of
+    one may turn out to be one.
+    """
+
+    @pytest.fixture
+    def chunker(self) -> Chunker:
+        """The chunker under test."""
+        raise NotImplementedError(f"give {type(self).__name__} a `chunker` fixture")
+
+    @pytest.fixture
+    def reference(self) -> Reference:
+        """Another way to cut, see :data:`Reference`."""
+        return None
+
+    @pytest.fixture
+    def tokens(self) -> Sequence[int]:
+        """Tokens that mean something to the chunker, separators for instance."""
+        return FEW
+
+    @pytest.fixture
+    def prompts(self, tokens: Sequence[int]) -> list[list[int]]:
+        """Prompts of every small length, and some long ones."""
+        random = Random(0)  # noqa: S311 - nothing here is secret
+        sizes = [*range(70), *(random.randint(70, 2_000) for _ in range(30))]
+        return [random.choices(tokens, k=size) for size in sizes]
+
+    @promise(
+        "chunker.1",
+        "has every method of the port, and a scheme of 1 to 64 printable ASCII characters",
+        level="L0",
+        clause="Chunker.scheme",
+        why="the scheme is part of every key: it must read the same on every host",
+        hint="no blanks; a short word and what decides where to cut, prefix/256 for instance",
+    )
+    def test_is_a_chunker(self, chunker: Chunker) -> None:
+        assert isinstance(chunker, Chunker)
+        scheme = chunker.scheme
+        assert scheme.isascii()
+        assert scheme.isprintable()
+        assert 1 <= len(scheme) <= 64
+        assert " " not in scheme
+        assert chunker.scheme == scheme
+
+    @promise(
+        "chunker.2",
+        "gives chunks in order, none empty, none over another, none beyond the prompt",
+        clause="Bounds",
+        why="a chunk's KV would be taken from other tokens than it is named by",
+    )
+    def test_bounds_are_in_order(self, chunker: Chunker, prompts: list[list[int]]) -> None:
+        for prompt in prompts:
+            bounds = chunker.cut(_packed(prompt))
+            assert isinstance(bounds, Bounds)
+            assert len(bounds.starts) == len(bounds.ends), "two columns, one row per chunk"
+            before = 0
+            for start, end in zip(*bounds, strict=True):
+                assert isinstance(start, int)
+                assert isinstance(end, int)
+                assert before <= start < end <= len(prompt)
+                before = end
+
+    @promise(
+        "chunker.3",
+        "cuts as its plain reference does",
+        clause="Chunker.cut",
+        why="tokens that are left out are computed again for every request",
+    )
+    def test_cuts_as_the_reference_does(
+        self, chunker: Chunker, reference: Reference, prompts: list[list[int]]
+    ) -> None:
+        if reference is None:
+            not_offered("a reference to compare the cuts with")
+        for prompt in prompts:
+            assert _cut(chunker, prompt) == list(reference(prompt)), f"{len(prompt)} tokens"
+
+    @promise(
+        "chunker.4",
+        "cuts the same tokens in the same way, whatever it cut before",
+        clause="Chunker",
+        why="what one engine stored, another would not find, nor the same one after a restart",
+        hint="no state, no randomness, no clock",
+    )
+    def test_is_a_function_of_the_tokens(self, chunker: Chunker, prompts: list[list[int]]) -> None:
+        first = [_cut(chunker, prompt) for prompt in prompts]
+        again = [_cut(chunker, prompt) for prompt in reversed(prompts)]
+        assert first == again[::-1]
+
+    @promise(
+        "chunker.5",
+        "changes no chunk of a prompt when tokens are appended to it, but the last ones",
+        clause="Chunker.cut",
+        why="no turn of a conversation would find what the turn before it stored",
+        hint="cut from the left; `lookahead` of your test class says how much may change",
+    )
+    def test_chunks_of_a_prefix_are_chunks_of_the_prompt(
+        self, chunker: Chunker, prompts: list[list[int]]
+    ) -> None:
+        for prompt in prompts:
+            whole = _cut(chunker, prompt)
+            lengths = {len(prompt) // 3, len(prompt) // 2, *range(len(prompt) - 9, len(prompt))}
+            for length in sorted(at for at in lengths if at > 0):
+                settled = length - self.lookahead
+                part = [cut for cut in _cut(chunker, prompt[:length]) if cut[1] <= settled]
+                assert part == [cut for cut in whole if cut[1] <= settled], (
+                    f"the first {length} of {len(prompt)} tokens"
+                )
+
+    @promise(
+        "chunker.6",
+        "finds no chunk where there is no token",
+        clause="Bounds",
+        why="an empty prompt comes from every health check",
+    )
+    def test_an_empty_prompt_has_no_chunks(self, chunker: Chunker) -> None:
+        assert _cut(chunker, []) == []
+
+    @promise(
+        "chunker.7",
+        "leaves the tokens as they are, and lets go of them when the call returns",
+        clause="Chunker.cut",
+        why="the tokens lie in the serving engine's memory, which is used again",
+    )
+    def test_lets_go_of_the_tokens(self, chunker: Chunker, prompts: list[list[int]]) -> None:
+        for prompt in prompts[::7]:
+            packed = bytes(_packed(prompt))
+            writable = bytearray(packed)
+            with memoryview(writable) as view:
+                bounds = chunker.cut(view)
+            assert writable == packed, "the tokens were changed"
+            try:
+                writable.clear()
+            except BufferError:
+                raise AssertionError("a view of the caller's tokens was kept") from None
+            assert list(zip(*bounds, strict=True)) == _cut(chunker, prompt)
+
+    @promise(
+        "chunker.8",
+        "is safe on every thread",
+        level="L3",
+        clause="Chunker",
+        why="a serving engine asks for several requests at once",
+        hint="keep nothing between the calls, nor in the object during one",
+    )
+    def test_threads_do_not_disturb_each_other(
+        self, chunker: Chunker, prompts: list[list[int]]
+    ) -> None:
+        want = [_cut(chunker, prompt) for prompt in prompts]
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda prompt: _cut(chunker, prompt), prompts * 4))
+        assert found == want * 4
+
+    @promise(
+        "chunker.9",
+        "takes time in proportion to the prompt, whatever is in it",
+        level="L6",
+        clause="Chunker.cut",
+        why="one hostile prompt would hold a server up for minutes",
+        hint="a search that starts again after every near miss is quadratic",
+    )
+    def test_takes_linear_time(self, chunker: Chunker, tokens: Sequence[int]) -> None:
+        random = Random(1)  # noqa: S311 - nothing here is secret
+        patterns = [[token] for token in tokens] + [list(tokens), random.choices(tokens, k=99)]
+        for pattern in patterns:
+            small, large = _seconds(chunker, pattern, SMALL), _seconds(chunker, pattern, LARGE)
+            ratio = large / max(small, 1e-4)
+            assert ratio < 5 * LARGE / SMALL, (
+                f"{LARGE // SMALL} times the tokens take {ratio:.0f} times as long "
+                f"when {pattern[:6]} repeat"
+            )
+
+
+def _packed(prompt: Sequence[int]) -> memoryview:
+    return memoryview(b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in prompt))
+
+
+def _cut(chunker: Chunker, prompt: Sequence[int]) -> list[tuple[int, int]]:
+    bounds = chunker.cut(_packed(prompt))
+    return list(zip(bounds.starts, bounds.ends, strict=True))
+
+
+def _seconds(chunker: Chunker, pattern: Sequence[int], count: int) -> float:
+    """The best of a few runs, in processor time: others on the machine do not count."""
+    packed = memoryview(bytes(_packed(pattern)) * (count // len(pattern)))
+    best = float("inf")
+    for _ in range(2):
+        start = time.thread_time()
+        chunker.cut(packed)
+        best = min(best, time.thread_time() - start)
+    return best

@@ -1,0 +1,222 @@
+"""What everything that gives the block pool its memory promises."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.whole import Whole
+from hexkv.ports import PAGE, InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
+
+MIB = 1 << 20
+SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 3 * MIB + 5)
+TOO_MUCH = 1 << 60
+"""Bytes that no machine has."""
+
+Allocate = Callable[[int], MemoryRegion]
+
+
+class MemoryContract(Whole):
+    """Subclass this and give it a ``provider`` fixture."""
+
+    @pytest.fixture
+    def provider(self) -> MemoryProvider:
+        """A provider that has 64 MiB to give."""
+        raise NotImplementedError(f"give {type(self).__name__} a `provider` fixture")
+
+    @pytest.fixture
+    def allocate(self, provider: MemoryProvider) -> Iterator[Allocate]:
+        """The provider's own, and whatever was allocated is closed after the test."""
+        regions: list[MemoryRegion] = []
+
+        def allocate(size: int) -> MemoryRegion:
+            regions.append(provider.allocate(size))
+            return regions[-1]
+
+        yield allocate
+        for region in regions:
+            region.close()
+
+    @promise(
+        "memory.1",
+        "has every method of the port",
+        level="L0",
+        clause="MemoryProvider",
+        why="no engine could be built on it",
+    )
+    def test_is_a_provider(self, provider: MemoryProvider) -> None:
+        assert isinstance(provider, MemoryProvider)
+
+    @promise(
+        "memory.2",
+        "gives at least the bytes asked for: writable, contiguous, of format B",
+        clause="MemoryRegion.buffer",
+        why="the pool divides the range into blocks, and sockets and files are given slices of it",
+    )
+    @pytest.mark.parametrize("size", SIZES)
+    def test_gives_what_was_asked_for(self, allocate: Allocate, size: int) -> None:
+        buffer = allocate(size).buffer
+        assert buffer.nbytes >= size
+        assert (buffer.format, buffer.ndim, buffer.c_contiguous) == ("B", 1, True)
+        assert not buffer.readonly
+        data = _noise(size, seed=0)
+        buffer[:size] = data
+        _same(buffer[:size], data, "the memory does not hold what was written to it")
+
+    @promise(
+        "memory.3",
+        "begins at a page, at the address that it names",
+        clause="MemoryRegion.address",
+        why="direct I/O refuses other memory, and a network card would write to other addresses",
+        hint="ctypes.addressof(ctypes.c_char.from_buffer(...)) of the buffer itself",
+    )
+    @pytest.mark.parametrize("size", SIZES)
+    def test_begins_where_it_says(self, allocate: Allocate, size: int) -> None:
+        region = allocate(size)
+        assert region.address % PAGE == 0
+        assert region.address == ctypes.addressof(ctypes.c_char.from_buffer(region.buffer))
+
+    @promise(
+        "memory.4",
+        "gives every region memory of its own",
+        level="L5",
+        clause="MemoryProvider.allocate",
+        why="two engines in a process would write into each other's blocks",
+    )
+    def test_regions_do_not_overlap(self, allocate: Allocate) -> None:
+        regions = [allocate(size) for size in (PAGE, 5, 3 * PAGE, MIB)]
+        content = [_noise(region.buffer.nbytes, seed) for seed, region in enumerate(regions)]
+        for region, data in zip(regions, content, strict=True):
+            region.buffer[:] = data
+        for region, data in zip(regions, content, strict=True):
+            _same(region.buffer, data, "a region was changed through another one")
+        regions[1].close()
+        for region, data in list(zip(regions, content, strict=True))[::2]:
+            _same(region.buffer, data, "a region was changed by closing another one")
+
+    @promise(
+        "memory.5",
+        "refuses to give nothing, or less, with InvalidRequest",
+        level="L2",
+        clause="MemoryProvider.allocate",
+        why="a wrong number in a configuration should be named, not crash the engine later",
+    )
+    @pytest.mark.parametrize("size", [0, -1, -PAGE])
+    def test_refuses_to_give_nothing(self, allocate: Allocate, size: int) -> None:
+        with pytest.raises(InvalidRequest):
+            allocate(size)
+
+    @promise(
+        "memory.6",
+        "says PoolExhausted when more is asked for than the machine has",
+        level="L4",
+        clause="MemoryProvider.allocate",
+        why="systems grant any mapping, and kill the process that uses it",
+        hint="ask how much there is first; translate OSError and MemoryError",
+    )
+    def test_says_when_there_is_not_so_much(self, allocate: Allocate) -> None:
+        with pytest.raises(PoolExhausted):
+            allocate(TOO_MUCH)
+        allocate(PAGE).buffer[0] = 1
+
+    @promise(
+        "memory.7",
+        "may be closed twice",
+        level="L0",
+        clause="MemoryRegion.close",
+        why="an engine that failed while it was built closes what it has once more",
+    )
+    def test_may_be_closed_twice(self, allocate: Allocate) -> None:
+        region = allocate(PAGE)
+        region.buffer[:5] = b"bytes"
+        region.close()
+        region.close()
+
+    @promise(
+        "memory.8",
+        "keeps memory that somebody still looks at, after it is closed",
+        level="L2",
+        clause="MemoryRegion.close",
+        why="a late I/O would write into memory that is somebody else's by then, or crash",
+        hint="unmapping fails while a view exists: then let the garbage collector do it",
+    )
+    def test_keeps_what_is_looked_at(self, allocate: Allocate) -> None:
+        for exported in (lambda view: view[:PAGE], (ctypes.c_char * PAGE).from_buffer):
+            region = allocate(MIB)
+            data = _noise(PAGE, seed=1)
+            region.buffer[:PAGE] = data
+            late = exported(region.buffer)
+            region.close()
+            other = allocate(MIB)
+            other.buffer[:PAGE] = bytes(PAGE)
+            _same(late, data, "memory that is looked at was given to somebody else")
+
+    @promise(
+        "memory.9",
+        "gives memory back when it is closed",
+        level="L0",
+        clause="MemoryRegion.close",
+        why="a server that builds engines one after the other would run out of memory",
+    )
+    def test_gives_memory_back(self, provider: MemoryProvider) -> None:
+        if not _STATUS.exists():
+            not_offered("/proc, to see what a process holds")
+        provider.allocate(MIB).close()
+        before = _held()
+        for _ in range(6):
+            region = provider.allocate(16 * MIB)
+            region.buffer[::PAGE] = bytes(len(region.buffer[::PAGE]))
+            region.close()
+            del region
+        assert _held() - before < 32 * MIB, "closed regions are still held"
+
+    @promise(
+        "memory.10",
+        "backs every page before it gives it away",
+        level="L6",
+        clause="MemoryProvider.allocate",
+        why="the first copy into a fresh page takes four times as long, in the serving path",
+        hint="MADV_POPULATE_WRITE, or write to every page once",
+    )
+    def test_backs_every_page(self, allocate: Allocate) -> None:
+        if sys.platform != "linux":
+            not_offered("Linux, which counts a thread's page faults")
+        region = allocate(16 * MIB)
+        pages = region.buffer.nbytes // PAGE
+        before = _faults()
+        for start in range(0, region.buffer.nbytes, PAGE):
+            region.buffer[start] = 1
+        faults = _faults() - before
+        assert faults < pages // 100, f"{faults} page faults at {pages} pages"
+
+
+_STATUS = Path("/proc/self/status")
+
+
+def _held() -> int:
+    """Bytes of memory that this process holds: anonymous, shared and huge pages."""
+    wanted = ("RssAnon:", "RssShmem:", "HugetlbPages:")
+    lines = [line.split() for line in _STATUS.read_text().splitlines()]
+    return sum(int(words[1]) * 1024 for words in lines if words and words[0] in wanted)
+
+
+def _faults() -> int:
+    """How often this thread touched a page that had no memory yet."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def _noise(size: int, seed: int) -> bytes:
+    return Random(seed).randbytes(size)  # noqa: S311 - nothing here is secret
+
+
+def _same(left: object, right: bytes, why: str) -> None:
+    """No bare assertion: it would print pages of differences."""
+    if bytes(left) != right:  # type: ignore[call-overload]
+        raise AssertionError(why)
