@@ -9,13 +9,20 @@ from __future__ import annotations
 import time
 from threading import Event
 
-from dict_store import CapableStore, DictContract, DictStore, PersistentContract, ScanningStore
+from dict_store import (
+    CapableStore,
+    DictContract,
+    DictStore,
+    PersistentContract,
+    ScanningStore,
+    WholeContract,
+)
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.contracts.whole import waive
 from hexkv.ports import NAMESPACE_BYTES, Entry, Miss, MissReason, Stored, StoreFull
 
 
-class TestCorrect(PersistentContract):
+class TestCorrect(WholeContract):
     Make = CapableStore
 
 

@@ -130,7 +130,9 @@ def test_what_a_store_does_not_offer_is_said_at_the_end(verdicts, output):
     assert all(verdict.message.startswith("not offered: ") for verdict in skipped)
     (line,) = (line for line in output.splitlines() if "TestCorrectAndPlain: " in line)
     assert line.endswith(
-        ": SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsSharing, reopen"
+        ": SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsSharing, foreign, limit, "
+        "reopen, service.cut, service.full, service.garbage, service.kill, service.slow, "
+        "service.stall, sibling"
     )
 
 

@@ -131,10 +131,10 @@ def test_a_unix_socket_is_a_target_like_any_other(tmp_path):
 
 
 def test_a_target_that_refuses_is_a_connection_that_ends():
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = gone.getsockname()
-    with FaultProxy(address) as proxy, connect(proxy) as client:
-        assert ended(client)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # and does not listen
+        with FaultProxy(deaf.getsockname()) as proxy, connect(proxy) as client:
+            assert ended(client)
 
 
 def test_latency_is_paid_once_for_each_turn(proxy, client):

@@ -7,8 +7,19 @@ from threading import Lock
 
 import pytest
 
+from breakable_dict import DictService, Shelf
 from hexkv.contracts.store import StoreContract
-from hexkv.ports import Entry, Failed, Hit, Miss, MissReason, Stored, StoreError
+from hexkv.ports import (
+    KEY_BYTES,
+    Entry,
+    Failed,
+    Hit,
+    Miss,
+    MissReason,
+    Stored,
+    StoreError,
+    StoreFull,
+)
 
 
 class DictStore:
@@ -26,15 +37,21 @@ class DictStore:
         if self.closed:
             raise StoreError("closed")
 
-    def contains(self, keys, deadline):
+    def reach(self, deadline):
+        """Come through to the medium, which may be out of reach at present."""
         self._check()
+        if isinstance(self.medium, Shelf):
+            self.medium.pass_through(deadline, lambda: self.closed)
+
+    def contains(self, keys, deadline):
+        self.reach(deadline)
         return [self.has(key) for key in keys]
 
     def has(self, key):
         return self.name(key) in self.medium
 
     def read(self, keys, sink, deadline):
-        self._check()
+        self.reach(deadline)
         return [self.read_one(i, key, sink, deadline) for i, key in enumerate(keys)]
 
     def read_one(self, index, key, sink, deadline):
@@ -57,10 +74,12 @@ class DictStore:
         return self.medium.get(self.name(key))
 
     def write(self, items, deadline):
-        self._check()
+        self.reach(deadline)
         return [self.write_one(item) for item in items]
 
     def write_one(self, item):
+        if isinstance(self.medium, Shelf) and self.medium.full:
+            return Failed(StoreFull("no room"))
         self.publish(self.name(item.key), bytes(item.frame))
         return Stored(len(item.frame))
 
@@ -68,7 +87,7 @@ class DictStore:
         self.medium[name] = frame
 
     def delete(self, keys, deadline):
-        self._check()
+        self.reach(deadline)
         return [self.forget(key) for key in keys]
 
     def forget(self, key):
@@ -76,13 +95,15 @@ class DictStore:
 
     def close(self):
         self.closed = True
+        if isinstance(self.medium, Shelf):
+            self.medium.wake()
 
 
 class ScanningStore(DictStore):
     def scan(self):
         self._check()
         for key, frame in list(self.medium.items()):
-            if key in self.medium:
+            if key in self.medium and len(key) == KEY_BYTES:
                 yield Entry(key, len(frame), time.time())
 
 
@@ -149,7 +170,17 @@ class RawDict:
         self.medium[key] = frame
 
     def keys(self):
-        return set(self.medium)
+        return {key for key in self.medium if len(key) == KEY_BYTES}
+
+
+class Copying:
+    """What a dictionary can do at most."""
+
+    def write(self, frame):
+        self.kept = bytes(frame)
+
+    def read(self, into):
+        into[:] = self.kept
 
 
 class DictContract(StoreContract):
@@ -157,7 +188,7 @@ class DictContract(StoreContract):
 
     @pytest.fixture
     def medium(self):
-        return {}
+        return Shelf()
 
     @pytest.fixture
     def store(self, medium):
@@ -184,3 +215,27 @@ class PersistentContract(DictContract):
 
         yield reopen
         opened[-1].close()
+
+
+class WholeContract(PersistentContract):
+    """Gives every fixture that an author can give."""
+
+    @pytest.fixture
+    def service(self, medium):
+        return DictService(medium)
+
+    @pytest.fixture
+    def sibling(self, medium):
+        store = self.Make(medium.beside())
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def foreign(self, medium):
+        strangers = {"somebody": b"else's", "a longer name " * 4: bytes(5000)}
+        medium.update({name.encode(): content for name, content in strangers.items()})
+        return lambda: {name: medium[name.encode()] for name in strangers}
+
+    @pytest.fixture
+    def limit(self):
+        return Copying()

@@ -5,6 +5,9 @@ L0     it can be opened, asked nothing, and closed
 L1     what is written under a key is what is read under that key
 L2     what the medium damages is given back as it is, or not at all
 L3     all of this holds with many threads at once, and after opening it again
+L4     a service that dies, hangs, lies or fills up costs a deadline, and no wrong byte
+L5     namespaces, stores and strangers on one service do not meet
+L6     it comes near to what its medium can do
 =====  ==========================================================================
 
 and ``scan``, ``quarantine``, ``sharing`` and ``range`` for the optional abilities, which are
@@ -14,15 +17,29 @@ checked where a store offers them.
 from __future__ import annotations
 
 from hexkv.contracts.store._abilities import Listing, Quarantine, RangeRead
-from hexkv.contracts.store._base import RawAccess, Reopen, StoreCase
+from hexkv.contracts.store._base import Foreign, Limit, RawAccess, Reopen, StoreCase
 from hexkv.contracts.store._batches import Batches
 from hexkv.contracts.store._damage import Damage
 from hexkv.contracts.store._data import Data
+from hexkv.contracts.store._faults import Faults
+from hexkv.contracts.store._isolation import Isolation
 from hexkv.contracts.store._lifecycle import Lifecycle
+from hexkv.contracts.store._ordered import Ordered
+from hexkv.contracts.store._service import Ability, BehindProxy, Service
 from hexkv.contracts.store._sharing import Sharing
+from hexkv.contracts.store._speed import Speed
 from hexkv.contracts.store._threads import Reopening, Threads
 
-__all__ = ["RawAccess", "Reopen", "StoreContract"]
+__all__ = [
+    "Ability",
+    "BehindProxy",
+    "Foreign",
+    "Limit",
+    "RawAccess",
+    "Reopen",
+    "Service",
+    "StoreContract",
+]
 
 
 class StoreContract(
@@ -36,9 +53,16 @@ class StoreContract(
     Damage,
     Threads,
     Reopening,
+    Ordered,
+    Faults,
+    Isolation,
+    Speed,
     StoreCase,
 ):
     """Subclass this, give it a ``store`` and a ``raw`` fixture, and run pytest.
 
-    A persistent store also gives ``reopen``. See :class:`RawAccess` and :data:`Reopen`.
+    A persistent store also gives ``reopen``, one that stands on a service ``service``, and any
+    that can be tried so ``sibling``, ``foreign`` and ``limit``. What is not given is reported as
+    not offered. See :class:`RawAccess`, :data:`Reopen`, :class:`Service`, :data:`Foreign` and
+    :class:`Limit`.
     """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from threading import Thread
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import pytest
 
 from hexkv.contracts.doubles import ListSink, deadline
+from hexkv.contracts.store._service import Service
 from hexkv.contracts.whole import Whole
 from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stored
 
@@ -39,12 +41,31 @@ class RawAccess(Protocol):
         ...
 
 
+Foreign = Callable[[], Mapping[str, bytes]]
+"""What the medium holds at present of things that are no chunks, by name, through the back door."""
+
+
+class Limit(Protocol):
+    """The shortest way for the same bytes over the same medium, with nothing of the store."""
+
+    def write(self, frame: memoryview) -> None:
+        """Bring *frame* there, as safely as the store does."""
+        ...
+
+    def read(self, into: memoryview) -> None:
+        """Fill *into* with what was written last."""
+        ...
+
+
 Reopen = Callable[[], ChunkStore] | None
 """Closes the store and opens another over the same medium; ``None`` if nothing outlives it."""
 
 
 class StoreCase(Whole):
-    """The fixtures that an author gives."""
+    """The fixtures that an author gives: two that every store has, and what else there is."""
+
+    loses: ClassVar[bool] = False
+    """Whether chunks may vanish by themselves, as from a cache that others fill, too."""
 
     @pytest.fixture
     def store(self) -> ChunkStore:
@@ -60,6 +81,42 @@ class StoreCase(Whole):
     def reopen(self) -> Reopen:
         """For persistent stores: see :data:`Reopen`. What it opens is closed after the test."""
         return None
+
+    @pytest.fixture
+    def service(self) -> Service | None:
+        """For stores that stand on a service: it, to be broken and mended by L4."""
+        return None
+
+    @pytest.fixture
+    def exposed(self, store: ChunkStore) -> ChunkStore:
+        """A store on that ``service``, where ``store`` itself does not stand on it.
+
+        For instance one that goes through a proxy, or to a server that nobody else needs.
+        """
+        return store
+
+    @pytest.fixture
+    def sibling(self) -> ChunkStore | None:
+        """Another, empty store beside ``store``: same service, other prefix or tenant."""
+        return None
+
+    @pytest.fixture
+    def foreign(self) -> Foreign | None:
+        """Puts things that are not the store's where it might stumble over them."""
+        return None
+
+    @pytest.fixture
+    def limit(self) -> Limit | None:
+        """What the medium itself can do, for L6 to compare with."""
+        return None
+
+    @pytest.fixture
+    def restless(self) -> Iterator[None]:
+        """Not for authors: threads that take turns very often, so that what can interleave does."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        yield
+        sys.setswitchinterval(before)
 
 
 def content(size: int, seed: int = 0) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from struct import pack
@@ -30,18 +29,18 @@ WORKERS = 4
 ROUNDS = 40
 
 
-def _stamped(name: int, version: int, size: int) -> bytes:
+def stamped(name: int, version: int, size: int) -> bytes:
     """A frame that says in every 16 bytes what it is: any mixture of two can be told."""
     return (pack("<IIQ", name, version, size) * (size // 16 + 1))[:size]
 
 
-def _is_one_value(frame: bytes, name: int) -> bool:
+def is_one_value(frame: bytes, name: int) -> bool:
     """Whether *frame* is one whole value of chunk *name*."""
     version = int.from_bytes(frame[4:8], "little")
-    return len(frame) >= 16 and frame == _stamped(name, version, len(frame))
+    return len(frame) >= 16 and frame == stamped(name, version, len(frame))
 
 
-def _together(work: Callable[[int], None]) -> None:
+def together(work: Callable[[int], None]) -> None:
     """Run *work* in several threads that start at one moment; raise what any of them raises."""
     barrier = Barrier(WORKERS)
     failures: list[BaseException] = []
@@ -66,14 +65,6 @@ def _together(work: Callable[[int], None]) -> None:
 class Threads(StoreCase):
     """The core calls from several threads at once."""
 
-    @pytest.fixture
-    def restless(self) -> Iterator[None]:
-        """Threads that take turns very often, so that what can interleave does."""
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)
-        yield
-        sys.setswitchinterval(before)
-
     @pytest.mark.usefixtures("restless")
     @promise(
         "L3.1",
@@ -82,22 +73,22 @@ class Threads(StoreCase):
     )
     def test_no_reader_sees_a_mixture(self, store: ChunkStore) -> None:
         keys = [chunk_key(f"shared {i}") for i in range(3)]
-        write(store, {key: _stamped(i, 0, 4096) for i, key in enumerate(keys)})
+        write(store, {key: stamped(i, 0, 4096) for i, key in enumerate(keys)})
 
         def work(worker: int) -> None:
             random = Random(worker)  # noqa: S311 - nothing here is secret
             for turn in range(ROUNDS):
                 if worker % 2:
                     frames = [
-                        _stamped(i, worker << 16 | turn, random.randint(16, 30_000))
+                        stamped(i, worker << 16 | turn, random.randint(16, 30_000))
                         for i in range(len(keys))
                     ]
                     write(store, dict(zip(keys, frames, strict=True)))
                 for name, frame in enumerate(read(store, *keys)):
                     assert frame is not None, "a chunk vanished while it was overwritten"
-                    assert _is_one_value(frame, name), "a mixture of two frames"
+                    assert is_one_value(frame, name), "a mixture of two frames"
 
-        _together(work)
+        together(work)
 
     @pytest.mark.usefixtures("restless")
     @promise("L3.2", "keeps what different threads do with different keys apart")
@@ -117,7 +108,7 @@ class Threads(StoreCase):
                     model.update(frames)
                 same(read(store, *keys), [model.get(key) for key in keys])
 
-        _together(work)
+        together(work)
 
     @promise(
         "L3.3",
@@ -126,7 +117,7 @@ class Threads(StoreCase):
     )
     def test_closing_ends_what_is_under_way(self, store: ChunkStore) -> None:
         keys = [chunk_key(f"chunk {i}") for i in range(3)]
-        frames = {key: _stamped(i, 0, 20_000) for i, key in enumerate(keys)}
+        frames = {key: stamped(i, 0, 20_000) for i, key in enumerate(keys)}
         write(store, frames)
         begun, closed = Event(), Event()
 
@@ -146,7 +137,7 @@ class Threads(StoreCase):
                     store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
                 begun.set()
 
-        _together(work)
+        together(work)
 
 
 class Reopening(StoreCase):

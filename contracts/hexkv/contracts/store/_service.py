@@ -1,0 +1,98 @@
+"""The service behind a store, as something that a test may break and mend."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from hexkv.contracts.faults.proxy import FaultProxy
+
+Ability = Literal["kill", "stall", "slow", "cut", "garbage", "full"]
+"""A way to break a service."""
+
+GARBAGE: Final = 64
+"""Bytes of garbage before a reply: more than any protocol's first header line needs to show."""
+
+
+class Service:
+    """What a store stands on, and the ways to break it.
+
+    Subclass it, say in :attr:`can` which of the ways work, and write those methods. The tests
+    call no others, and undo each with its counterpart. Everything is undone after a test.
+    :class:`BehindProxy` gives ``stall``, ``slow``, ``cut`` and ``garbage`` to any store that
+    can be opened at an address.
+    """
+
+    can: frozenset[Ability] = frozenset()
+    """``kill`` stands for ``start`` as well, ``stall`` for ``resume``, ``full`` for ``fill``."""
+
+    def kill(self) -> None:
+        """End it as a machine goes down: no farewell. What it holds may be lost."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Bring it back at the same place, ready for calls."""
+        raise NotImplementedError
+
+    def stall(self) -> None:
+        """Make it say nothing more, and close nothing."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Let it go on where it stalled."""
+        raise NotImplementedError
+
+    def slow(self, seconds: float) -> None:
+        """Make every answer take *seconds* longer, until it is mended."""
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """End every connection, now and as soon as it is made, until it is mended."""
+        raise NotImplementedError
+
+    def garbage(self) -> None:
+        """Put bytes that mean nothing before the next answers, until it is mended."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Leave it no room for another frame of 1 MiB, until it is mended."""
+        raise NotImplementedError
+
+    def mend(self) -> None:
+        """Undo ``slow``, ``cut``, ``garbage`` and ``fill``."""
+        raise NotImplementedError
+
+
+class BehindProxy(Service):
+    """A service that is reached through a proxy; the store must be opened at its address.
+
+    A subclass that starts the service itself adds ``kill`` and ``full``::
+
+        class OwnRedis(BehindProxy):
+            can = BehindProxy.can | {"kill"}
+
+            def kill(self) -> None: ...
+            def start(self) -> None: ...
+    """
+
+    can: frozenset[Ability] = frozenset({"stall", "slow", "cut", "garbage"})
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+
+    def stall(self) -> None:
+        self.proxy.stall()
+
+    def resume(self) -> None:
+        self.proxy.mend()
+
+    def slow(self, seconds: float) -> None:
+        self.proxy.latency(seconds)
+
+    def cut(self) -> None:
+        self.proxy.cut()
+
+    def garbage(self) -> None:
+        self.proxy.garbage(GARBAGE)
+
+    def mend(self) -> None:
+        self.proxy.mend()

@@ -1,0 +1,116 @@
+"""L6: how near a store comes to what its medium can do, as a ratio of one and the same run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import ClassVar
+
+import pytest
+
+from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.store._base import Limit, StoreCase, content
+from hexkv.ports import ChunkStore, Hit, Item, Stored
+
+SIZE = 16 << 20
+TURNS = 7
+KEY = chunk_key("fast")
+
+
+class Speed(StoreCase):
+    """Large frames, one after the other, in turns with the limit. No absolute time."""
+
+    least: ClassVar[float] = 0.2
+    """The ratio that counts as kept: loose, for a busy machine. The measured one is recorded."""
+
+    @pytest.fixture
+    def bound(self, limit: Limit | None) -> Limit:
+        """What the medium itself can do."""
+        if limit is None:
+            not_offered("limit")
+        return limit
+
+    @promise(
+        "L6.1",
+        "writes at a fair part of what its medium can take",
+        clause="ChunkStore.write",
+        why="a tier that is slower than computing the KV anew is worth nothing",
+        hint="send the caller's buffer as it is: no copy, no join, no encoding",
+    )
+    def test_writes_near_the_limit(
+        self,
+        store: ChunkStore,
+        bound: Limit,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        frame = memoryview(content(SIZE))
+
+        def write() -> None:
+            (outcome,) = store.write([Item(KEY, frame)], deadline())
+            assert isinstance(outcome, Stored)
+
+        _near(write, lambda: bound.write(frame), self.least, record_property)
+
+    @promise(
+        "L6.2",
+        "reads at a fair part of what its medium can give",
+        clause="ChunkStore.read",
+        why="a tier that is slower than computing the KV anew is worth nothing",
+        hint="receive into the sink's room: no copy, no join, no decoding",
+    )
+    def test_reads_near_the_limit(
+        self,
+        store: ChunkStore,
+        bound: Limit,
+        record_property: Callable[[str, object], None],
+    ) -> None:
+        frame = memoryview(content(SIZE))
+        bound.write(frame)
+        (outcome,) = store.write([Item(KEY, frame)], deadline())
+        assert isinstance(outcome, Stored)
+        room = memoryview(bytearray(SIZE))
+        sink = _Same(room)
+
+        def read() -> None:
+            assert list(store.read([KEY], sink, deadline())) == [Hit(SIZE)]
+
+        _near(read, lambda: bound.read(room), self.least, record_property)
+        right = room == frame
+        assert right, "fast, and wrong"
+
+
+class _Same:
+    """A sink that gives the same memory each time, as a pool does."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        del index
+        return self._memory[:size]
+
+
+def _near(
+    store: Callable[[], None],
+    limit: Callable[[], None],
+    least: float,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Alternate, so that what else the machine does slows both; the first turn warms up."""
+    __tracebackhide__ = True
+    ratios = []
+    for turn in range(TURNS + 1):
+        times = [_seconds(call) for call in (limit, store)]
+        if turn:
+            ratios.append(times[0] / times[1])
+    ratio = median(ratios)
+    record_property("ratio", round(ratio, 3))
+    assert ratio >= least, f"{ratio:.2f} of the limit, and {least} is the least"
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
