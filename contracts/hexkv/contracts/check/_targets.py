@@ -71,6 +71,28 @@ def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
     raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}")
 
 
+def black_box(url: str) -> Target:
+    """The server at *url*, whatever it is.
+
+    Raises:
+        ConfigError: *url* is none of a server that can be looked at so.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "lm" or parts.hostname is None or parts.port is None:
+        raise ConfigError(f"a black box is at lm://host:port, not at {url!r}")
+    address = parts.hostname, parts.port
+
+    @contextmanager
+    def opened(wanted: Collection[str]) -> Iterator[Candidate]:
+        del wanted
+        # The contract's own module: importing it before pytest does would cost its messages.
+        from hexkv.contracts.blackbox import Address
+
+        yield Candidate(Address(*address))
+
+    return Target(Subject(url), "TestBlackBox", opened)
+
+
 def _of_url(word: str, scheme: str, registry: Registry, settings: Mapping[str, str]) -> Target:
     schemes = {scheme: spec for spec in registry.adapters.values() for scheme in spec.schemes}
     if (spec := schemes.get(scheme)) is None:

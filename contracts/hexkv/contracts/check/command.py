@@ -12,7 +12,7 @@ import typer
 
 from hexkv.contracts.check._run import UnknownPromise
 from hexkv.contracts.check._run import run as run_contracts
-from hexkv.contracts.check._targets import Target, find
+from hexkv.contracts.check._targets import Target, black_box, find
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard import badge, show
@@ -43,6 +43,9 @@ def check(
     badge_file: Annotated[
         Path | None, typer.Option("--badge", metavar="FILE", help="Write an SVG.")
     ] = None,
+    outside: Annotated[
+        bool, typer.Option("--black-box", help="The target is a server: lm://host:port.")
+    ] = False,
     listing: Annotated[bool, typer.Option("--list", help="List every promise.")] = False,
 ) -> None:
     """Check an adapter against its contract. Exit code 1 if a promise is broken."""
@@ -52,8 +55,14 @@ def check(
     if not target:
         raise typer.BadParameter("say what to check: a URL, an adapter's name, or module:factory")
     waived = _pairs(waive, "--waive", "PROMISE=REASON")
-    found = find(target, discover(), _pairs(settings, "--set", "KEY=VALUE"))
-    _is_there(found)
+    chosen = _pairs(settings, "--set", "KEY=VALUE")
+    if outside:
+        if chosen:
+            raise typer.BadParameter("a black box has no settings")
+        found = black_box(target)
+    else:
+        found = find(target, discover(), chosen)
+        _is_there(found)
     try:
         scorecard = run_contracts(found, level or [], waived)
     except UnknownPromise as error:

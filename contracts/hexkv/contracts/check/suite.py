@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
+from hexkv.contracts.blackbox import Address, BlackBoxContract
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
@@ -78,4 +79,13 @@ class TestPolicy(PolicyContract):
     @pytest.fixture
     def policy(self, candidate: Candidate) -> Policy:
         assert isinstance(candidate.subject, Policy)
+        return candidate.subject
+
+
+class TestBlackBox(BlackBoxContract):
+    """A server, from outside."""
+
+    @pytest.fixture
+    def server(self, candidate: Candidate) -> Address:
+        assert isinstance(candidate.subject, Address)
         return candidate.subject

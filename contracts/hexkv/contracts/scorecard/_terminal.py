@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from hexkv.contracts.promise import Level
@@ -23,11 +25,23 @@ def show(scorecard: Scorecard) -> None:
                 if card.count(level)
             ],
         )
-        for verdict in Verdict:
-            if verdict is not Verdict.KEPT and (lines := card.having(verdict)):
-                print_table([verdict, "promise", "because"], [_row(line) for line in lines])
+        for line in card.having(Verdict.BROKEN):
+            typer.echo(f"\nbroken {line.promise.number}: {line.promise.text}")
+            for name, text in _about(line):
+                typer.echo(f"  {name}: {text}")
+        if waived := card.having(Verdict.WAIVED):
+            typer.echo()
+            print_table(
+                ["waived", "promise", "because"],
+                [(line.promise.number, line.promise.text, line.reason) for line in waived],
+            )
+        for verdict in (Verdict.NOT_OFFERED, Verdict.NOT_CHECKED):
+            if lines := card.having(verdict):
+                typer.echo()
+                print_table([verdict, "promises"], _by_reason(lines))
         measured = [line for line in card.lines if line.measured]
         if measured:
+            typer.echo()
             print_table(
                 ["measured", "promise", "value"],
                 [
@@ -51,8 +65,15 @@ def _facts(card: Card) -> list[tuple[str, str]]:
     return [(name, value) for name, value in [*facts, ("engine", subject.engine)] if value]
 
 
-def _row(line: Line) -> tuple[str, str, str]:
-    because = [line.reason]
-    if line.verdict is Verdict.BROKEN:
-        because += [line.promise.why, line.promise.hint and f"hint: {line.promise.hint}"]
-    return line.promise.number, line.promise.text, "\n".join(filter(None, because))
+def _about(line: Line) -> list[tuple[str, str]]:
+    promise = line.promise
+    facts = ("seen", line.reason), ("why it matters", promise.why), ("hint", promise.hint)
+    return [(name, text) for name, text in facts if text]
+
+
+def _by_reason(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """What was missing, and the promises that it was missing for."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        found.setdefault(line.reason, []).append(line.promise.number)
+    return [(reason, " ".join(numbers)) for reason, numbers in found.items()]

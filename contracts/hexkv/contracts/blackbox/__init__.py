@@ -1,0 +1,23 @@
+"""What every server of the LM-server wire promises, whoever wrote it, seen from outside.
+
+The kit speaks the wire itself, byte by byte: nine 32-bit integers and a key of 150 bytes ask,
+nine integers answer. See :mod:`hexkv.contracts.blackbox._wire`.
+"""
+
+from __future__ import annotations
+
+from hexkv.contracts.blackbox._data import Data
+from hexkv.contracts.blackbox._neighbours import Neighbours
+from hexkv.contracts.blackbox._trouble import Trouble
+from hexkv.contracts.blackbox._wire import Address, Wire
+
+__all__ = ["Address", "BlackBoxContract", "Wire"]
+
+
+class BlackBoxContract(Data, Neighbours, Trouble):
+    """Subclass this, give it a ``server`` fixture, and run pytest.
+
+    Or run ``hexkv check --black-box lm://host:port``. The server needs room for 128 MiB. Keys
+    are random, so others may use it meanwhile; the wire has no deletion, so what was put is
+    overwritten by values of no bytes.
+    """

@@ -1,0 +1,225 @@
+"""A client of the historic ``lm://`` wire that knows nothing but its bytes.
+
+Nine native 32-bit integers and a key of 150 bytes, padded with blanks; an answer is nine::
+
+    request  command length format dtype location shape shape shape shape key
+    answer   code    length format dtype shape shape shape shape location
+
+PUT is followed by ``length`` bytes and has no answer; those of GET and LIST are followed by
+``length`` bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from struct import Struct
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pytest
+
+from hexkv.contracts.whole import Whole
+
+PATIENCE = 10.0
+"""Seconds after which a server that says nothing counts as hanging."""
+
+KEY_LENGTH = 150
+REQUEST = Struct(f"=9i{KEY_LENGTH}s")
+ANSWER = Struct("=9i")
+FOUND, FAILED = 200, 400
+
+_LONGEST = 256 << 20
+"""Bytes that an answer may announce: no server holds more of what the kit puts there."""
+
+
+class Command(IntEnum):
+    """What a request asks for."""
+
+    PUT = 1
+    GET = 2
+    EXIST = 3
+    LIST = 4
+    HEALTH = 5
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+
+class Tensor(NamedTuple):
+    """What the wire says of a value beside its length."""
+
+    format: int = 4
+    dtype: int = 6
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+class Answer(NamedTuple):
+    """An answer's head."""
+
+    code: int
+    length: int
+    tensor: Tensor
+
+
+def request(command: int, key: bytes = b"", length: int = 0, tensor: Tensor | None = None) -> bytes:
+    """The bytes of a request."""
+    told = tensor or Tensor(shape=(length, 0, 0, 0))
+    numbers = command, length, told.format, told.dtype, 0, *told.shape
+    return REQUEST.pack(*numbers, key.ljust(KEY_LENGTH))
+
+
+class Wire:
+    """One connection. What does not come in time fails the test.
+
+    Raises:
+        AssertionError: nobody listens.
+    """
+
+    def __init__(self, server: Address) -> None:
+        try:
+            self.sock = socket.create_connection(server, PATIENCE)
+        except OSError as error:
+            raise AssertionError(f"no connection: {error}") from error
+
+    def send(self, data: bytes) -> None:
+        """Send all of *data*."""
+        try:
+            self.sock.sendall(data)
+        except OSError as error:
+            raise AssertionError(f"the server does not take a request: {error}") from error
+
+    def receive(self, size: int) -> bytes:
+        """The next *size* bytes."""
+        data = bytearray(size)
+        with memoryview(data) as room:
+            done = 0
+            while done < size:
+                try:
+                    count = self.sock.recv_into(room[done:])
+                except TimeoutError as error:
+                    raise AssertionError(f"no answer within {PATIENCE} seconds") from error
+                except OSError as error:
+                    raise AssertionError(f"the connection broke: {error}") from error
+                assert count, "the server closed the connection instead of an answer"
+                done += count
+        return bytes(data)
+
+    def answer(self) -> Answer:
+        """The next answer's head."""
+        code, length, kind, dtype, *shape, _ = ANSWER.unpack(self.receive(ANSWER.size))
+        assert code in (FOUND, FAILED), f"an answer of code {code}"
+        assert 0 <= length <= _LONGEST, f"an answer of {length} bytes"
+        one, two, three, four = shape
+        return Answer(code, length, Tensor(kind, dtype, (one, two, three, four)))
+
+    def put(self, key: bytes, value: bytes, tensor: Tensor | None = None) -> None:
+        """Put *value*. Nobody answers."""
+        self.send(request(Command.PUT, key, len(value), tensor))
+        self.send(value)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of *key*."""
+        self.send(request(Command.GET, key))
+        return self.value()
+
+    def value(self) -> bytes | None:
+        """What the answer to a GET brings."""
+        answer = self.answer()
+        return self.receive(answer.length) if answer.code == FOUND else None
+
+    def exists(self, key: bytes) -> bool:
+        """Whether the server says that it has *key*."""
+        self.send(request(Command.EXIST, key))
+        return self.answer().code == FOUND
+
+    def healthy(self) -> bool:
+        """Whether the server says that it is well."""
+        self.send(request(Command.HEALTH))
+        return self.answer().code == FOUND
+
+    def names(self) -> list[bytes]:
+        """What the server lists."""
+        self.send(request(Command.LIST))
+        return self.receive(self.answer().length).split(b"\n")
+
+    def ended(self) -> bool:
+        """Whether the server ends the connection, or answers, in time."""
+        try:
+            self.sock.recv(ANSWER.size)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        """End the connection."""
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Keys:
+    """Names that nobody else uses, as engines form them; what was given is cleared away."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def __call__(self, tail: str = "uint8") -> bytes:
+        self.given.append(f"hexkv-check@1@0@{secrets.token_hex(8)}@{tail}".encode())
+        return self.given[-1]
+
+
+class WireCase(Whole):
+    """The fixture that an author gives, and what comes of it."""
+
+    @pytest.fixture
+    def server(self) -> Address:
+        """Where the server listens."""
+        raise NotImplementedError(f"give {type(self).__name__} a `server` fixture")
+
+    @pytest.fixture
+    def key(self, server: Address) -> Iterator[Keys]:
+        """Gives a new name whenever it is called."""
+        keys = Keys()
+        yield keys
+        if keys.given:
+            with Wire(server) as wire:
+                for name in keys.given:
+                    wire.put(name, b"", Tensor(0, 0))
+                wire.exists(keys.given[-1])  # it has read the others when it answers
+
+    @pytest.fixture
+    def wire(self, server: Address) -> Iterator[Wire]:
+        """A connection."""
+        with Wire(server) as wire:
+            yield wire
+
+
+@contextmanager
+def still_serving(server: Address, key: Keys) -> Iterator[None]:
+    """What happens inside does not keep the server from serving somebody else."""
+    with Wire(server) as other:
+        name = key()
+        other.put(name, b"before")
+        yield
+        assert other.get(name) == b"before"
+    with Wire(server) as late:
+        assert late.get(name) == b"before", "a value was lost"
