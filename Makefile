@@ -35,7 +35,7 @@ test: namespace $(VENV)/full servers
 	$(RUN) -m pytest
 
 test-vllm: namespace $(ENGINE)/full
-	$(ENGINE)/bin/python -m pytest adapters/vllm
+	$(ENGINE)/bin/python -m pytest adapters/vllm/tests_vllm adapters/vllm/e2e
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

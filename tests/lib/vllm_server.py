@@ -19,6 +19,8 @@ from lm_servers import listening_ports
 from redis_servers import free_port
 from vllm_engines import PATIENCE, environment
 
+_SAMPLE = re.compile(r"^([\w:]+)(?:{[^}]*})? (\S+)$", re.MULTILINE)
+
 
 class Server:
     """A server that runs a command line such as the documentation shows.
@@ -75,7 +77,9 @@ class Server:
     def metrics(self):
         """Every counter of ``/metrics`` by name, summed over its labels."""
         found = {}
-        for name, value in re.findall(r"^([\w:]+)(?:{[^}]*})? (\S+)$", self.get("/metrics"), re.M):
+        for name, value in re.findall(
+            r"^([\w:]+)(?:{[^}]*})? (\S+)$", self.get("/metrics"), re.MULTILINE
+        ):
             found[name] = found.get(name, 0.0) + float(value)
         return found
 
