@@ -163,7 +163,9 @@ CONFIGURATIONS = [(path, code) for path in PAGES for kind, code in blocks(path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "code"), CONFIGURATIONS, ids=[name(path) for path, _ in CONFIGURATIONS]
+    ("path", "code"),
+    CONFIGURATIONS,
+    ids=[f"{name(path)} {code.split(maxsplit=2)[1]}" for path, code in CONFIGURATIONS],
 )
 def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
