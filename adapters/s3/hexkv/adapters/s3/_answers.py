@@ -1,0 +1,174 @@
+"""What replies mean, in the vocabulary of the ports.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+from hexkv.ports import StoreError, StoreFull, StoreUnreachable
+
+LONGEST_TEXT = 8 << 20
+"""Bytes of XML that are read at most: a page of a thousand names has a tenth of it."""
+
+_PASSING = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "ConditionalRequestConflict",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",  # of the server's patience with a body, and a status of 400
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+    }
+)
+"""Codes of a server that may do better later, whatever their status is."""
+
+_FULL = frozenset(
+    {"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "ServiceQuotaExceeded"}
+)
+
+_ADVICE = {
+    "AccessDenied": "the keys may not do this; absent objects look so without s3:ListBucket",
+    "InvalidAccessKeyId": "check access_key",
+    "NoSuchBucket": "check url: nothing creates a bucket",
+    "PermanentRedirect": "check region and endpoint",
+    "AuthorizationHeaderMalformed": "check region",
+    "RequestTimeTooSkewed": "this host's clock is wrong",
+    "SignatureDoesNotMatch": "check secret_key and region",
+}
+
+
+class Reply(NamedTuple):
+    """A reply that was received whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: bytes = b""
+
+
+class Absent(Exception):
+    """There is no such object."""
+
+
+class Changed(Exception):
+    """The object is not the one any more that its other parts are of."""
+
+
+def refusal(reply: Reply) -> StoreError | Absent | Changed:
+    """What a reply says that does not do what was asked."""
+    code, message = _reason(reply.text)
+    if reply.status == 404 and code in ("", "NoSuchKey"):
+        return Absent()
+    if reply.status == 412:
+        return Changed()
+    said = f"the server answered {reply.status}: {code or 'no reason'} {message}".strip()
+    if reply.status == 507 or code in _FULL:
+        return StoreFull(said)
+    if code in _PASSING or reply.status in (408, 429) or reply.status >= 500:
+        return StoreUnreachable(said)
+    advice = _ADVICE.get(code) or _advice(reply)
+    return StoreError(f"{said} ({advice})" if advice else said)
+
+
+def _advice(reply: Reply) -> str:
+    if "x-amz-bucket-region" in reply.headers and reply.status in (301, 307, 400):
+        return f"the bucket is in {reply.headers['x-amz-bucket-region']}"
+    if reply.status in (301, 307):
+        return _ADVICE["PermanentRedirect"]
+    if reply.status in (401, 403):
+        return "check the keys, and what they may do"
+    return ""
+
+
+def _reason(text: bytes) -> tuple[str, str]:
+    """Code and message of an error's body, empty where it has none."""
+    try:
+        root = parsed(text)
+    except StoreUnreachable:
+        return "", ""
+    return _word(root, "Code"), _word(root, "Message")[:200]
+
+
+def failed_after_all(text: bytes) -> bool:
+    """Whether the body of a reply of 200 is an error: completing an upload may end so."""
+    return text.lstrip().startswith(b"<?xml") and parsed(text).tag.endswith("Error")
+
+
+class Listed(NamedTuple):
+    """One object of a listing."""
+
+    name: str
+    size: int
+    changed: float
+    """Wall-clock seconds."""
+
+
+class Page(NamedTuple):
+    """A part of a listing."""
+
+    objects: list[Listed]
+    more: str
+    """What asks for the next page; empty if this is the last."""
+
+
+def page(text: bytes) -> Page:
+    """A page as ListObjectsV2 gives it.
+
+    Raises:
+        StoreUnreachable: it is none.
+    """
+    root = parsed(text)
+    space = root.tag.removesuffix("ListBucketResult")
+    if space == root.tag:
+        raise StoreUnreachable(f"a listing was asked for, not {root.tag[:80]!r}")
+    try:
+        objects = [
+            Listed(
+                found.findtext(f"{space}Key", ""),
+                int(found.findtext(f"{space}Size", "")),
+                datetime.fromisoformat(found.findtext(f"{space}LastModified", "")).timestamp(),
+            )
+            for found in root.iter(f"{space}Contents")
+        ]
+    except ValueError as error:
+        raise StoreUnreachable(f"a listing that cannot be read: {error}") from error
+    return Page(objects, root.findtext(f"{space}NextContinuationToken", ""))
+
+
+def word(text: bytes, name: str) -> str:
+    """What the element called *name* says, directly below the first one.
+
+    Raises:
+        StoreUnreachable: *text* is no XML, or has no such element.
+    """
+    found = _word(parsed(text), name)
+    if not found:
+        raise StoreUnreachable(f"a reply without {name}")
+    return found
+
+
+def parsed(text: bytes) -> ET.Element:
+    """The first element of *text*.
+
+    Raises:
+        StoreUnreachable: it is no XML, or defines entities, of which S3 has none.
+    """
+    if b"<!DOCTYPE" in text:
+        raise StoreUnreachable("a reply with a document type")
+    try:
+        return ET.fromstring(text)  # noqa: S314 - no document types, so no entities
+    except ET.ParseError as error:
+        raise StoreUnreachable(f"a reply that is no XML: {error}") from error
+
+
+def _word(root: ET.Element, name: str) -> str:
+    for found in root:
+        if found.tag.rpartition("}")[2] == name:
+            return found.text or ""
+    return ""

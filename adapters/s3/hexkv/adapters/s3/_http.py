@@ -1,0 +1,113 @@
+"""Signed requests to one bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from hexkv.adapters.s3._answers import LONGEST_TEXT, Reply
+from hexkv.adapters.s3._credentials import Source
+from hexkv.adapters.s3._pool import Pool
+from hexkv.adapters.s3._signing import Signer, query_of
+from hexkv.adapters.s3._wire import Head, OutOfTime, Wire
+from hexkv.adapters.s3.address import Endpoint
+from hexkv.ports import Clock, Deadline, StoreUnreachable
+
+_NOTHING: Mapping[str, str] = {}
+_EMPTY = memoryview(b"")
+_SETTLED = 0.2
+"""Seconds to wait for what a server said before it hung up on a body."""
+
+
+class Http:
+    """Asks an endpoint, and answers with what it said. Safe from any thread.
+
+    Args:
+        endpoint: of the bucket.
+        pool: connections to it.
+        source: of the keys that sign.
+        clock: dates the signatures.
+    """
+
+    def __init__(self, endpoint: Endpoint, pool: Pool, source: Source, clock: Clock) -> None:
+        self.endpoint = endpoint
+        self.source = source
+        self._pool = pool
+        self._clock = clock
+        self._signer = Signer(endpoint.region, endpoint.authority)
+
+    @contextmanager
+    def exchange(
+        self,
+        method: str,
+        name: str,
+        deadline: Deadline,
+        *,
+        query: Mapping[str, str] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+        body: memoryview = _EMPTY,
+    ) -> Iterator[tuple[Head, Wire]]:
+        """Ask, and look at the reply's body while the block lasts.
+
+        Args:
+            method: in capitals.
+            name: of the object, or empty for the bucket.
+            deadline: of all of it.
+            query: parameters.
+            headers: that are not signed.
+            body: what is sent, if anything.
+
+        Raises:
+            OutOfTime: the deadline passed.
+            StoreUnreachable: the server cannot be reached, or does not speak HTTP.
+            StoreError: there are no keys, or the store was closed.
+        """
+        path, asked = self.endpoint.path(name), query_of(query)
+        keys = self.source(deadline)
+        signed = self._signer.headers(keys, self._clock.wall(), method, path, asked)
+        lines = [f"{n}: {v}\r\n" for n, v in (*signed.items(), *headers.items())]
+        if method in ("PUT", "POST"):
+            lines.append(f"content-length: {len(body)}\r\n")
+        target = f"{path}?{asked}" if asked else path
+        head = f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+        with self._pool.wire(deadline) as wire:
+            try:
+                wire.send(head, body, deadline)
+            except StoreUnreachable as broken:
+                # A server that refuses a body says so, and hangs up before it has read it.
+                early = Deadline(deadline.clock, min(deadline.at, deadline.clock.now() + _SETTLED))
+                try:
+                    reply = wire.head(early)
+                except (OutOfTime, StoreUnreachable) as error:
+                    raise broken from error
+                if reply.status < 400:
+                    raise
+            else:
+                reply = wire.head(deadline, bodiless=method == "HEAD")
+            yield reply, wire
+
+    def ask(
+        self,
+        method: str,
+        name: str,
+        deadline: Deadline,
+        *,
+        query: Mapping[str, str] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+        body: memoryview = _EMPTY,
+    ) -> Reply:
+        """Ask, and receive all of a reply that is not about bulk: see :meth:`exchange`."""
+        with self.exchange(method, name, deadline, query=query, headers=headers, body=body) as (
+            head,
+            wire,
+        ):
+            return told(head, wire, deadline)
+
+    def close(self) -> None:
+        """End everything under way."""
+        self._pool.close()
+
+
+def told(head: Head, wire: Wire, deadline: Deadline) -> Reply:
+    """The whole of a reply that has some text for a body, or none."""
+    return Reply(head.status, head.headers, wire.text(LONGEST_TEXT, deadline))

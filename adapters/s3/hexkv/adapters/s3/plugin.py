@@ -1,0 +1,146 @@
+"""Tells hexkv about S3. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hexkv.adapters.s3.address import Endpoint, Location
+from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Settings of the store ``s3``."""
+
+    url: str
+    """``s3://bucket/prefix``: no keys."""
+
+    endpoint: str = ""
+    """``http[s]://host[:port]`` of any S3; empty for Amazon's of the region."""
+
+    region: str = "us-east-1"
+    """What requests are signed for."""
+
+    path_style: bool | None = None
+    """Whether the bucket is in the path, not in the host's name; ``None``: not at Amazon's."""
+
+    access_key: str = field(default="", repr=False)
+    """With the next: who asks. Empty: whoever the usual places say, which awscrt knows."""
+
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+    client: Literal["auto", "http", "awscrt"] = "auto"
+    """What moves frames: ``http`` of our own, or ``awscrt``. ``auto``: ``http``."""
+
+    tls_authorities: str = ""
+    """File of the certificates that sign servers'; empty for the system's."""
+
+    tls_verify: bool = True
+    """Whether a server's certificate must be signed and have the server's name."""
+
+    connections: int = 16
+    """Connections at once, at most."""
+
+    connect_timeout: float = 1.0
+    """Seconds to wait for a connection, where the call's deadline does not come first."""
+
+    part_size: int = 64 * _MIB
+    """Bytes of a part, where frames are moved in parts."""
+
+    multipart_threshold: int = 64 * _MIB
+    """Larger frames are written in parts; those larger than a part are read in parts."""
+
+    present_ttl: float = 30.0
+    """Seconds for which lookups believe that a chunk is there."""
+
+    absent_ttl: float = 1.0
+    """Seconds for which lookups believe that it is not."""
+
+    def __post_init__(self) -> None:
+        _endpoint(self)
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("access_key and secret_key go together")
+        if self.session_token and not self.access_key:
+            raise ValueError("a session_token is of keys that are given, too")
+        if not (self.access_key + self.secret_key + self.session_token).isprintable():
+            raise ValueError("keys are printable characters")
+        if not _endpoint(self).tls and self.tls_authorities:
+            raise ValueError("certificates are of use with https:// only")
+        if not 1 <= self.connections <= 1024:
+            raise ValueError("connections are from 1 to 1024")
+        if not 0 < self.connect_timeout <= 3600:
+            raise ValueError("connect_timeout is more than nothing, and an hour at most")
+        if not 5 * _MIB <= self.part_size <= 1024 * _MIB:
+            raise ValueError("part_size is from 5 MiB, which servers demand, to 1 GiB")
+        if not self.part_size <= self.multipart_threshold <= 5120 * _MIB:
+            raise ValueError("multipart_threshold is from part_size to 5 GiB")
+        if not (0 <= self.present_ttl <= 86_400 and 0 <= self.absent_ttl <= 86_400):
+            raise ValueError("present_ttl and absent_ttl are from 0 to a day")
+
+
+def _endpoint(settings: S3Settings) -> Endpoint:
+    location = Location.parse(settings.url)
+    return Endpoint.of(location, settings.endpoint, settings.region, by_path=settings.path_style)
+
+
+def _open(settings: S3Settings, context: OpenContext) -> object:
+    from hexkv.adapters.s3._bodies import Bodies, Parts
+    from hexkv.adapters.s3._credentials import Chain, chain_provider, given
+    from hexkv.adapters.s3._crew import Crew
+    from hexkv.adapters.s3._http import Http
+    from hexkv.adapters.s3._known import Known, Lives
+    from hexkv.adapters.s3._plain import PlainBodies
+    from hexkv.adapters.s3._pool import Pool, Trust
+    from hexkv.adapters.s3._signing import Credentials
+    from hexkv.adapters.s3.store import S3Store
+
+    endpoint = _endpoint(settings)
+    trust = Trust(settings.tls_authorities, settings.tls_verify)
+    keys = None
+    if settings.access_key:
+        keys = Credentials(settings.access_key, settings.secret_key, settings.session_token)
+    source = Chain(chain_provider(), context.clock) if keys is None else given(keys)
+    pool = Pool(
+        endpoint,
+        settings.connections,
+        settings.connect_timeout,
+        trust.context() if endpoint.tls else None,
+    )
+    http = Http(endpoint, pool, source, context.clock)
+    crew = Crew(settings.connections - 1)
+    parts = Parts(settings.part_size, settings.multipart_threshold)
+    plain = PlainBodies(http, crew, parts)
+    bodies: Bodies = plain
+    if settings.client == "awscrt":
+        from hexkv.adapters.s3._crt import CrtBodies
+
+        bodies = CrtBodies(
+            endpoint,
+            keys,
+            parts,
+            connections=settings.connections,
+            patience=settings.connect_timeout,
+            trust=trust,
+        )
+    known = Known(context.clock, Lives(settings.present_ttl, settings.absent_ttl))
+    location = Location.parse(settings.url)
+    return S3Store(location, http, plain, bodies, crew, known, context.clock)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "store",
+            "s3",
+            "S3 and what speaks like it: Amazon, Ceph, MinIO and others",
+            _open,
+            S3Settings,
+            hint="pip install hexkv-s3[crt]",
+        )
+    ]

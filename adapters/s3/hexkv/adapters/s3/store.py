@@ -1,0 +1,254 @@
+"""A chunk store in a bucket: one object per chunk, which is its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+from typing import TypeVar
+
+from hexkv.adapters.s3._answers import Absent, Changed, page, refusal
+from hexkv.adapters.s3._bodies import Bodies
+from hexkv.adapters.s3._crew import Crew
+from hexkv.adapters.s3._http import Http
+from hexkv.adapters.s3._known import Known
+from hexkv.adapters.s3._plain import PlainBodies
+from hexkv.adapters.s3._wire import OutOfTime
+from hexkv.adapters.s3.address import Location
+from hexkv.ports import (
+    ChunkKey,
+    Clock,
+    Deadline,
+    Entry,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    StoreUnreachable,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+_SCAN_PATIENCE = 30.0
+"""Seconds that one page of a listing may take."""
+
+
+class S3Store:
+    """Keeps frames as objects, each called by its key in hexadecimal below a prefix.
+
+    Opens no connection before the first call, so that a server that is down delays nobody's
+    start. The requests of a batch are made side by side.
+
+    Args:
+        location: the bucket and the prefix; nothing else in the bucket is looked at.
+        http: asks for everything that is not bulk.
+        plain: reads ranges.
+        bodies: moves whole frames.
+        crew: makes requests side by side.
+        known: what was heard lately.
+        clock: for the patience of a scan.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        http: Http,
+        plain: PlainBodies,
+        bodies: Bodies,
+        crew: Crew,
+        known: Known,
+        clock: Clock,
+    ) -> None:
+        self._location = location
+        self._http = http
+        self._plain = plain
+        self._bodies = bodies
+        self._crew = crew
+        self._known = known
+        self._clock = clock
+        self._bucket_seen = False
+        self._closed = False
+
+    @property
+    def shared(self) -> bool:
+        """Any number of hosts may use a bucket."""
+        return True
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        self._must_be_open()
+        answers = [self._known.ask(key) for key in keys]
+        unknown = list(dict.fromkeys([k for k, a in zip(keys, answers, strict=True) if a is None]))
+        if not unknown:
+            return [answer is True for answer in answers]
+        failures: list[StoreError] = []
+
+        def ask(number: int) -> bool:
+            # Once one question fails, the rest would most likely fail as slowly.
+            if failures:
+                return False
+            try:
+                return self._present(unknown[number], deadline)
+            except OutOfTime:
+                failures.append(StoreUnreachable("no answer in time"))
+            except StoreError as error:
+                failures.append(error)
+            return False
+
+        told = self._crew.each(len(unknown), ask)
+        if failures and not any(told):
+            raise failures[0]
+        # What could not be asked counts as absent, and is asked again next time.
+        found = dict(zip(unknown, told, strict=True))
+        return [found[k] if a is None else a for k, a in zip(keys, answers, strict=True)]
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        self._must_be_open()
+        one_at_a_time = Lock()
+
+        def get(number: int) -> ReadOutcome:
+            def room(size: int) -> memoryview | None:
+                # The core expects one thread of a call to ask.
+                with one_at_a_time:
+                    given = sink.room(number, size)
+                return None if given is None else given.cast("B")
+
+            key = keys[number]
+            name = self._location.name(key)
+            return self._heard(key, lambda: self._bodies.get(name, room, deadline))
+
+        return self._crew.each(len(keys), get)
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        self._must_be_open()
+        name, into = self._location.name(key), into.cast("B")
+        if not len(into):  # there is no range of no bytes
+            return self._heard(key, lambda: Hit(0) if self._present(key, deadline) else Miss())
+        return self._heard(key, lambda: self._plain.get_range(name, start, into, deadline))
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        self._must_be_open()
+
+        def put(number: int) -> WriteOutcome:
+            key, frame = items[number]
+            whole = frame.cast("B")
+            try:
+                with self._known.changing(key, deadline) as change:
+                    self._bodies.put(self._location.name(key), whole, deadline)
+                    change.here = True
+            except OutOfTime:
+                return TimedOut()
+            except (Absent, Changed):
+                return Failed(StoreUnreachable("the upload was gone before it ended"))
+            except StoreError as error:
+                return Failed(error)
+            return Stored(len(whole))
+
+        return self._crew.each(len(items), put)
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        self._must_be_open()
+        unique = list(dict.fromkeys(keys))
+
+        def forget(number: int) -> bool:
+            key = unique[number]
+            with self._known.changing(key, deadline) as change:
+                # A server answers the same whether there was something to delete.
+                here = self._asked(key, deadline)
+                if here:
+                    reply = self._http.ask("DELETE", self._location.name(key), deadline)
+                    if reply.status not in (200, 204, 404):
+                        raise _as_failure(refusal(reply))
+                change.here = False
+                return here
+
+        try:
+            gone = dict(zip(unique, self._crew.each(len(unique), forget), strict=True))
+        except OutOfTime as error:
+            raise StoreUnreachable("no answer in time") from error
+        return [gone[key] for key in keys]
+
+    def scan(self) -> Iterator[Entry]:
+        self._must_be_open()
+        query = {"list-type": "2", "prefix": self._location.prefix, "max-keys": "1000"}
+        while True:
+            deadline = Deadline.after(self._clock, _SCAN_PATIENCE)
+            try:
+                reply = self._http.ask("GET", "", deadline, query=query)
+            except OutOfTime as error:
+                raise StoreUnreachable("no page of the listing in time") from error
+            if reply.status != 200:
+                raise _as_failure(refusal(reply))
+            listed = page(reply.text)
+            for name, size, changed in listed.objects:
+                key = self._location.key(name)
+                if key is not None:
+                    yield Entry(key, size, changed)
+            if not listed.more:
+                return
+            query["continuation-token"] = listed.more
+
+    def close(self) -> None:
+        self._closed = True
+        self._bodies.close()
+        self._http.close()
+        self._crew.close()
+
+    def _heard(self, key: ChunkKey, get: Callable[[], ReadOutcome]) -> ReadOutcome:
+        """What *get* brings, remembered for lookups as far as it says whether there is a chunk."""
+        turn = self._known.turn
+        try:
+            outcome = get()
+        except OutOfTime:
+            return TimedOut()
+        except Absent:
+            outcome = Miss()
+        except StoreError as error:
+            return Failed(error)
+        self._known.hear(key, outcome != Miss(), turn)
+        return outcome
+
+    def _present(self, key: ChunkKey, deadline: Deadline) -> bool:
+        turn = self._known.turn
+        here = self._asked(key, deadline)
+        self._known.hear(key, here, turn)
+        return here
+
+    def _asked(self, key: ChunkKey, deadline: Deadline) -> bool:
+        """Whether the object is there, by the server's own word."""
+        reply = self._http.ask("HEAD", self._location.name(key), deadline)
+        if reply.status == 200:
+            self._bucket_seen = True
+            return True
+        if reply.status != 404:
+            raise _as_failure(refusal(reply))
+        if not self._bucket_seen:
+            self._look_for_the_bucket(deadline)
+        return False
+
+    def _look_for_the_bucket(self, deadline: Deadline) -> None:
+        """Tell an absent bucket from an absent object: a reply to ``HEAD`` does not."""
+        query = {"list-type": "2", "prefix": self._location.prefix, "max-keys": "1"}
+        reply = self._http.ask("GET", "", deadline, query=query)
+        if reply.status == 404:
+            raise _as_failure(refusal(reply))
+        self._bucket_seen = True
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
+
+
+def _as_failure(error: StoreError | Absent | Changed) -> StoreError:
+    """What a refusal says about a call that is not about one object's content."""
+    if isinstance(error, StoreError):
+        return error
+    return StoreUnreachable("an answer to something else")

@@ -1,0 +1,255 @@
+"""S3 servers for tests: our own processes, on free ports of loopback."""
+
+import http.client
+import os
+import re
+import secrets
+import signal
+import ssl
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from socket import socket
+from threading import Event
+from urllib.parse import quote
+
+import trustme
+
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.store import BehindProxy
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
+from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
+
+PATIENCE = 30.0
+"""Seconds after which a server that does not start counts as broken."""
+
+
+class Double:
+    """The small strict S3, which may be killed, frozen and started again at the same place."""
+
+    def __init__(self, *, certificate=None, trusting=False):
+        self.owner = secrets.token_hex(8)
+        self.certificate = certificate
+        self.port = 0
+        self._options = ["--owner", self.owner]
+        if certificate is not None:
+            self._options += ["--certificate", str(certificate.server)]
+        if trusting:
+            self._options.append("--trusting")
+        self._process = None
+
+    @property
+    def endpoint(self):
+        if self.certificate is not None:
+            return f"https://localhost:{self.port}"
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self):
+        """What a store needs to know."""
+        found = {
+            "endpoint": self.endpoint,
+            "access_key": ACCESS_KEY,
+            "secret_key": SECRET_KEY,
+        }
+        if self.certificate is not None:
+            found["tls_authorities"] = str(self.certificate.authorities)
+        return found
+
+    def start(self):
+        command = [sys.executable, str(Path(__file__).with_name("s3_double.py"))]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port), *self._options], stdout=subprocess.PIPE, text=True
+        )
+        line = self._process.stdout.readline()
+        assert line, "the double did not start"
+        # It says where it listens: so it is our process that does.
+        self.port = int(line)
+        return self
+
+    def freeze(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self):
+        """As a machine goes down: no farewell, and nothing is kept."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def objects(self, prefix):
+        """The back door to what is stored below *prefix*."""
+        return Objects(self._connect, prefix, {"x-owner": self.owner}, BUCKET)
+
+    def limit(self, size):
+        """Take no object, or part of one, of more than *size* bytes from now on."""
+        with closing(self._connect()) as line:
+            line.request("PUT", "/-/largest", str(size), headers={"x-owner": self.owner})
+            assert line.getresponse().status == 200
+
+    def _connect(self):
+        if self.certificate is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        trust = ssl.create_default_context(cafile=str(self.certificate.authorities))
+        return http.client.HTTPSConnection("localhost", self.port, timeout=PATIENCE, context=trust)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Moto:
+    """AWS's most used stand-in, from PyPI, in a process of its own. It believes every signature."""
+
+    def __init__(self):
+        with closing(socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._process = None
+
+    @property
+    def settings(self):
+        return {
+            "endpoint": f"http://127.0.0.1:{self.port}",
+            "access_key": ACCESS_KEY,
+            "secret_key": SECRET_KEY,
+        }
+
+    def __enter__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
+        while not self._made():
+            assert self._process.poll() is None, "moto ended"
+            assert not patience.expired, "moto did not start"
+            pause.wait(0.05)
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+
+    def objects(self, prefix):
+        """The back door to what is stored below *prefix*."""
+        headers = {"authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/x/us-east-1/s3/x"}
+        return Objects(self._connect, prefix, headers, BUCKET)
+
+    def _connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+
+    def _made(self):
+        """Whether it listens; then it has the bucket, too."""
+        try:
+            with closing(self._connect()) as line:
+                line.request("PUT", f"/{BUCKET}", headers=self.objects("").headers)
+                return line.getresponse().status == 200
+        except ConnectionError:
+            return False
+
+
+class OwnDouble(BehindProxy):
+    """A double of a test's own, to be broken by the contract of the ways of failing."""
+
+    can = BehindProxy.can | {"kill", "full"}
+
+    def __init__(self, double, proxy):
+        super().__init__(proxy)
+        self.double = double
+
+    @property
+    def settings(self):
+        return self.double.settings | {"endpoint": f"http://{self.proxy.address}"}
+
+    def kill(self):
+        self.double.kill()
+
+    def start(self):
+        self.double.start()
+
+    def fill(self):
+        self.double.limit(1000)
+
+    def mend(self):
+        super().mend()
+        self.double.limit(1 << 40)
+
+
+@contextmanager
+def own_double():
+    """A double that nobody else needs, behind a proxy."""
+    with Double() as double, FaultProxy(("127.0.0.1", double.port)) as proxy:
+        yield OwnDouble(double, proxy)
+
+
+class Objects:
+    """The back door to what a store keeps below its prefix: plain requests of another client."""
+
+    def __init__(self, connect, prefix, headers, bucket):
+        self._connect = connect
+        self.prefix = prefix
+        self.headers = headers
+        self._bucket = bucket
+
+    def get(self, key):
+        return self.get_name(self.prefix + key.hex())
+
+    def put(self, key, frame):
+        self.put_name(self.prefix + key.hex(), frame)
+
+    def delete(self, key):
+        self.delete_name(self.prefix + key.hex())
+
+    def keys(self):
+        found = (name.removeprefix(self.prefix) for name in self.names())
+        return {bytes.fromhex(name) for name in found if re.fullmatch("[0-9a-f]{96}", name)}
+
+    def clear(self):
+        for name in self.names():
+            self.delete_name(name)
+
+    def get_name(self, name):
+        status, body = self._ask("GET", name)
+        return None if status == 404 else body
+
+    def put_name(self, name, body):
+        status, _ = self._ask("PUT", name, body)
+        assert status == 200
+
+    def delete_name(self, name):
+        self._ask("DELETE", name)
+
+    def names(self):
+        from hexkv.adapters.s3._answers import page
+
+        status, body = self._ask("GET", "", query=f"?list-type=2&prefix={quote(self.prefix)}")
+        assert status == 200
+        return {found.name for found in page(body).objects}
+
+    def _ask(self, method, name, body=None, query=""):
+        target = f"/{self._bucket}/{quote(name)}{query}"
+        with closing(self._connect()) as line:
+            line.request(method, target, body, headers=self.headers)
+            reply = line.getresponse()
+            return reply.status, reply.read()
+
+
+class Certificate:
+    """An authority of the tests' own, and a server's certificate."""
+
+    def __init__(self, folder):
+        authority = trustme.CA()
+        self.authorities = folder / "authorities.pem"
+        self.server = folder / "server.pem"
+        authority.cert_pem.write_to_path(str(self.authorities))
+        issued = authority.issue_cert("localhost", "127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(self.server))
