@@ -1,16 +1,20 @@
 """Found by pytest: names broken promises, and lists what adapters do not offer.
 
-Imports no hexkv code, so that whatever measures coverage sees all of it.
+Imports no hexkv code unless it is told to write a scorecard, so that whatever measures coverage
+sees all of it.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 pytest.register_assert_rewrite(
+    "hexkv.contracts.blackbox",
     "hexkv.contracts.chunker",
     "hexkv.contracts.device",
     "hexkv.contracts.memory",
@@ -22,11 +26,33 @@ pytest.register_assert_rewrite(
 )
 
 _NOT_OFFERED = "not offered: "
+_OPTION = "--hexkv-scorecard"
+_RECORDER = "hexkv-scorecard"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "promise(number, text, hint): what a contract's test checks")
+    config.addinivalue_line("markers", "promise(number, text): what a contract's test checks")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+
+    if config.getoption(_OPTION):
+        from hexkv.contracts.scorecard import Recorder
+
+        config.pluginmanager.register(Recorder(), _RECORDER)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("hexkv", "contracts of hexkv's ports")
+    group.addoption(
+        _OPTION, metavar="FILE", help="write what became of each promise to FILE, as JSON"
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    recorder = config.pluginmanager.get_plugin(_RECORDER)
+    if recorder is not None:
+        Path(config.getoption(_OPTION)).write_text(
+            json.dumps(recorder.scorecard().as_json(), indent=2) + "\n"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

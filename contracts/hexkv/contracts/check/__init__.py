@@ -14,7 +14,7 @@ from hexkv.ports import ChunkStore, DType
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.serde import Close
-    from hexkv.contracts.store import RawAccess
+    from hexkv.contracts.store import Foreign, Limit, RawAccess, Service
 
 __all__ = ["Candidate"]
 
@@ -40,13 +40,16 @@ class Candidate:
     reopen: Callable[[], ChunkStore] | None = None
     """Closes the store and opens another over the same medium."""
 
-    service: object | None = None
-    """What is behind the store, to be broken; see ``hexkv.contracts.store.Service``."""
+    service: Service | None = None
+    """What is behind the store, to be broken and mended."""
 
     sibling: ChunkStore | None = None
     """Another store on the same service, with another prefix or tenant."""
 
-    limit: object | None = None
+    foreign: Foreign | None = None
+    """Puts things that are not the store's where it might stumble over them."""
+
+    limit: Limit | None = None
     """The physical limit to compare with."""
 
     near: Close | None = None

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._apart import Salt, apart, sweep
-from hexkv.contracts.check._service import Proxied
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
@@ -48,12 +47,15 @@ class Installed:
             yield self._store(wanted, ended)
 
     def _store(self, wanted: Collection[str], ended: ExitStack) -> Candidate:
+        # By now pytest has seen to the contract's assertions, which it must do first.
+        from hexkv.contracts.store import BehindProxy
+
         direct = self._placed(ended)
         settings = direct
         service = None
         if "service" in wanted and (server := self._server()) is not None:
             proxy = ended.enter_context(FaultProxy(server))
-            service = Proxied(proxy)
+            service = BehindProxy(proxy)
             settings = self._at(direct, proxy.address)
         salt = self._salt(direct)
         if self.spec.schemes:

@@ -11,12 +11,22 @@ import pytest
 
 from hexkv.contracts.blackbox import Address, BlackBoxContract
 from hexkv.contracts.check import Candidate
+from hexkv.contracts.chunker import ChunkerContract
+from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.promise import not_offered
 from hexkv.contracts.serde import Close, SerdeContract
-from hexkv.contracts.store import RawAccess, Reopen, StoreContract
-from hexkv.ports import ChunkStore, DType, Policy, Serde
+from hexkv.contracts.serde._nearness import beyond
+from hexkv.contracts.store import (
+    Foreign,
+    Limit,
+    RawAccess,
+    Reopen,
+    Service,
+    StoreContract,
+)
+from hexkv.ports import Chunker, ChunkStore, DType, LossySerde, MemoryProvider, Policy, Serde
 
 
 class TestPlugin(PluginContract):
@@ -44,16 +54,20 @@ class TestStore(StoreContract):
         return candidate.reopen
 
     @pytest.fixture
-    def service(self, candidate: Candidate) -> object:
-        return candidate.service or not_offered("service")
+    def service(self, candidate: Candidate) -> Service | None:
+        return candidate.service
 
     @pytest.fixture
-    def sibling(self, candidate: Candidate) -> ChunkStore:
-        return candidate.sibling or not_offered("sibling")
+    def sibling(self, candidate: Candidate) -> ChunkStore | None:
+        return candidate.sibling
 
     @pytest.fixture
-    def limit(self, candidate: Candidate) -> object:
-        return candidate.limit or not_offered("limit")
+    def foreign(self, candidate: Candidate) -> Foreign | None:
+        return candidate.foreign
+
+    @pytest.fixture
+    def limit(self, candidate: Candidate) -> Limit | None:
+        return candidate.limit
 
 
 class TestSerde(SerdeContract):
@@ -65,8 +79,12 @@ class TestSerde(SerdeContract):
         return candidate.subject
 
     @pytest.fixture
-    def close(self, candidate: Candidate) -> Close:
-        return candidate.near or not_offered("near")
+    def close(self, serde: Serde, candidate: Candidate) -> Close:
+        if candidate.near is not None:
+            return candidate.near
+        if not isinstance(serde, LossySerde):
+            not_offered("near")
+        return lambda raw, back, layout: not beyond(serde, raw, back, layout)
 
     @pytest.fixture
     def dtypes(self, candidate: Candidate) -> Collection[DType]:
@@ -79,6 +97,24 @@ class TestPolicy(PolicyContract):
     @pytest.fixture
     def policy(self, candidate: Candidate) -> Policy:
         assert isinstance(candidate.subject, Policy)
+        return candidate.subject
+
+
+class TestMemory(MemoryContract):
+    """What gives the pool its memory."""
+
+    @pytest.fixture
+    def provider(self, candidate: Candidate) -> MemoryProvider:
+        assert isinstance(candidate.subject, MemoryProvider)
+        return candidate.subject
+
+
+class TestChunker(ChunkerContract):
+    """What cuts prompts."""
+
+    @pytest.fixture
+    def chunker(self, candidate: Candidate) -> Chunker:
+        assert isinstance(candidate.subject, Chunker)
         return candidate.subject
 
 

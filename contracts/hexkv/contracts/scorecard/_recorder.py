@@ -11,7 +11,7 @@ import pytest
 from hexkv.contracts.promise import Promise
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
 
-FIXTURES = frozenset({"limit", "raw", "reopen", "service", "sibling"})
+FIXTURES = frozenset({"foreign", "holed", "limit", "near", "raw", "reopen", "service", "sibling"})
 """What an author gives besides the adapter. A promise that needs more than was given is not
 checked; one that needs an ability which the adapter does not have is not offered."""
 
