@@ -35,6 +35,7 @@ from hexkv.ports import (
     EventSink,
     Namespace,
     Serde,
+    SupportsRegistration,
     SupportsScan,
     SupportsSharing,
     Telemetry,
@@ -84,8 +85,9 @@ def build(
         pool = settings.pool
         provider = registry.open("memory", pool.provider, pool.settings, context)
         executor = Threads()
+        region = provider.allocate(pool.bytes)
         blocks = BlockPool(
-            provider.allocate(pool.bytes),
+            region,
             frame_bytes(chunk),
             poison=pool.poison,
             executor=executor,
@@ -96,6 +98,8 @@ def build(
         for index, wanted in enumerate(settings.tiers):
             tier = _open_tier(wanted, loaded, registry, clock, blocks)
             opened.callback(tier.close)
+            if isinstance(tier.store, SupportsRegistration):
+                tier.store.register(region)
             if wanted.budget is not None and tier.index is None:
                 raise ConfigError(
                     f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
@@ -109,6 +113,7 @@ def build(
             stack,
             PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
             algorithm=algorithm,
+            bare=settings.chunk.bare,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
             prefetch=PrefetchRules(**settings.prefetch.model_dump()),
             tenants=[

@@ -45,7 +45,7 @@ from hexkv.ports.keys import (
     namespace_of,
 )
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
-from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion
+from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion, SupportsRegistration
 from hexkv.ports.outcomes import (
     Corrupt,
     Failed,
@@ -141,6 +141,7 @@ __all__ = [
     "SupportsOthers",
     "SupportsQuarantine",
     "SupportsRangeRead",
+    "SupportsRegistration",
     "SupportsScan",
     "SupportsSharing",
     "Telemetry",

@@ -79,3 +79,20 @@ class Lease(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class SupportsRegistration(Protocol):
+    """A store that reads and writes memory by itself, once it was shown where that is.
+
+    Such a store may still be in the caller's memory when a call's deadline has passed: then
+    it does not return before it is out of it, for with the call its leases end.
+    """
+
+    def register(self, region: MemoryRegion) -> None:
+        """Use *region* in place. Called when an engine is built, with the pool's memory.
+
+        The region is closed after the store, and not while a call is under way.
+        Never raises, and never waits for a service.
+        """
+        ...

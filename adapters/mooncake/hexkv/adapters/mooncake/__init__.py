@@ -1,0 +1,1 @@
+"""Mooncake's distributed store as a tier: chunks in the memory of many machines."""

@@ -1,0 +1,102 @@
+"""Calls that nobody can interrupt, made by threads of their own, so that nobody must wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import Generic, TypeVar
+
+from hexkv.ports import StoreError, StoreUnreachable
+
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The deadline passed first. The call goes on, and its answer is dropped."""
+
+
+class _Errand(Generic[T]):
+    __slots__ = ("_after", "_call", "answer", "error", "over")
+
+    def __init__(self, call: Callable[[], T], after: Callable[[], None]) -> None:
+        self._call = call
+        self._after = after
+        self.answer: list[T] = []
+        self.error: BaseException | None = None
+        self.over = Event()
+
+    def do(self) -> None:
+        try:
+            self.answer.append(self._call())
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self.error = error
+        finally:
+            self._after()
+
+
+class Errands:
+    """Threads that do errands; they are daemons, for a call may hang for half a minute.
+
+    An errand must not touch memory that whoever waits for it may get back before it ends.
+    """
+
+    def __init__(self, name: str, most: int = 32) -> None:
+        self._name = name
+        self._most = most
+        self._queue: SimpleQueue[_Errand[object] | None] = SimpleQueue()
+        self._threads = 0
+        self._under_way: set[_Errand[object]] = set()
+        self._closed = False
+        self._lock = Lock()
+
+    def run(
+        self, call: Callable[[], T], seconds: float, after: Callable[[], None] = lambda: None
+    ) -> T:
+        """What *call* gives or raises.
+
+        Args:
+            call: made by one of the threads.
+            seconds: to wait for it.
+            after: called when the call has ended, or is refused.
+
+        Raises:
+            OutOfTime: not within *seconds*.
+            StoreUnreachable: every thread hangs in a call.
+            StoreError: closed, before or meanwhile.
+        """
+        errand = _Errand(call, after)
+        with self._lock:
+            if self._closed or len(self._under_way) == self._most:
+                after()
+                if self._closed:
+                    raise StoreError("the store is closed")
+                raise StoreUnreachable(f"mooncake: {self._most} calls hang")
+            self._under_way.add(errand)  # type: ignore[arg-type]
+            if len(self._under_way) > self._threads:
+                self._threads += 1
+                Thread(target=self._work, name=f"hexkv {self._name}", daemon=True).start()
+        self._queue.put(errand)  # type: ignore[arg-type]
+        if not errand.over.wait(seconds):
+            raise OutOfTime
+        if errand.answer:
+            return errand.answer[0]
+        raise errand.error or StoreError("the store is closed")
+
+    def close(self) -> None:
+        """Let everybody go who waits, and the threads, each when it is idle."""
+        with self._lock:
+            self._closed = True
+            for errand in self._under_way:
+                errand.over.set()
+            threads, self._threads = self._threads, 0
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            errand.do()
+            with self._lock:
+                self._under_way.discard(errand)
+            errand.over.set()
+            del errand

@@ -1,0 +1,150 @@
+"""Mooncake's own client, as far as it is used here, and what its numbers mean.
+
+The numbers are of ``ErrorCode`` in ``mooncake-store/include/types.h``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, cast
+
+from hexkv.ports import (
+    AdapterUnavailable,
+    Failed,
+    Miss,
+    ReadOutcome,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+
+HINT: Final = "pip install hexkv-mooncake[tcp], or [cuda] where CUDA is"
+
+NO_ROOM: Final = -200
+INVALID: Final = -600
+NOT_READY: Final = -703
+ABSENT: Final = -704
+
+_NAMES: Final[Mapping[int, str]] = {
+    -101: "no segment",
+    -103: "the client is not known to the master",
+    NO_ROOM: "no room in any segment",
+    INVALID: "invalid parameters",
+    NOT_READY: "somebody is writing it",
+    ABSENT: "not there",
+    -706: "somebody reads it",
+    -707: "the lease ended before the transfer",
+    -800: "the transfer failed: its storage node may be gone",
+    -900: "the master does not answer",
+    -901: "the master does not answer in time",
+}
+
+
+class BufferDescriptor(Protocol):
+    """Where one replica lies in a node's memory."""
+
+    size: int
+    buffer_address: int
+    transport_endpoint: str
+
+
+class MemoryDescriptor(Protocol):
+    """A replica in memory."""
+
+    buffer_descriptor: BufferDescriptor
+
+
+class Replica(Protocol):
+    """One of an object's replicas."""
+
+    def is_memory_replica(self) -> bool: ...
+
+    def get_memory_descriptor(self) -> MemoryDescriptor: ...
+
+
+class ReplicateConfig(Protocol):
+    """How an object is to be kept."""
+
+    replica_num: int
+    with_hard_pin: bool
+
+
+class Client(Protocol):
+    """The part of ``MooncakeDistributedStore`` that is used. Addresses and sizes in bytes.
+
+    ``setup`` and ``close`` keep the interpreter's lock for as long as they last; the others
+    let it go. Any call after ``close`` crashes the process.
+    """
+
+    def setup(
+        self,
+        local_hostname: str,
+        metadata_server: str,
+        global_segment_size: int,
+        local_buffer_size: int,
+        protocol: str,
+        rdma_devices: str,
+        master_server_addr: str,
+    ) -> int: ...
+
+    def close(self) -> int: ...
+
+    def register_buffer(self, buffer_ptr: int, size: int) -> int: ...
+
+    def unregister_buffer(self, buffer_ptr: int) -> int: ...
+
+    def batch_is_exist(self, keys: Sequence[str]) -> list[int]: ...
+
+    def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[Replica]]: ...
+
+    def get_size(self, key: str) -> int: ...
+
+    def batch_get_into(
+        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]: ...
+
+    def batch_put_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig,
+    ) -> list[int]: ...
+
+    def batch_remove(self, keys: Sequence[str], force: bool) -> list[int]: ...
+
+
+class Library(Protocol):
+    """The module ``mooncake.store``."""
+
+    def MooncakeDistributedStore(self) -> Client: ...  # noqa: N802 - its name for the class
+
+    def ReplicateConfig(self) -> ReplicateConfig: ...  # noqa: N802 - likewise
+
+
+def library() -> Library:
+    """The installed library.
+
+    Raises:
+        AdapterUnavailable: it is not there, or lacks a library of the system.
+    """
+    try:
+        return cast("Library", importlib.import_module("mooncake.store"))
+    except ImportError as error:
+        raise AdapterUnavailable("mooncake", str(error), HINT) from error
+
+
+def error_of(code: int) -> StoreError:
+    """What a negative answer says."""
+    text = f"mooncake: {_NAMES.get(code, 'error')} ({code})"
+    if code == NO_ROOM:
+        return StoreFull(text)
+    if code in (INVALID, -400):
+        return StoreError(text)
+    return StoreUnreachable(text)
+
+
+def read_outcome(code: int) -> ReadOutcome:
+    """What a negative answer says about a chunk that was to be read."""
+    return Miss() if code in (ABSENT, NOT_READY) else Failed(error_of(code))

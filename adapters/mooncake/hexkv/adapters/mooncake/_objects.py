@@ -1,0 +1,71 @@
+"""Chunks as objects of the store: their names, and what the master says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from hexkv.adapters.mooncake._native import ABSENT, NOT_READY, Client
+from hexkv.ports import ChunkKey
+
+EMPTY: Final = b"hexkv: no bytes."
+"""What a frame of no bytes is stored as, for Mooncake keeps no empty objects."""
+
+
+class Found(NamedTuple):
+    """An object that can be read."""
+
+    size: int
+    places: frozenset[tuple[str, int]]
+    """Node and address of each replica that is in memory."""
+
+
+def name_of(prefix: str, key: ChunkKey) -> str:
+    """The object's name."""
+    return prefix + key.hex()
+
+
+def look(client: Client, names: Sequence[str]) -> list[Found | int]:
+    """Each object, or the number that says why there is none."""
+    described = client.batch_get_replica_desc(list(set(names)))
+    # A master that is gone describes nothing, as if there were nothing.
+    doubtful = [name for name in set(names) if name not in described]
+    codes = dict(zip(doubtful, client.batch_is_exist(doubtful), strict=True)) if doubtful else {}
+    found: dict[str, Found | int] = {
+        name: NOT_READY if code == 1 else (code or ABSENT) for name, code in codes.items()
+    }
+    for name, replicas in described.items():
+        places = [
+            replica.get_memory_descriptor().buffer_descriptor
+            for replica in replicas
+            if replica.is_memory_replica()
+        ]
+        size = places[0].size if places else client.get_size(name)
+        where = frozenset((place.transport_endpoint, place.buffer_address) for place in places)
+        found[name] = Found(size, where) if size >= 0 else size
+    return [found[name] for name in names]
+
+
+def fetch(
+    client: Client, addresses: Sequence[int], names: Sequence[str], found: Sequence[Found]
+) -> list[int]:
+    """Read each object to its address: its size if all of it is there, or a negative number.
+
+    Somebody else may have removed an object while it was read, and its memory belongs to
+    another since. So what is not where it was before is not there.
+    """
+    codes = client.batch_get_into(names, addresses, [one.size for one in found])
+    again = look(client, names)
+    return [
+        code if code < 0 or (code == before.size and after == before) else ABSENT
+        for code, before, after in zip(codes, found, again, strict=True)
+    ]
+
+
+def clear(client: Client, names: Sequence[str]) -> list[int]:
+    """Make room under each of *names*, none of them twice: 0, or a negative number."""
+    codes = client.batch_is_exist(names)
+    there = [name for name, code in zip(names, codes, strict=True) if code == 1]
+    removed = dict(zip(there, client.batch_remove(there, True), strict=True)) if there else {}
+    codes = [removed.get(name, code) for name, code in zip(names, codes, strict=True)]
+    return [0 if code == ABSENT else code for code in codes]

@@ -1,0 +1,116 @@
+"""Tells hexkv about Mooncake. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+
+_ADDRESS = re.compile(r"(?:mooncake://)?([^/\s@:]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class MooncakeSettings:
+    """Settings of the store ``mooncake``."""
+
+    address: str = "127.0.0.1:50051"
+    """Of the master: ``host:port``, also as ``mooncake://host:port``."""
+
+    metadata: str = "P2PHANDSHAKE"
+    """Where nodes find each other: ``P2PHANDSHAKE`` for no server, or the server's URL."""
+
+    local_host: str = "127.0.0.1"
+    """What other nodes call this machine: where a segment is offered, and for RDMA."""
+
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    devices: str = ""
+    """RDMA devices, separated by commas; empty for all."""
+
+    segment_bytes: int = 0
+    """Memory of this machine that is lent to everybody's chunks; 0 for a mere client."""
+
+    buffer_bytes: int = 16 << 20
+    """Memory of Mooncake's own, for its small calls."""
+
+    staging_bytes: int = 128 << 20
+    """Memory for frames that are not in the pool: those that a serde made smaller."""
+
+    replicas: int = 1
+    """On how many nodes a chunk is kept, as far as there are that many."""
+
+    pin: bool = False
+    """Never let the master evict a chunk: then what is full stays full."""
+
+    prefix: str = "hexkv:"
+    """Of every object's name."""
+
+    connect_timeout: float = 10.0
+    """Seconds after which an attempt to connect is given up."""
+
+    call_timeout: float = 5.0
+    """Seconds to wait for the master, where the call's deadline does not come first."""
+
+    def __post_init__(self) -> None:
+        found = _ADDRESS.fullmatch(self.address)
+        if found is None or not 0 < int(found[2]) < 65536:
+            raise ValueError(f"{self.address!r} is no host:port")
+        if self.metadata != "P2PHANDSHAKE" and "://" not in self.metadata:
+            raise ValueError("metadata is P2PHANDSHAKE, or a URL")
+        if min(self.segment_bytes, self.buffer_bytes, self.staging_bytes) < 0:
+            raise ValueError("sizes are not negative")
+        if not 1 <= self.replicas <= 64:
+            raise ValueError("replicas are 1 to 64")
+        if not 0 < self.connect_timeout <= 3600 or not 0 < self.call_timeout <= 3600:
+            raise ValueError("timeouts are more than nothing, and an hour at most")
+
+    @property
+    def master(self) -> str:
+        """The master's ``host:port``."""
+        return self.address.removeprefix("mooncake://").rstrip("/")
+
+
+def _open(settings: MooncakeSettings, context: OpenContext) -> object:
+    from hexkv.adapters.mooncake._connection import Connection
+    from hexkv.adapters.mooncake._native import library
+    from hexkv.adapters.mooncake._rehearsal import Place
+    from hexkv.adapters.mooncake.store import MooncakeStore
+
+    mooncake = library()
+    config = mooncake.ReplicateConfig()
+    config.replica_num = settings.replicas
+    config.with_hard_pin = settings.pin
+    place = Place(
+        settings.master,
+        settings.metadata,
+        settings.local_host,
+        settings.protocol,
+        settings.devices,
+        settings.segment_bytes,
+        settings.buffer_bytes,
+    )
+    return MooncakeStore(
+        Connection(place, mooncake, context.clock, settings.connect_timeout),
+        config,
+        prefix=settings.prefix,
+        call_timeout=settings.call_timeout,
+        staging_bytes=settings.staging_bytes,
+    )
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "store",
+            "mooncake",
+            "Mooncake: chunks in the memory of many machines, over TCP or RDMA",
+            _open,
+            MooncakeSettings,
+            requires=("mooncake",),
+            hint="pip install hexkv-mooncake[tcp], or [cuda] where CUDA is",
+            schemes=("mooncake",),
+        )
+    ]

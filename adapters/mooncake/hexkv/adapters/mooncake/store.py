@@ -1,0 +1,264 @@
+"""Chunks in Mooncake: one object each, moved between the pool and the nodes' memory.
+
+The core calls from its workers, and keeps a call's blocks until the call returns. So what
+touches the pool itself is called right here, however long it takes; anything else is an
+errand, which is given up at the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._errands import Errands, OutOfTime
+from hexkv.adapters.mooncake._moving import Move, Mover
+from hexkv.adapters.mooncake._native import (
+    ABSENT,
+    NOT_READY,
+    Client,
+    ReplicateConfig,
+    error_of,
+    read_outcome,
+)
+from hexkv.adapters.mooncake._objects import EMPTY, Found, clear, fetch, look, name_of
+from hexkv.adapters.mooncake._staging import Staging
+from hexkv.adapters.mooncake._turns import Turns
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    MemoryRegion,
+    Miss,
+    MissReason,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    SupportsRegistration,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+
+class MooncakeStore:
+    """See the module's text. Safe from any thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: ReplicateConfig,
+        *,
+        prefix: str,
+        call_timeout: float,
+        staging_bytes: int,
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self._prefix = prefix
+        self._call_timeout = call_timeout
+        self._errands = Errands("mooncake")
+        self._mover = Mover(connection, self._errands, Staging(staging_bytes))
+        self._turns = Turns()
+
+    def register(self, region: MemoryRegion) -> None:
+        self._connection.register(region)
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        if not keys:
+            return []
+        names = self._names(keys)
+        codes = self._must(lambda client: client.batch_is_exist(names), deadline)
+        return [code == 1 for code in codes]
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        if not keys:
+            return []
+        names = self._names(keys)
+        once = list(dict.fromkeys(names))
+        try:
+            with self._turns.changing(once, deadline):
+                codes = self._must(lambda client: client.batch_remove(once, True), deadline)
+        except OutOfTime as error:
+            raise error_of(-901) from error
+        gone = {name for name, code in zip(once, codes, strict=True) if code == 0}
+        return [name in gone for name in names]
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        if deadline.expired:
+            return [TimedOut()] * len(keys)
+        if not keys:
+            return []
+        names = self._names(keys)
+        try:
+            with self._turns.reading(set(names), deadline):
+                found = self._ask(partial(look, names=names), deadline)
+                return self._read(names, found, sink, deadline)
+        except OutOfTime:
+            return [TimedOut()] * len(keys)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        if deadline.expired:
+            return [TimedOut()] * len(items)
+        if not items:
+            return []
+        names = self._names([item.key for item in items])
+        frames = {name: item.frame for name, item in zip(names, items, strict=True)}
+        try:
+            with self._turns.changing(frames, deadline):
+                outcomes = self._write(frames, deadline)
+        except OutOfTime:
+            return [TimedOut()] * len(items)
+        return [
+            # Of two frames under one name the last is kept; both were stored, one after the other.
+            Stored(item.frame.nbytes) if isinstance(outcomes[name], Stored) else outcomes[name]
+            for name, item in zip(names, items, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._connection.close()
+        self._errands.close()
+
+    def _read(
+        self, names: Sequence[str], found: Sequence[Found | int], sink: Sink, deadline: Deadline
+    ) -> list[ReadOutcome]:
+        outcomes: list[ReadOutcome] = [Miss()] * len(names)
+        rooms: dict[int, memoryview] = {}
+        moves = []
+        for i, one in enumerate(found):
+            if isinstance(one, int):
+                outcomes[i] = read_outcome(one)
+            elif one.size == len(EMPTY):
+                # It may be the mark: how much room there must be, only its bytes can tell.
+                moves.append(Move(i, one.size, None))
+            elif (room := sink.room(i, one.size)) is None:
+                outcomes[i] = Miss(MissReason.REFUSED)
+            else:
+                rooms[i] = room
+                moves.append(Move(i, one.size, self._mover.address(room)))
+
+        def take(i: int, frame: memoryview) -> None:
+            room = rooms.get(i)
+            if room is None:
+                frame = frame[:0] if bytes(frame) == EMPTY else frame
+                room = sink.room(i, frame.nbytes)
+            if room is None:
+                outcomes[i] = Miss(MissReason.REFUSED)
+            else:
+                room[:] = frame
+                outcomes[i] = Hit(frame.nbytes)
+
+        for group in self._mover.groups(moves):
+            there = [one for move in group if isinstance(one := found[move.place], Found)]
+            wanted = [names[move.place] for move in group]
+            try:
+                codes = self._mover.fetch(
+                    group,
+                    partial(fetch, names=wanted, found=there),
+                    take,
+                    deadline,
+                )
+            except (OutOfTime, StoreError) as error:
+                _settle(outcomes, group, error)
+                continue
+            for move, code in zip(group, codes, strict=True):
+                if code < 0:
+                    outcomes[move.place] = read_outcome(code)
+                elif move.address is not None:
+                    outcomes[move.place] = Hit(code)
+        return outcomes
+
+    def _write(
+        self, frames: Mapping[str, memoryview], deadline: Deadline
+    ) -> Mapping[str, WriteOutcome]:
+        names = list(frames)
+        codes = self._ask(partial(clear, names=names), deadline)
+        outcomes: list[WriteOutcome] = [Failed(error_of(code)) for code in codes]
+        moves = []
+        for i, (name, code) in enumerate(zip(names, codes, strict=True)):
+            frame = frames[name]
+            if code:
+                continue
+            if frame.nbytes == len(EMPTY) and bytes(frame) == EMPTY:
+                outcomes[i] = Failed(StoreError("mooncake: this frame is the mark of no bytes"))
+                continue
+            moves.append(Move(i, frame.nbytes or len(EMPTY), self._mover.address(frame)))
+
+        def give(i: int, into: memoryview) -> None:
+            into[:] = frames[names[i]].cast("B") if frames[names[i]].nbytes else EMPTY
+
+        for group in self._mover.groups(moves):
+            sizes = [move.size for move in group]
+            these = [names[move.place] for move in group]
+            try:
+                answers = self._mover.send(
+                    group, partial(self._put, names=these, sizes=sizes), give, deadline
+                )
+            except (OutOfTime, StoreError) as error:
+                _settle(outcomes, group, error)
+                continue
+            for move, answer in zip(group, answers, strict=True):
+                outcomes[move.place] = Failed(error_of(answer)) if answer else Stored(move.size)
+        return dict(zip(names, outcomes, strict=True))
+
+    def _put(
+        self,
+        client: Client,
+        addresses: Sequence[int],
+        names: Sequence[str],
+        sizes: Sequence[int],
+    ) -> list[int]:
+        return client.batch_put_from(names, addresses, sizes, self._config)
+
+    def _must(self, call: Callable[[Client], list[int]], deadline: Deadline) -> list[int]:
+        """The answers of the master, all of which it must give.
+
+        Raises:
+            StoreError: it did not, or not in time.
+        """
+        try:
+            codes = self._ask(call, deadline)
+        except OutOfTime as error:
+            raise error_of(-901) from error
+        for code in codes:
+            if code < 0 and code not in (ABSENT, NOT_READY):
+                raise error_of(code)
+        return codes
+
+    def _ask(self, call: Callable[[Client], T], deadline: Deadline) -> T:
+        """What the master says, which may take it long.
+
+        Raises:
+            OutOfTime: too long.
+            StoreError: the store was closed, or is out of reach.
+        """
+        seconds = min(deadline.remaining(), self._call_timeout)
+
+        def errand() -> T:
+            with self._connection.client(seconds) as client:
+                return call(client)
+
+        return self._errands.run(errand, seconds)
+
+    def _names(self, keys: Sequence[ChunkKey]) -> list[str]:
+        return [name_of(self._prefix, key) for key in keys]
+
+
+def _settle(
+    outcomes: list[ReadOutcome] | list[WriteOutcome], group: Sequence[Move], error: Exception
+) -> None:
+    """Say of a whole group what came of it."""
+    for move in group:
+        outcomes[move.place] = TimedOut() if isinstance(error, OutOfTime) else Failed(error)
+
+
+def _is_a_store(store: MooncakeStore) -> tuple[ChunkStore, SupportsRegistration]:
+    return store, store  # mypy checks here that it keeps the ports' promises

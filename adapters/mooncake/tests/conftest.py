@@ -1,0 +1,95 @@
+"""A Mooncake of the tests' own, and stores over it."""
+
+import secrets
+
+import pytest
+
+import mooncake_servers
+from hexkv.adapters.mooncake._objects import EMPTY
+from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.spec import OpenContext
+from mooncake_servers import Master, Node
+
+
+@pytest.fixture(scope="package", autouse=True)
+def secluded():
+    """One network for the whole package: Mooncake's own threads stay in the one they met."""
+    mooncake_servers.need_mooncake()
+    with mooncake_servers.secluded():
+        yield
+
+
+@pytest.fixture(scope="package")
+def master(secluded, tmp_path_factory):
+    """One for all tests that do it no harm."""
+    folder = tmp_path_factory.mktemp("mooncake")
+    with Master(folder) as master, Node(folder, master):
+        yield master
+
+
+@pytest.fixture
+def prefix():
+    """Of the test's own objects."""
+    return f"test-{secrets.token_hex(8)}:"
+
+
+@pytest.fixture
+def open_store(prefix):
+    """Opens stores as a configuration does; closes them."""
+    (spec,) = hexkv_adapters()
+    opened = []
+
+    def open_store(address, **settings):
+        settings = MooncakeSettings(address, **{"prefix": prefix} | settings)
+        opened.append(spec.open(settings, OpenContext(SystemClock())))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        store.close()
+
+
+class Objects:
+    """The back door: Mooncake's own client and its calls for bytes."""
+
+    def __init__(self, client, master, prefix):
+        self._client = client
+        self._master = master
+        self._prefix = prefix
+
+    def get(self, key):
+        frame = self._client.get(self._prefix + key.hex())
+        # The library gives no bytes for what is not there.
+        return None if not frame else b"" if frame == EMPTY else frame
+
+    def put(self, key, frame):
+        name = self._prefix + key.hex()
+        self._client.remove(name, True)
+        assert self._client.put(name, frame or EMPTY) == 0
+
+    def keys(self):
+        mine = (name for name in self._master.names() if name.startswith(self._prefix))
+        return {bytes.fromhex(name.removeprefix(self._prefix)) for name in mine}
+
+    def clear(self):
+        for key in self.keys():
+            self._client.remove(self._prefix + key.hex(), True)
+
+
+@pytest.fixture(scope="package")
+def client(master):
+    """Mooncake's own client."""
+    from mooncake.store import MooncakeDistributedStore
+
+    client = MooncakeDistributedStore()
+    assert client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 80 << 20, "tcp", "", master.address) == 0
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def objects(client, master, prefix):
+    found = Objects(client, master, prefix)
+    yield found
+    found.clear()

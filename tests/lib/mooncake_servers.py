@@ -1,0 +1,219 @@
+"""A real Mooncake for tests: a master and a storage node, each a process of our own."""
+
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
+
+PATIENCE = 30.0
+"""Seconds after which a process that does not start counts as broken."""
+
+_NODE = """
+import sys
+from mooncake.store import MooncakeDistributedStore
+node = MooncakeDistributedStore()
+code = node.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 16 << 20, "tcp", "", sys.argv[1])
+print("ready" if code == 0 else code, flush=True)
+sys.stdin.read()
+"""
+
+
+def need_mooncake():
+    """Skip where the library or what it stands on is missing; in CI nothing is."""
+    try:
+        import mooncake.store  # noqa: F401 - only whether it can be
+    except ImportError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"{error}, and CI skips nothing")
+        pytest.skip(
+            f"{error}: pip install mooncake-transfer-engine-non-cuda,"
+            " apt-get install libibverbs1 libnuma1 libcurl4"
+        )
+
+
+def free_port():
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(reached):
+    """Ask again and again: what another process is about to do can only be polled."""
+    patience = Deadline.after(SystemClock(), PATIENCE)
+    pause = Event()
+    while not reached():
+        assert not patience.expired
+        pause.wait(0.01)
+
+
+class Master:
+    """``mooncake_master`` on loopback, which may be killed, frozen and started again."""
+
+    def __init__(self, folder, *options):
+        self._log = folder / "master.log"
+        self._options = options
+        self._process = None
+        self.port = free_port()
+        self.metrics = free_port()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def start(self):
+        binary = Path(importlib.util.find_spec("mooncake").origin).with_name("mooncake_master")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(binary, "--rpc_address=127.0.0.1", f"--rpc_port={self.port}"),
+                    *("--metrics_host=127.0.0.1", f"--metrics_port={self.metrics}"),
+                    *("--logtostderr=true", *self._options),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        until(self._listens)
+        return self
+
+    def names(self):
+        """Of every object, as the master lists them on its page for people."""
+        url = f"http://127.0.0.1:{self.metrics}/get_all_keys"
+        with urllib.request.urlopen(url, timeout=PATIENCE) as page:
+            return page.read().decode().split()
+
+    def freeze(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self):
+        """As a machine goes down: no farewell."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _listens(self):
+        assert self._process.poll() is None, self._log.read_text()
+        return _listener(self.port) == self._process.pid
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Node:
+    """A process that lends memory to the store of *master*."""
+
+    def __init__(self, folder, master, size=512 << 20):
+        self._log = folder / "node.log"
+        self._master = master
+        self._size = size
+        self._process = None
+
+    def start(self):
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _NODE, self._master.address, str(self._size)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"MC_STORE_CLIENT_SETUP_RETRIES": "1"},
+            )
+        lines = iter(self._process.stdout.readline, "")
+        assert any(line.strip() == "ready" for line in lines), self._log.read_text()[-2000:]
+        return self
+
+    def freeze(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self):
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+def _listener(port):
+    """The process that listens on *port* of loopback; ``None`` if nobody does, as yet."""
+    wanted = f"0100007F:{port:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == wanted and fields[3] == "0A":
+            return _owner(f"socket:[{fields[9]}]")
+    return None
+
+
+def _owner(inode):
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                if any(os.readlink(file) == inode for file in (process / "fd").iterdir()):
+                    return int(process.name)
+            except OSError:
+                continue  # it ended, or is somebody else's
+    return None
+
+
+_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+
+
+@contextmanager
+def secluded():
+    """This thread, and what it starts, in a network of their own, where that is allowed.
+
+    Mooncake's clients listen on all addresses, whatever they are told. With this nobody but
+    the tests reaches them.
+    """
+    if os.geteuid() or sys.platform != "linux":
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if libc.unshare(_NEWNET):
+            yield  # a container that forbids it
+            return
+        _raise_loopback()
+        try:
+            yield
+        finally:
+            assert libc.setns(home, _NEWNET) == 0
+    finally:
+        os.close(home)
+
+
+def _raise_loopback():
+    import fcntl
+    import struct
+
+    up_and_running = 0x41
+    with socket.socket() as any_socket:
+        request = struct.pack("16sh22x", b"lo", up_and_running)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
