@@ -19,11 +19,12 @@ import hexkv.ports
 from hexkv.core.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.frames import IDENTITY_BYTES
 from hexkv.core.keys import BLAKE2B, SHA256, HashAlgorithm, Keyer, identity
-from hexkv.core.tokens import pack
+from hexkv.core.tokens import Pages, pack
 from hexkv.ports import (
     KEY_BYTES,
     ConfigError,
     DType,
+    InvalidTokens,
     KVLayout,
     LayerGroup,
     Namespace,
@@ -113,7 +114,7 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
 from hexkv.core.keys import Keyer
-from hexkv.core.tokens import pack
+from hexkv.core.tokens import Pages, pack
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
 extra = (("image", "0f3a"), ("quant", "awq"))
@@ -326,3 +327,49 @@ def test_an_identity_of_something_else_is_refused(change, message):
     text = change(Keyer(PLAIN, SHA256, PrefixChunker(16)).identity)
     with pytest.raises(ConfigError, match=message):
         Keyer.of_identity(text, SHA256, PrefixChunker(16))
+
+
+def bare(size, tokens):
+    """SGLang's page keys: SHA-256 over the digest before and the tokens as little-endian uint32."""
+    link = b""
+    for at in range(0, len(tokens) // size * size, size):
+        packed = b"".join(t.to_bytes(4, "little") for t in tokens[at : at + size])
+        link = hashlib.sha256(link + packed).digest()
+        yield link
+
+
+@given(tokens=st.lists(st.integers(0, 2**32 - 1), max_size=40), size=st.integers(1, 9))
+def test_a_bare_chain_names_tokens_as_hosts_do_that_name_their_pages(tokens, size):
+    keyer = Keyer(PLAIN, chunker=PrefixChunker(size), bare=True)
+    digests = list(bare(size, tokens))
+    by_tokens, by_pages = name(keyer, tokens), keyer.name(Pages(digests, size))
+    assert by_tokens.keys == by_pages.keys == [keyer.prefix + digest for digest in digests]
+    assert list(by_tokens.starts) == list(by_pages.starts)
+    assert list(by_tokens.ends) == list(by_pages.ends)
+
+
+def test_a_bare_chain_has_a_namespace_of_its_own():
+    keyers = [Keyer(PLAIN, chunker=PrefixChunker(4), bare=bare) for bare in (False, True)]
+    assert keyers[0].prefix != keyers[1].prefix
+    for keyer in keyers:
+        again = Keyer.of_identity(keyer.identity, SHA256, PrefixChunker(4))
+        assert name(again, range(9)).keys == name(keyer, range(9)).keys
+
+
+@pytest.mark.parametrize(
+    ("keyer", "size"),
+    [
+        (Keyer(PLAIN, chunker=PrefixChunker(4)), 4),
+        (Keyer(PLAIN, chunker=PrefixChunker(4), bare=True), 8),
+        (Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4), bare=True), 4),
+    ],
+)
+def test_pages_are_refused_where_chunks_are_others(keyer, size):
+    with pytest.raises(InvalidTokens, match="pages of"):
+        keyer.name(Pages([bytes(32)], size))
+
+
+@pytest.mark.parametrize(("digests", "size"), [([b"short"], 16), ([bytes(32)], 0)])
+def test_pages_without_tokens_or_with_other_digests_are_refused(digests, size):
+    with pytest.raises(InvalidTokens):
+        Pages(digests, size)

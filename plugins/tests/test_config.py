@@ -209,7 +209,7 @@ def test_a_salt_is_not_printed():
 
 def test_known_keys_follow_the_schema():
     assert "store" in known_keys(("tiers", 3))
-    assert known_keys(("chunk",)) == ["size", "keep_tail"]
+    assert known_keys(("chunk",)) == ["size", "keep_tail", "bare"]
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9,

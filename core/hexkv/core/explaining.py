@@ -20,7 +20,7 @@ from hexkv.core.locating import ask
 from hexkv.core.prompts import Prompt
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier, Writes
-from hexkv.core.tokens import TOKEN_BYTES
+from hexkv.core.tokens import Words, beginning
 from hexkv.ports import ChunkKey, Deadline
 
 _SHOWN = 16
@@ -141,7 +141,7 @@ class Explanation:
 def explain(
     stack: TierStack,
     prompt: Prompt,
-    packed: memoryview,
+    packed: Words,
     others: Iterable[Keyer],
     deadline: Deadline,
 ) -> Explanation:
@@ -150,7 +150,7 @@ def explain(
     Args:
         stack: whose tiers are asked.
         prompt: all chunks of the tokens.
-        packed: the tokens, as :func:`~hexkv.core.tokens.pack` gives them.
+        packed: the tokens, as :func:`~hexkv.core.tokens.words` gives them.
         others: of namespaces that may hold the same tokens; the prompt's own is passed over.
         deadline: for stores that have to be asked.
     """
@@ -251,7 +251,7 @@ def _off(tier: Tier) -> str:
 def _elsewhere(
     stack: TierStack,
     prompt: Prompt,
-    packed: memoryview,
+    packed: Words,
     others: Iterable[Keyer],
     hit: int,
     deadline: Deadline,
@@ -259,11 +259,11 @@ def _elsewhere(
     if hit == len(prompt):
         return
     # What only this many tokens can tell need not be hashed for namespaces without the rest.
-    beginning = packed[: prompt.ends[hit] * TOKEN_BYTES]
+    first = beginning(packed, prompt.ends[hit])
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:
             continue
-        if len(stack.locate(keyer.name(beginning).keys, deadline)) > hit:
+        if len(stack.locate(keyer.name(first).keys, deadline)) > hit:
             chunks = len(stack.locate(keyer.name(packed).keys, deadline))
             differs = differing(json.loads(prompt.identity), json.loads(keyer.identity))
             yield Elsewhere(keyer.identity, chunks, differs)

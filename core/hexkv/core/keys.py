@@ -6,6 +6,9 @@
     digest_i = H(digest_i-1 || tokens of chunk i as little-endian uint32)
     key_i    = root[:16] || digest_i
 
+In a bare chain the root is the empty string where it is hashed, though not in keys: digests
+then name tokens and nothing else, as the digests of some engines do (SGLang's pages).
+
 ``digest_i-1`` is the root where a chunk does not continue the one before it
 (:class:`~hexkv.ports.Bounds`): a prefix chunk is named by everything before it, a segment
 by itself. The digest before has a fixed length, so no two inputs of ``H`` run together.
@@ -22,18 +25,22 @@ from typing import cast
 
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.frames import IDENTITY_BYTES
-from hexkv.core.tokens import TOKEN_BYTES
+from hexkv.core.tokens import TOKEN_BYTES, Pages, Words
 from hexkv.ports import (
     DIGEST_BYTES,
     NAMESPACE_BYTES,
     Chunker,
     ChunkKey,
     ConfigError,
+    InvalidTokens,
     Namespace,
 )
 
 KEY_FORMAT = 1
 """Version of the rules above; part of every identity."""
+
+BARE = "/bare"
+"""After the scheme, in the identity of a bare chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,11 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
     return text
 
 
+def scheme_of(chunker: Chunker, *, bare: bool) -> str:
+    """What identities say of how prompts are cut and chunks chained."""
+    return chunker.scheme + BARE if bare else chunker.scheme
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """The chunks of one prompt, in order, as columns: where each lies and what it is called."""
@@ -141,16 +153,19 @@ class Keyer:
             give ``DIGEST_BYTES`` bytes.
     """
 
-    __slots__ = ("_chunker", "_digest", "identity", "prefix", "root")
+    __slots__ = ("_anchor", "_bare", "_chunker", "_digest", "identity", "prefix", "root")
 
     def __init__(
         self,
         namespace: Namespace,
         algorithm: HashAlgorithm = SHA256,
         chunker: Chunker | None = None,
+        *,
+        bare: bool = False,
     ) -> None:
         chunker = PrefixChunker() if chunker is None else chunker
-        self._begin(identity(namespace, chunker.scheme, algorithm.name), algorithm, chunker)
+        text = identity(namespace, scheme_of(chunker, bare=bare), algorithm.name)
+        self._begin(text, algorithm, chunker, bare=bare)
 
     @classmethod
     def of_identity(cls, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> Keyer:
@@ -161,17 +176,20 @@ class Keyer:
         """
         try:
             described = json.loads(identity)
-            made_with = described["algorithm"], described["scheme"], described["format"]
+            scheme = str(described["scheme"])
+            made_with = described["algorithm"], scheme.removesuffix(BARE), described["format"]
             root = identity.encode("ascii")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"no identity: {identity[:80]!r}") from error
         if made_with != (algorithm.name, chunker.scheme, KEY_FORMAT):
             raise ConfigError(f"this identity's keys are made with {made_with}")
         keyer = cls.__new__(cls)
-        keyer._begin(root.decode(), algorithm, chunker)
+        keyer._begin(root.decode(), algorithm, chunker, bare=scheme.endswith(BARE))
         return keyer
 
-    def _begin(self, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> None:
+    def _begin(
+        self, identity: str, algorithm: HashAlgorithm, chunker: Chunker, *, bare: bool
+    ) -> None:
         self._chunker: Chunker = chunker
         self._digest = algorithm.digest
         self.identity = identity
@@ -182,22 +200,41 @@ class Keyer:
             )
         self.prefix = self.root[:NAMESPACE_BYTES]
         """Leads every key of the namespace."""
+        self._anchor = b"" if bare else self.root
+        self._bare = bare
 
-    def name(self, packed: memoryview) -> Chunks:
+    def name(self, packed: Words) -> Chunks:
         """The chunks of one prompt.
 
         Args:
-            packed: the tokens, as :func:`~hexkv.core.tokens.pack` gives them.
+            packed: the tokens, as :func:`~hexkv.core.tokens.words` gives them.
+
+        Raises:
+            InvalidTokens: pages, where chains are not bare or chunks of another size.
         """
+        if isinstance(packed, Pages):
+            return self._named(packed)
         starts, ends = self._chunker.cut(packed)
         digest, prefix = self._digest, self.prefix
-        link = self.root
+        link = self._anchor
         reached = 0
         keys: list[bytes] = []
         for start, end in zip(starts, ends, strict=True):
             if start != reached:
-                link = self.root
+                link = self._anchor
             link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
             keys.append(prefix + link)
             reached = end
         return Chunks(len(packed) // TOKEN_BYTES, starts, ends, cast("list[ChunkKey]", keys))
+
+    def _named(self, pages: Pages) -> Chunks:
+        size = self._chunker.size if isinstance(self._chunker, PrefixChunker) else 0
+        if not self._bare or pages.tokens != size:
+            raise InvalidTokens(
+                f"pages of {pages.tokens} tokens need bare chains of chunks of that size, and here"
+                f" they are {scheme_of(self._chunker, bare=self._bare)}"
+            )
+        total = len(pages.digests) * size
+        keys = [self.prefix + digest for digest in pages.digests]
+        starts, ends = range(0, total, size), range(size, total + 1, size)
+        return Chunks(total, starts, ends, cast("list[ChunkKey]", keys))

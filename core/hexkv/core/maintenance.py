@@ -10,7 +10,7 @@ from hexkv.core.explaining import Explanation, explain
 from hexkv.core.lifecycle import Lifecycle
 from hexkv.core.moving import Moved, Mover
 from hexkv.core.tiers import Tier, Writes
-from hexkv.core.tokens import Tokens, pack
+from hexkv.core.tokens import Tokens, words
 from hexkv.ports import ChunkKey, InvalidRequest, Namespace
 
 
@@ -84,7 +84,7 @@ class Maintained(Lifecycle):
         with self._call():
             prompt = self._prompt(tokens, namespace)
             until = self._until(self._deadlines.lookup)
-            return explain(self._stack, prompt, pack(tokens), self._namer.keyers(), until)
+            return explain(self._stack, prompt, words(tokens), self._namer.keyers(), until)
 
     def copy(
         self,

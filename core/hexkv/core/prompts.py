@@ -9,7 +9,7 @@ from threading import Lock
 
 from hexkv.core.keys import Chunks, HashAlgorithm, Keyer
 from hexkv.core.pool import Label
-from hexkv.core.tokens import Tokens, pack
+from hexkv.core.tokens import Tokens, words
 from hexkv.ports import Chunker, ChunkKey, KVLayout, Namespace, Span
 
 _NAMESPACES = 256
@@ -78,9 +78,15 @@ class Namer:
         chunker: Chunker,
         algorithm: HashAlgorithm,
         met: Callable[[Namespace, bytes], None] | None = None,
+        *,
+        bare: bool = False,
     ) -> None:
-        """*met* is told each new namespace, and how its keys begin, before any key is used."""
+        """*met* is told each new namespace, and how its keys begin, before any key is used.
+
+        *bare* chains name tokens alone (:mod:`hexkv.core.keys`).
+        """
         self._met = met
+        self._bare = bare
         self._chunker = chunker
         self._algorithm = algorithm
         self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
@@ -90,11 +96,11 @@ class Namer:
         """Cut *tokens* and name the chunks.
 
         Raises:
-            InvalidTokens: they are not integers in ``[0, 2**32)``.
+            InvalidTokens: they are not integers in ``[0, 2**32)``, nor pages of the chunks' size.
             ConfigError: the namespace's identity is too long for a frame's header.
         """
         keyer = self.keyer(namespace)
-        chunks: Chunks = keyer.name(pack(tokens))
+        chunks: Chunks = keyer.name(words(tokens))
         return Prompt(
             namespace.layout,
             keyer.identity,
@@ -114,7 +120,7 @@ class Namer:
         with self._lock:
             keyer = self._keyers.get(namespace)
             if keyer is None:
-                keyer = Keyer(namespace, self._algorithm, self._chunker)
+                keyer = Keyer(namespace, self._algorithm, self._chunker, bare=self._bare)
                 if self._met is not None:
                     self._met(namespace, keyer.prefix)
                 self._keyers[namespace] = keyer

@@ -6,9 +6,10 @@ import operator
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
-from hexkv.ports import InvalidTokens
+from hexkv.ports import DIGEST_BYTES, InvalidTokens
 
 TOKEN_BYTES = 4
 
@@ -40,9 +41,47 @@ class _Tensor(Protocol):
     def tolist(self) -> object: ...
 
 
-Tokens: TypeAlias = Sequence[int] | Buffer | Values
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A prompt whose chunks the host has named already, by a chain of digests of its own.
+
+    Some engines ask for pages of their KV memory and never say which tokens these are
+    (SGLang's hierarchical cache). As bare chains are made (:mod:`hexkv.core.keys`), theirs
+    name the same chunks.
+
+    Raises:
+        InvalidTokens: a digest has not ``DIGEST_BYTES`` bytes, or *tokens* is less than one.
+    """
+
+    digests: Sequence[bytes]
+    """One for each page, in order."""
+
+    tokens: int
+    """Tokens in a page."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or any(len(digest) != DIGEST_BYTES for digest in self.digests):
+            raise InvalidTokens(f"pages have tokens, and digests of {DIGEST_BYTES} bytes")
+
+
+Tokens: TypeAlias = Sequence[int] | Buffer | Values | Pages
 """What a caller may give as tokens: a sequence of integers, a one-dimensional buffer of an
-integer format (``array.array``, numpy, memoryview), or a torch tensor on any device."""
+integer format (``array.array``, numpy, memoryview), a torch tensor on any device, or pages."""
+
+Words: TypeAlias = memoryview | Pages
+"""Tokens as keys are computed from them: packed, or named already."""
+
+
+def words(tokens: Tokens) -> Words:
+    """Pages as they are, and anything else packed (:func:`pack`)."""
+    return tokens if isinstance(tokens, Pages) else pack(tokens)
+
+
+def beginning(whole: Words, tokens: int) -> Words:
+    """The first *tokens* of *whole*; whole pages."""
+    if isinstance(whole, Pages):
+        return Pages(whole.digests[: tokens // whole.tokens], whole.tokens)
+    return whole[: tokens * TOKEN_BYTES]
 
 
 def pack(tokens: Tokens) -> memoryview:

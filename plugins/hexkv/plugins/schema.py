@@ -86,6 +86,9 @@ class Chunk(Section):
     keep_tail: bool = False
     """Whether the last chunk of a prompt may be shorter than the others."""
 
+    bare: bool = False
+    """Name chunks by tokens alone within a namespace: what engines that name pages do."""
+
 
 class Pool(Section):
     """The memory that chunks pass through."""
