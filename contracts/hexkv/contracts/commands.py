@@ -13,6 +13,15 @@ def _check(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def _new_adapter(arguments: Sequence[str]) -> int:
+    from hexkv.contracts.new_adapter import run
+
+    return run(arguments)
+
+
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
-    return [CommandSpec("check", "Check an adapter against its contract", _check)]
+    return [
+        CommandSpec("check", "Check an adapter against its contract", _check),
+        CommandSpec("new-adapter", "Make a package for an adapter of your own", _new_adapter),
+    ]

@@ -61,7 +61,7 @@ def _options() -> Sequence[str]:
     """Nobody's configuration, and nothing left behind."""
     return [
         *("-c", os.devnull, "--rootdir", str(_SUITE.parent), "--noconftest"),
-        *("-p", "no:cacheprovider", "--import-mode=importlib", "--strict-markers"),
+        *("-p", "no:cacheprovider", "-p", "no:faulthandler", "--import-mode=importlib"),
         *("-o", "consider_namespace_packages=true", "-q", "--tb=no", "--no-header"),
     ]
 

@@ -1,0 +1,95 @@
+"""``hexkv new-adapter``: a package of one's own that keeps its contract from the first day."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from hexkv.plugins.cli.output import new_app, run_app
+from hexkv.plugins.discovery import discover
+
+_TEMPLATE = Path(__file__).with_name("template")
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+class Kind(StrEnum):
+    """What the new adapter is."""
+
+    STORE = "store"
+    SERDE = "serde"
+    POLICY = "policy"
+
+
+def render(name: str, kind: Kind) -> dict[str, str]:
+    """The files of a new adapter by their place in its folder.
+
+    Raises:
+        ValueError: *name* cannot be the name of a package.
+    """
+    module = name.replace("-", "_")
+    if not _NAME.fullmatch(name) or keyword.iskeyword(module):
+        raise ValueError(f"{name!r} is no name for a package: small letters, digits and '-'")
+    if module in sys.stdlib_module_names or module == "hexkv":
+        raise ValueError(f"{name!r} is somebody else's module")
+    stem = name.removesuffix(f"-{kind}").title().replace("-", "")
+    words = {
+        "name": name,
+        "module": module,
+        "kind": str(kind),
+        "cls": f"{stem}{kind.title()}",
+    }
+    places = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        ".github/workflows/contract.yml": "contract.yml",
+        f"{module}/__init__.py": "init.py",
+        f"{module}/{kind}.py": f"{kind}.py",
+        "tests/test_contract.py": f"test_{kind}.py",
+    }
+    files = {
+        place: Template((_TEMPLATE / f"{source}.tmpl").read_text()).substitute(words)
+        for place, source in places.items()
+    }
+    return files | {f"{module}/py.typed": ""}
+
+
+def new_adapter(
+    name: Annotated[str, typer.Argument(help="Of the package, and of the adapter.")],
+    kind: Annotated[Kind, typer.Option(help="What it is.")] = Kind.STORE,
+    into: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where; by default a folder NAME here.")
+    ] = None,
+) -> None:
+    """Make a package that keeps its contract: a toy to be made one's own."""
+    try:
+        files = render(name, kind)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if taken := discover().origin.get((kind.value, name)):
+        raise typer.BadParameter(f"{taken} has a {kind} of this name")
+    root = Path(name) if into is None else into
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError as error:
+        raise typer.BadParameter(f"{root} exists") from error
+    for place, text in files.items():
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        typer.echo(path)
+    typer.echo(f"\nnext: cd {root}; pip install --editable . --group test; pytest")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Make a package for an adapter of one's own.")
+    app.command()(new_adapter)
+    return run_app(app, "hexkv new-adapter", arguments)
