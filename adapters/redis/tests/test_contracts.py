@@ -1,10 +1,23 @@
 """The contracts that the store and the plugin keep, on every kind of server."""
 
+import socket
+from contextlib import closing
+
 import pytest
 
+from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-from redis_servers import Certificates, Keys, RedisServer, redis_binary
+from redis_servers import (
+    BreakableRedis,
+    Certificates,
+    Keys,
+    OneConnection,
+    RedisServer,
+    Strangers,
+    redis_binary,
+)
 
 
 class RedisContract(StoreContract):
@@ -31,9 +44,44 @@ class RedisContract(StoreContract):
 
         return again
 
+    @pytest.fixture
+    def sibling(self, settings, open_store, raw, prefix):
+        beside = Keys(raw.admin, prefix + "beside:")
+        yield open_store(**settings, prefix=prefix + "beside:")
+        beside.clear()
+
+    @pytest.fixture
+    def foreign(self, raw, prefix):
+        strangers = Strangers(raw.admin, prefix, chunk_key("a"))
+        yield strangers.look
+        strangers.clear()
+
+
+@pytest.fixture(scope="module")
+def breakable(tmp_path_factory):
+    """A server that nobody else needs, and a proxy before it."""
+    with (
+        RedisServer(tmp_path_factory.mktemp("breakable")) as server,
+        FaultProxy(("127.0.0.1", server.port)) as proxy,
+    ):
+        yield BreakableRedis(server, proxy)
+
 
 class TestValkey(RedisContract):
-    pass
+    @pytest.fixture
+    def service(self, breakable):
+        return breakable
+
+    @pytest.fixture
+    def exposed(self, service, open_store):
+        return open_store(f"redis://{service.proxy.address}")
+
+    @pytest.fixture
+    def limit(self, valkey, keys, prefix):
+        with closing(socket.create_connection(("127.0.0.1", valkey.port), 30)) as sock:
+            limit = OneConnection(sock, prefix)
+            yield limit
+        keys.admin.unlink(limit.key)
 
 
 class TestUnixSocketWithExpiry(RedisContract):
@@ -69,6 +117,19 @@ class TestRedisOverTLS(RedisContract):
             found = Keys(admin, prefix)
             yield found
             found.clear()
+
+    @pytest.fixture
+    def service(self, server):
+        with FaultProxy(("127.0.0.1", server.port)) as proxy:
+            breakable = BreakableRedis(server, proxy)
+            # Python's ssl leaves it to the garbage collector to close a socket that was reset
+            # just before its handshake: an error here, of whichever test comes next.
+            breakable.can -= {"cut", "kill"}
+            yield breakable
+
+    @pytest.fixture
+    def exposed(self, service, settings, open_store):
+        return open_store(**settings | {"url": f"rediss://{service.proxy.address}/2"})
 
 
 class TestPlugin(PluginContract):
