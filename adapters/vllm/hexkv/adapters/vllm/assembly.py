@@ -1,0 +1,184 @@
+"""From vLLM's configuration to the two halves of the connector, and what is said about them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+
+from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
+from hexkv.adapters.vllm.configuration import Configuration, configure
+from hexkv.adapters.vllm.identity import Rank, namespace_of
+from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
+from hexkv.adapters.vllm.scheduler_half import SchedulerHalf, Shape
+from hexkv.adapters.vllm.serving import Desk, Scopes
+from hexkv.adapters.vllm.windows import BlockPages, pages_of
+from hexkv.adapters.vllm.worker_half import WorkerHalf
+from hexkv.plugins.compose import build
+from hexkv.plugins.discovery import discover
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+log = logging.getLogger("vllm.hexkv")
+
+_START_SECONDS = 10.0
+"""How long the scheduler waits for each worker to listen; they began before it."""
+
+
+def read(config: VllmConfig, memory: Memory) -> Configuration:
+    """What was configured.
+
+    Raises:
+        ConfigError: something that cannot be.
+    """
+    extra = config.kv_transfer_config.kv_connector_extra_config
+    return configure(extra, discover(), block_tokens=memory.block)
+
+
+def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration) -> SchedulerHalf:
+    """The half that plans."""
+    ours = configured.connector
+    world = Rank.of(config, replicated=False).world
+    place = _place(config, configured, make=False)
+    callers = [Caller(socket_path(place, rank)) for rank in range(world)]
+    for rank, caller in enumerate(callers):
+        if not caller.reachable(_START_SECONDS):
+            log.error("the worker of rank %d does not listen in %s: no hits", rank, place)
+    overlapping = bool(getattr(config.scheduler_config, "async_scheduling", False))
+    shape = Shape(configured.engine.settings.chunk.size, memory.block, world > 1 or overlapping)
+    if config.kv_transfer_config.kv_load_failure_policy != "recompute":
+        log.warning(
+            "kv_load_failure_policy is %r: a request whose KV is found and then lost fails."
+            ' Give "kv_load_failure_policy": "recompute" in --kv-transfer-config.',
+            config.kv_transfer_config.kv_load_failure_policy,
+        )
+    log.info(
+        "hexkv %s: chunks of %d tokens, %s loading, %s lookups, %d rank(s)",
+        metadata.version("hexkv-vllm"),
+        shape.chunk,
+        ours.loading,
+        "asynchronous" if ours.async_lookup else "synchronous",
+        world,
+    )
+    return SchedulerHalf(ours, shape, callers)
+
+
+class Rig:
+    """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
+
+    def __init__(self, half: WorkerHalf, listener: Listener) -> None:
+        self.half = half
+        self._listener = listener
+
+    def close(self) -> None:
+        """Stop listening and close the engine. Twice is allowed."""
+        self._listener.close()
+        self.half.close()
+
+
+def worker_half(
+    config: VllmConfig,
+    memory: Memory,
+    configured: Configuration,
+    caches: Mapping[str, torch.Tensor],
+    version: str,
+) -> Rig:
+    """The half that moves KV, with an engine of its own.
+
+    Raises:
+        ConfigError, StoreError, PoolExhausted: the engine cannot be built.
+        LayoutMismatch: vLLM's tensors are not what its configuration says.
+    """
+    ours, settings = configured.connector, configured.engine.settings
+    apart = ours.layout == "auto" and tokens_lie_apart(caches)
+    pages = pages_of(caches, memory.layers, count=memory.blocks, block=memory.block, apart=apart)
+    opaque = isinstance(pages, BlockPages)
+    rank = Rank.of(config, replicated=memory.latent)
+    inside = inside_of_blocks(config, memory, caches, version) if opaque else {}
+    namespace = namespace_of(config, pages.layout, rank, configured.engine, inside=inside)
+    with ExitStack() as opened:
+        engine = build(configured.engine, namespace)
+        opened.callback(engine.close)
+        scopes = Scopes(engine.namespace)
+        slower = any(tier.store != "memory" for tier in settings.tiers)
+        desk = Desk(engine, scopes, prefetch=slower)
+        place = _place(config, configured, make=True)
+        listener = Listener(socket_path(place, rank.number), desk)
+        opened.pop_all()
+    half = WorkerHalf(
+        engine,
+        pages,
+        scopes,
+        layer_names=list(caches),
+        layerwise=ours.loading == "layerwise",
+        loaders=ours.loaders,
+        # Where nobody else sees what this rank stores, each of them has to.
+        saves=rank.first or not slower,
+        beside=_beside(next(iter(caches.values())).device),
+    )
+    tiers = ", ".join(
+        f"{tier.name} of {_size(tier.budget_bytes)}" for tier in engine.health().tiers
+    )
+    chunk = pages.layout.chunk_bytes(settings.chunk.size)
+    log.info(
+        "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",
+        metadata.version("hexkv"),
+        version,
+        rank.number,
+        rank.world,
+        tiers,
+        _size(settings.pool.bytes),
+        settings.chunk.size,
+        _size(chunk),
+    )
+    if opaque:
+        log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
+    return Rig(half, listener)
+
+
+def _place(config: VllmConfig, configured: Configuration, *, make: bool) -> Path:
+    instance = str(config.kv_transfer_config.engine_id)
+    return meeting_place(configured.connector.socket_dir, instance, make=make)
+
+
+class _Stream:
+    """Copies beside the model's stream, after what was queued there at the time of making."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = torch.cuda.current_stream(device).record_event()
+        self._entered = ExitStack()
+
+    def __enter__(self) -> None:
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_event(self._before)
+        self._entered.enter_context(torch.cuda.stream(stream))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._entered.close()
+
+
+def _beside(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    return (lambda: _Stream(device)) if device.type == "cuda" else ExitStack
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "any size"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 10 * 1024:
+            return f"{size} {unit}"
+        size //= 1024
+    return f"{size} TiB"

@@ -1,0 +1,238 @@
+"""Questions from the scheduler's process to the engines in the workers', over Unix sockets.
+
+A question is two parts: a JSON object with ``v`` (version), ``n`` (its number) and ``op``,
+and the tokens it is about, as uint32 of this machine. An answer is one JSON object with the
+same ``v`` and ``n``. Nobody but the user who runs vLLM can open the sockets: they lie in a
+directory of mode 0700, and that is all the authentication there is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import zmq
+
+VERSION = 1
+MAX_MESSAGE = 64 << 20
+"""Bytes: a prompt of 16 million tokens."""
+
+_PENDING = 1024
+"""Questions that may wait on either side; more are refused."""
+
+_RECONNECT_MS = 20
+
+log = logging.getLogger("vllm.hexkv")
+
+Json = Mapping[str, object]
+Answer = Callable[[Json, memoryview], Json]
+"""Gives the answer to a question and its tokens. An exception becomes ``{"error": ...}``."""
+
+
+def meeting_place(directory: str, instance: str, *, make: bool) -> Path:
+    """The directory of the sockets of one vLLM instance.
+
+    Args:
+        directory: where to put it; by default the one for temporary files.
+        instance: what scheduler and workers of one engine have in common, and no other has.
+        make: create it, as a worker does.
+
+    Raises:
+        PermissionError: it is not ours alone.
+    """
+    user = Path(directory or tempfile.gettempdir()) / f"hexkv-{os.getuid()}"
+    # Unix sockets have short names: at most 107 bytes.
+    place = user / sha256(instance.encode()).hexdigest()[:16]
+    for path in (user, place):
+        if make:
+            path.mkdir(mode=0o700, parents=path is user, exist_ok=True)
+        elif not path.exists():
+            return place
+        found = path.lstat()
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+        if not private or found.st_uid != os.getuid():
+            raise PermissionError(f"{path} is not a directory of mode 0700 of this user")
+    return place
+
+
+def socket_path(place: Path, rank: int) -> Path:
+    """Where the worker of *rank* listens."""
+    return place / f"{rank}.sock"
+
+
+class Listener:
+    """Answers questions on threads of its own. Closed by :meth:`close`.
+
+    Args:
+        path: of the socket.
+        answer: called from several threads at once.
+        threads: how many questions are answered at once, so that one slow store does not
+            keep all others waiting.
+    """
+
+    def __init__(self, path: Path, answer: Answer, *, threads: int = 4) -> None:
+        self._path = path
+        self._answer = answer
+        self._context = zmq.Context()
+        front = self._context.socket(zmq.ROUTER)
+        back = self._context.socket(zmq.DEALER)
+        for side in (front, back):
+            side.setsockopt(zmq.LINGER, 0)
+            side.setsockopt(zmq.SNDHWM, _PENDING)
+            side.setsockopt(zmq.RCVHWM, _PENDING)
+            side.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        path.unlink(missing_ok=True)
+        front.bind(f"ipc://{path}")
+        back.bind("inproc://answers")
+        self._threads = [threading.Thread(target=self._pass_on, args=(front, back), daemon=True)]
+        self._threads += [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Stop listening; an answer under way is waited for, for a while. Twice is allowed."""
+        if self._threads:
+            end = threading.Thread(target=self._context.term, daemon=True)
+            end.start()
+            end.join(seconds)
+            self._threads = []
+            self._path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _pass_on(front: zmq.Socket[bytes], back: zmq.Socket[bytes]) -> None:
+        try:
+            zmq.proxy(front, back)
+        except zmq.ContextTerminated:
+            pass
+        finally:
+            front.close()
+            back.close()
+
+    def _serve(self) -> None:
+        # A DEALER, not a REP: a question that makes no sense gets no answer, and harms nobody.
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect("inproc://answers")
+        try:
+            while True:
+                parts = socket.recv_multipart(copy=False)
+                reply = self._reply(parts[1:]) if len(parts) == 3 else None
+                if reply is not None:
+                    socket.send_multipart([parts[0].bytes, reply])
+        except zmq.ContextTerminated:
+            pass
+        finally:
+            socket.close()
+
+    def _reply(self, parts: list[zmq.Frame]) -> bytes | None:
+        try:
+            question = json.loads(parts[0].bytes)
+            number = question["n"]
+            strange = question["v"] != VERSION
+        except (ValueError, KeyError, TypeError):
+            return None
+        answer: Json
+        if strange:
+            answer = {"error": f"this side speaks version {VERSION}"}
+        else:
+            try:
+                answer = self._answer(question, parts[1].buffer)
+            except Exception as error:  # noqa: BLE001 - it is for who asked; this thread goes on
+                answer = {"error": f"{type(error).__name__}: {error}"}
+        return json.dumps({**answer, "v": VERSION, "n": number}).encode()
+
+
+class Caller:
+    """Asks one listener. For one thread. Closed by :meth:`close`.
+
+    A listener that let a question wait until its deadline is not waited for again until it
+    says something.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, _PENDING)
+        self._socket.setsockopt(zmq.RCVHWM, _PENDING)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        # A question to nobody fails at once, and is not kept for somebody who comes later.
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.connect(f"ipc://{path}")
+        self._number = 0
+        self._wanted: dict[int, Json | None] = {}
+        self.silent = False
+
+    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int:
+        """Send a question; its number, or 0 if there is nobody to take it.
+
+        Args:
+            op: what is asked.
+            tokens: what it is asked about.
+            wanted: whether somebody will :meth:`take` the answer.
+            said: whatever else belongs to it.
+        """
+        self._number += 1
+        question = json.dumps({**said, "v": VERSION, "n": self._number, "op": op}).encode()
+        try:
+            self._socket.send_multipart([question, tokens], flags=zmq.DONTWAIT)
+        except zmq.Again:
+            return 0
+        if wanted:
+            self._wanted[self._number] = None
+        return self._number
+
+    def take(self, number: int, seconds: float = 0.0) -> Json | None:
+        """The answer to a question, once. ``None``: there is none yet; ask again, or :meth:`drop`.
+
+        Args:
+            number: of the question.
+            seconds: how long to wait for it.
+        """
+        until = self._now() + seconds
+        self._receive(0.0)
+        while self._wanted.get(number) is None:
+            left = until - self._now()
+            if number not in self._wanted or left <= 0 or self.silent:
+                self.silent = self.silent or seconds > 0
+                return None
+            self._receive(left)
+        return self._wanted.pop(number)
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._wanted.pop(number, None)
+
+    def reachable(self, seconds: float) -> bool:
+        """Whether somebody listens; waits for it that long."""
+        return bool(self._socket.poll(int(seconds * 1000), zmq.POLLOUT))
+
+    def close(self) -> None:
+        """Let go of the socket. Twice is allowed."""
+        self._socket.close()
+        self._context.term()
+
+    def _receive(self, seconds: float) -> None:
+        """Take in what has come; where nothing has, wait for something."""
+        if not self._socket.poll(math.ceil(seconds * 1000)):
+            return
+        while True:
+            try:
+                answer = json.loads(self._socket.recv(zmq.DONTWAIT))
+            except zmq.Again:
+                return
+            self.silent = False
+            number = answer.get("n")
+            if number in self._wanted:
+                self._wanted[number] = answer

@@ -1,0 +1,90 @@
+"""What can be configured here, and how it comes together with an engine's configuration.
+
+``kv_connector_extra_config`` holds both: the keys of :class:`ConnectorSettings`, ``config`` for
+a YAML file, and whatever else an engine's configuration has (``tiers``, ``pool``, ...).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.plugins.config import DEFAULT, Loaded, load
+from hexkv.plugins.registry import Registry
+from hexkv.ports import ConfigError
+
+FILE = "config"
+"""The key that names a YAML file; else ``HEXKV_CONFIG`` does."""
+
+
+# A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
+_PATIENCE = {
+    ("deadlines", "lookup"): 1.0,
+    ("deadlines", "retrieve"): 5.0,
+    ("deadlines", "store"): 1.0,
+    ("deadlines", "close"): 4.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that was configured."""
+
+    connector: ConnectorSettings
+    engine: Loaded
+
+
+def configure(
+    extra: Mapping[str, object],
+    registry: Registry,
+    *,
+    block_tokens: int,
+    environ: Mapping[str, str] | None = None,
+) -> Configuration:
+    """The configuration that ``kv_connector_extra_config``, file and environment give.
+
+    Args:
+        extra: the former; stronger than both others.
+        registry: what is installed.
+        block_tokens: tokens in a block of vLLM: chunks are made of whole blocks.
+        environ: in place of the process's environment.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or chunks that are not whole blocks.
+    """
+    own = {field.name for field in fields(ConnectorSettings)}
+    mine = {name: value for name, value in extra.items() if name in own}
+    rest = {name: value for name, value in extra.items() if name not in own and name != FILE}
+    file = extra.get(FILE)
+    if file is not None and not isinstance(file, str | os.PathLike):
+        raise ConfigError(f"{FILE}: the path of a file, not {file!r}")
+    connector = registry.parse("device", "vllm", mine)
+    if not isinstance(connector, ConnectorSettings):
+        raise ConfigError("another adapter is called 'vllm'")
+
+    said = load(file, environ, rest)
+    chunk = said.settings.chunk.size
+    defaults: dict[str, dict[str, object]] = {}
+    if chunk % block_tokens:
+        if said.origin(("chunk", "size")) != DEFAULT:
+            raise ConfigError(
+                f"{said.locate(('chunk', 'size'))}: {chunk} tokens are not whole blocks of"
+                f" {block_tokens}, in which vLLM keeps KV here"
+            )
+        defaults["chunk"] = {"size": -(-chunk // block_tokens) * block_tokens}
+    for (section, name), seconds in _PATIENCE.items():
+        if said.origin((section, name)) == DEFAULT:
+            defaults.setdefault(section, {})[name] = seconds
+    return Configuration(connector, load(file, environ, _under(defaults, rest)))
+
+
+def _under(weak: Mapping[str, object], strong: Mapping[str, object]) -> dict[str, object]:
+    """*strong*, and of *weak* what it does not mention."""
+    merged = dict(weak)
+    for key, value in strong.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = _under(under, value) if both else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,248 @@
+"""vLLM's KV connector: one class, made twice, in the scheduler's process and in each worker.
+
+Each worker has a cache engine of its own; the scheduler asks them through sockets. vLLM's
+base class says of every method who calls it, in which process, and when. What can go wrong
+at the start stops vLLM with one line that says why; afterwards nothing raised in here
+reaches vLLM: the cache is left out, and vLLM computes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+
+from hexkv.adapters.vllm import assembly
+from hexkv.adapters.vllm.assembly import Rig
+from hexkv.adapters.vllm.guard import guarded
+from hexkv.adapters.vllm.identity import scope_of
+from hexkv.adapters.vllm.inspection import describe
+from hexkv.adapters.vllm.messages import Scope, Step
+from hexkv.adapters.vllm.reading import allowed, blocks_of, scheduled
+from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+log = logging.getLogger("vllm.hexkv")
+
+_CLEAR_SECONDS = 30.0
+
+
+class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
+    """A step's loads and saves, on their way to every worker."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+
+class FinishedSteps(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
+    """Steps whose loads are over, and on how many ranks, on their way to the scheduler."""
+
+    def __init__(self, ranks: dict[int, int]) -> None:
+        self.ranks = ranks
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        ranks = dict(self.ranks)
+        if isinstance(other, FinishedSteps):
+            for number, count in other.ranks.items():
+                ranks[number] = ranks.get(number, 0) + count
+        return FinishedSteps(ranks)
+
+
+class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
+    """hexkv under vLLM."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        """Prepare one half.
+
+        Raises:
+            ConfigError: the configuration does not describe something that can be built.
+            LayoutMismatch: the model's KV cannot be cached.
+        """
+        super().__init__(vllm_config, role, kv_cache_config)
+        _share_logs()
+        self._config = vllm_config
+        self._memory = describe(vllm_config, kv_cache_config)
+        self._configured = assembly.read(vllm_config, self._memory)
+        self._scheduler: SchedulerHalf | None = None
+        self._rig: Rig | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return extra_config.get("loading") == "layerwise"
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # what is not stored is computed again
+
+    # In the workers.
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Build this rank's engine.
+
+        Raises:
+            HexKVError: it cannot be built.
+        """
+        caches = {name: kv_caches[name] for name in self._memory.layers}
+        self._rig = assembly.worker_half(
+            self._config, self._memory, self._configured, caches, vllm.__version__
+        )
+
+    def _abandon(self) -> None:
+        if self._rig is not None and self.has_connector_metadata():
+            self._rig.half.failed(self._planned())
+
+    @guarded(None, then=_abandon)
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        del forward_context, kwargs
+        if self._rig is not None and self.has_connector_metadata():
+            self._rig.half.start(self._planned())
+
+    @guarded(None)
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        if self._rig is not None:
+            self._rig.half.wait_for_layer(layer_name)
+
+    def save_kv_layer(
+        self,
+        layer_name: str,
+        kv_layer: torch.Tensor,
+        attn_metadata: AttentionMetadata,
+        **kwargs: Any,
+    ) -> None:
+        """Nothing: a whole step's KV is copied at its end, which is one call and not many."""
+
+    def wait_for_save(self) -> None:
+        if self._rig is not None and self.has_connector_metadata():
+            self._end_loads()
+            self._save()
+
+    @guarded(None, then=_abandon)
+    def _end_loads(self) -> None:
+        if self._rig is not None:
+            self._rig.half.end_loads(self._planned())
+
+    @guarded(None)
+    def _save(self) -> None:
+        if self._rig is not None:
+            self._rig.half.save(self._planned())
+
+    @guarded((None, None))
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        del finished_req_ids
+        if self._rig is None:
+            return None, None
+        return None, self._rig.half.arrived() or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return set() if self._rig is None else self._rig.half.bad_blocks()
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        steps = {} if self._rig is None else self._rig.half.finished_steps()
+        return FinishedSteps(steps) if steps else None
+
+    # In the scheduler.
+
+    @guarded(None)
+    def on_new_request(self, request: Request) -> None:
+        half = self._scheduler
+        if half is None or half.knows(request.request_id):
+            return
+        scope = scope_of(request)
+        reads, writes = allowed(
+            request.kv_transfer_params, self._kv_transfer_config, self._configured.connector
+        )
+        if scope is None:
+            scope, reads, writes = Scope(), False, False
+        if getattr(request, "skip_reading_prefix_cache", False):
+            reads = False
+        half.arrived(request, scope, reads=reads, writes=writes)
+
+    @guarded((0, False))
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        if self._scheduler is None:
+            return 0, False
+        self.on_new_request(request)
+        return self._scheduler.matched(request.request_id, num_computed_tokens)
+
+    @guarded(None)
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        if self._scheduler is not None:
+            (block_ids,) = blocks.get_block_ids()
+            self._scheduler.allocated(request.request_id, block_ids, num_external_tokens)
+
+    @guarded(PlannedStep(Step()))
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        if self._scheduler is None:
+            return PlannedStep(Step())
+        return PlannedStep(
+            self._scheduler.plan(scheduled(scheduler_output), blocks_of(scheduler_output))
+        )
+
+    @guarded(None)
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        if self._scheduler is not None:
+            told = connector_output.kv_connector_worker_meta
+            steps = told.ranks if isinstance(told, FinishedSteps) else {}
+            self._scheduler.done(connector_output.invalid_block_ids, steps)
+
+    @guarded((False, None))
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        del block_ids
+        if self._scheduler is not None:
+            self._scheduler.left(request.request_id)
+        return False, None
+
+    @guarded(False)
+    def reset_cache(self) -> bool | None:
+        return None if self._scheduler is None else self._scheduler.clear(_CLEAR_SECONDS)
+
+    # In both.
+
+    @guarded(None)
+    def shutdown(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close()
+            self._scheduler = None
+        if self._rig is not None:
+            self._rig.close()
+            self._rig = None
+
+    def _planned(self) -> Step:
+        planned = self._get_connector_metadata()
+        return planned.step if isinstance(planned, PlannedStep) else Step()
+
+
+def _share_logs() -> None:
+    """Let vLLM's handlers print what the engine logs, too."""
+    engine = logging.getLogger("hexkv")
+    if not engine.handlers:
+        engine.propagate = False
+        for handler in logging.getLogger("vllm").handlers:
+            engine.addHandler(handler)

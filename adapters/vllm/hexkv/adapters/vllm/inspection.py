@@ -1,0 +1,121 @@
+"""What vLLM's configuration says of its KV memory, and what of it cannot be cached."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hexkv.adapters.vllm.windows import LayerShape
+from hexkv.ports import LayoutMismatch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+_CACHEABLE = "FullAttentionSpec"
+"""Name of the class of specs whose KV stays where it is for as long as the request runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """vLLM's KV memory, as its configuration describes it."""
+
+    blocks: int
+    block: int
+    """Tokens in a block."""
+
+    layers: Mapping[str, LayerShape]
+    latent: bool
+    """Whether all ranks of a stage hold the same (latent attention)."""
+
+
+def describe(config: VllmConfig, kv: KVCacheConfig) -> Memory:
+    """The memory of a model whose KV can be cached by prefix.
+
+    Raises:
+        LayoutMismatch: it cannot, in one line that says why.
+    """
+    parallel = config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise LayoutMismatch(f"hexkv does not cache KV that is divided by {name}")
+    if len(kv.kv_cache_groups) != 1:
+        raise LayoutMismatch(
+            f"hexkv does not cache hybrid models: this one has {len(kv.kv_cache_groups)} groups of"
+            " KV; use OffloadingConnector with hexkv's OffloadingSpec"
+        )
+    (group,) = kv.kv_cache_groups
+    specs = getattr(group.kv_cache_spec, "kv_cache_specs", None)
+    if not isinstance(specs, Mapping):
+        specs = dict.fromkeys(group.layer_names, group.kv_cache_spec)
+    text = getattr(config.model_config, "hf_text_config", None)
+    layers = {name: _shape(name, specs[name], text) for name in group.layer_names}
+    return Memory(
+        blocks=int(kv.num_blocks),
+        block=int(group.kv_cache_spec.block_size),
+        layers=layers,
+        latent=all(shape.latent_width or _is_latent(specs[n]) for n, shape in layers.items()),
+    )
+
+
+def _shape(name: str, spec: Any, text: object) -> LayerShape:
+    if _CACHEABLE not in (kind.__name__ for kind in type(spec).__mro__):
+        raise LayoutMismatch(f"hexkv does not cache {name}, a layer of {type(spec).__name__}")
+    if getattr(spec, "non_causal", False):
+        raise LayoutMismatch(f"hexkv does not cache {name}: its KV depends on what comes later")
+    size = getattr(spec, "unpadded_page_size_bytes", None) or spec.real_page_size_bytes
+    heads = getattr(spec, "num_heads", None) or spec.num_kv_heads
+    key = int(spec.head_size)
+    if not _is_latent(spec):
+        value = getattr(spec, "head_size_v", None)
+        return LayerShape(int(size), int(heads), key, key if value is None else int(value))
+    latent = getattr(text, "kv_lora_rank", 0) or 0
+    known = latent + (getattr(text, "qk_rope_head_dim", 0) or 0) == key
+    return LayerShape(int(size), 1, key, 0, latent if known else 0)
+
+
+def _is_latent(spec: object) -> bool:
+    return any("MLA" in kind.__name__ for kind in type(spec).__mro__)
+
+
+def tokens_lie_apart(caches: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the backends that run here keep the tokens of a block apart.
+
+    All for NVIDIA GPUs do; some for others shuffle a block, and those for CPUs pack it.
+    """
+    on_gpu = all(cache.device.type == "cuda" for cache in caches.values())
+    return on_gpu and torch.version.hip is None
+
+
+def inside_of_blocks(
+    config: VllmConfig, memory: Memory, caches: Mapping[str, torch.Tensor], version: str
+) -> dict[str, str]:
+    """What decides about the bytes of a block that only vLLM understands.
+
+    A release may pack blocks in another way without saying so, hence its number.
+    """
+    cache = next(iter(caches.values()))
+    heads, widths = zip(
+        *((s.heads, (s.key_width, s.value_width)) for s in memory.layers.values()), strict=True
+    )
+    return {
+        "block": f"{memory.block} tokens",
+        "cache": f"{config.cache_config.cache_dtype} in {cache.dtype}",
+        "compute": str(config.model_config.dtype),
+        "device": f"{cache.device.type} {_instructions(cache.device.type)}".strip(),
+        "engine": f"vllm {'.'.join(version.split('.')[:2])}",
+        "heads": f"{sorted(set(heads))} of {sorted(set(widths))}",
+    }
+
+
+def _instructions(device: str) -> str:
+    """Which instructions a CPU has, as far as they decide how blocks are packed."""
+    if device != "cpu":
+        return ""
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    level = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()} {level}{' AMX' if amx else ''}"

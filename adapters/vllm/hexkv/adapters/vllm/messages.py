@@ -1,0 +1,63 @@
+"""What the scheduler's half tells the workers' half, once per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Scope(NamedTuple):
+    """What makes a request's KV differ from another one's of the same model and tokens."""
+
+    lora: str = ""
+    """Name and weights of the adapter."""
+
+    salt: str = ""
+    """vLLM's ``cache_salt``."""
+
+    inputs: str = ""
+    """Digest of the images, sounds, ... that stand behind placeholder tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Chunks to put into a request's blocks."""
+
+    request: str
+    scope: Scope
+    tokens: bytes
+    """Those of the chunks and of all before, as uint32 of this machine."""
+
+    start: int
+    """Positions before this one are somebody else's, too: they must not be written."""
+
+    end: int
+    """Chunks end here."""
+
+    blocks: Sequence[int]
+    """From the request's first one on."""
+
+    later: bool = False
+    """Whether the request waits outside of any step until this is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Chunks whose KV is complete after the step."""
+
+    request: str
+    scope: Scope
+    tokens: bytes
+    start: int
+    end: int
+    blocks: Sequence[int]
+
+
+@dataclass(slots=True)
+class Step:
+    """All of one step."""
+
+    number: int = 0
+    loads: list[Load] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)

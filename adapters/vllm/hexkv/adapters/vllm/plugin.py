@@ -1,0 +1,47 @@
+"""Tells hexkv and vLLM about each other. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.ports import ConfigError
+
+NAME = "HexKVConnector"
+MODULE = "hexkv.adapters.vllm.connector"
+
+
+def _open(settings: ConnectorSettings, context: OpenContext) -> object:
+    del settings, context
+    raise ConfigError(f"vLLM builds this adapter itself: --kv-transfer-config kv_connector={NAME}")
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "device",
+            "vllm",
+            "vLLM's KV memory, through a KV connector",
+            _open,
+            ConnectorSettings,
+            requires=("vllm", "torch", "zmq"),
+            hint="pip install hexkv-vllm into the environment of vLLM",
+        )
+    ]
+
+
+def register() -> None:
+    """Let vLLM know the connector by name; called in each of its processes, maybe twice.
+
+    vLLM finds this by the entry-point group ``vllm.general_plugins``.
+    """
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    # The factory refuses a name that it knows already, and has no other way to ask.
+    try:
+        KVConnectorFactory.register_connector(NAME, MODULE, NAME)
+    except ValueError as error:
+        if "registered" not in str(error):
+            raise

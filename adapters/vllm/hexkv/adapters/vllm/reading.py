@@ -1,0 +1,76 @@
+"""What vLLM's own objects say, in this adapter's words; releases differ in where they say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hexkv.adapters.vllm.scheduler_half import Scheduled
+from hexkv.adapters.vllm.settings import ConnectorSettings
+
+if TYPE_CHECKING:
+    from vllm.config import KVTransferConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+
+def allowed(
+    params: object, transfer: KVTransferConfig, settings: ConnectorSettings
+) -> tuple[bool, bool]:
+    """Whether a request may read, and whether it may write.
+
+    Args:
+        params: the request's ``kv_transfer_params``: ``{"hexkv": {"read": false}}``, say.
+        transfer: vLLM's configuration, of which the role counts.
+        settings: of the connector.
+    """
+    wanted = params.get("hexkv") if isinstance(params, Mapping) else None
+    if not isinstance(wanted, Mapping):
+        wanted = {}
+    reads = settings.read and transfer.is_kv_consumer and wanted.get("read") is not False
+    writes = settings.write and transfer.is_kv_producer and wanted.get("write") is not False
+    return reads, writes
+
+
+def scheduled(output: SchedulerOutput) -> list[Scheduled]:
+    """The requests that compute something in a step."""
+    counts = output.num_scheduled_tokens
+    parts = [
+        Scheduled(new.req_id, new.num_computed_tokens, counts.get(new.req_id, 0), ids, True)
+        for new in output.scheduled_new_reqs
+        for ids in [_single(new.block_ids)]
+    ]
+    cached = output.scheduled_cached_reqs
+    for place, request in enumerate(cached.req_ids):
+        parts.append(
+            Scheduled(
+                request,
+                cached.num_computed_tokens[place],
+                counts.get(request, 0),
+                _single(cached.new_block_ids[place]),
+                request in cached.resumed_req_ids,
+            )
+        )
+    return parts
+
+
+def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
+    """All blocks of a request in a step, where this release of vLLM says so."""
+    state = getattr(output, "kv_connector_block_state", None)
+    asked = getattr(state, "get_block_ids", None)
+    if asked is None:
+        table = getattr(state, "block_ids", None)
+        asked = table.get if isinstance(table, Mapping) else lambda _: None
+
+    def blocks(request: str) -> Sequence[int] | None:
+        told = asked(request)
+        return None if told is None else _single(told)
+
+    return blocks
+
+
+def _single(groups: Sequence[Sequence[int]] | None) -> Sequence[int]:
+    """The blocks of the only group of layers there is."""
+    if groups is None:
+        return ()
+    (blocks,) = groups
+    return blocks

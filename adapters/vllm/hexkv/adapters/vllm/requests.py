@@ -1,0 +1,160 @@
+"""One request's way through the cache, as the scheduler's half sees it. No I/O in here.
+
+::
+
+    asked -> answered -> (waits for blocks, is asked again and again) -> loading -> computing
+                              ^                                             |
+                              +----- preempted: everything is asked anew ---+
+
+Nothing is counted as stored or loaded here but what the workers said, or are about to be told.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hexkv.adapters.vllm.messages import Load, Save, Scope
+
+
+class Request(Protocol):
+    """What is needed of vLLM's request."""
+
+    request_id: str
+    num_computed_tokens: int
+
+    @property
+    def all_token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the tiers hold of a request."""
+
+    tokens: int = 0
+    """From its beginning, whole chunks."""
+
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by tier, in the order of the prompt."""
+
+    def between(self, start: int, end: int) -> dict[str, int]:
+        """Tokens ``[start, end)`` by tier."""
+        shares: dict[str, int] = {}
+        at = 0
+        for tier, tokens in self.tiers.items():
+            share = min(end, at + tokens) - max(start, at)
+            if share > 0:
+                shares[tier] = share
+            at += tokens
+        return shares
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A request that the scheduler knows."""
+
+    request: Request
+    scope: Scope
+    reads: bool
+    writes: bool
+    found: Found | None = None
+    """``None`` while nobody has answered."""
+
+    asked_at: float = 0.0
+    questions: dict[int, int] = field(default_factory=dict)
+    """By rank, the numbers of the questions under way."""
+
+    answers: list[Found] = field(default_factory=list)
+    """Those of the other ranks."""
+
+    held: bool = False
+    """Whether the workers hold pins and a prefetch for it."""
+
+    local: int = 0
+    """Tokens that vLLM itself had, when it asked last."""
+
+    saved: int = 0
+    """Tokens that need not be stored: they are, or will be after the step."""
+
+    known: int = 0
+    """Computed tokens that the scheduler's steps so far have, or will have."""
+
+    blocks: list[int] = field(default_factory=list)
+    allocated: bool = False
+    """Whether blocks were given since it was asked what is cached."""
+
+    def forget(self) -> None:
+        """Whatever was found need not be so any more."""
+        self.found = None
+        self.questions.clear()
+        self.answers.clear()
+        self.allocated = False
+
+    def tokens(self, end: int) -> bytes:
+        """The first *end* tokens, as uint32 of this machine."""
+        return array("I", self.request.all_token_ids[:end]).tobytes()
+
+    def loadable(self, local: int, *, later: bool) -> int:
+        """Tokens beyond the first *local* that can be loaded.
+
+        Args:
+            local: tokens that vLLM has.
+            later: outside of any step. Within one, a token must be left to compute.
+        """
+        if self.found is None:
+            return 0
+        most = self.request.num_tokens - (0 if later else 1)
+        return max(0, min(self.found.tokens, most) - local)
+
+    def load(self, external: int, chunk: int, *, later: bool) -> Load:
+        """What the workers are to load: *external* tokens beyond the local ones."""
+        end = -(-(self.local + external) // chunk) * chunk
+        return Load(
+            self.request.request_id,
+            self.scope,
+            self.tokens(end),
+            self.local,
+            end,
+            tuple(self.blocks),
+            later,
+        )
+
+    def completed(self, chunk: int, *, generated: bool) -> int:
+        """Tokens at the beginning that make whole chunks, whose KV is known after this step.
+
+        What is beyond the known tokens was guessed (speculative decoding), and may be wrong.
+        """
+        most = self.request.num_tokens if generated else self.request.num_prompt_tokens
+        return min(self.known, most) // chunk * chunk
+
+    def save(self, end: int, block_tokens: int) -> Save:
+        """What the workers are to store, up to *end*."""
+        start, self.saved = self.saved, end
+        return Save(
+            self.request.request_id,
+            self.scope,
+            self.tokens(end),
+            start,
+            end,
+            tuple(self.blocks[: end // block_tokens]),
+        )
+
+    def spoiled(self, bad: set[int], block_tokens: int, chunk: int) -> bool:
+        """Take back what was said of blocks that turned out to be *bad*. Whether there are any."""
+        for index, block in enumerate(self.blocks):
+            if block in bad:
+                at = index * block_tokens
+                self.known = min(self.known, at)
+                self.saved = min(self.saved, at // chunk * chunk)
+                # The next answer might only lead here again.
+                self.reads = False
+                return True
+        return False

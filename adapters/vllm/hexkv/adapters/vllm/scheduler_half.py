@@ -1,0 +1,266 @@
+"""The half of the connector that lives in vLLM's scheduler: what to load, and what to store.
+
+Every method is called by the scheduler's one thread. The engines are in the workers'
+processes; they are asked through a channel, and what they say is trusted as a hint only:
+whether KV really arrives is known after loading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hexkv.adapters.vllm.messages import Scope, Step
+from hexkv.adapters.vllm.requests import Found, Request, Tracked
+from hexkv.adapters.vllm.settings import ConnectorSettings
+
+
+class Asked(Protocol):
+    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.Caller`."""
+
+    def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int: ...
+    def take(self, number: int, seconds: float = 0.0) -> Mapping[str, object] | None: ...
+    def drop(self, number: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How vLLM and the engine cut prompts, and how vLLM runs."""
+
+    chunk: int
+    """Tokens in a chunk: whole blocks."""
+
+    block: int
+    """Tokens in a block."""
+
+    checked_later: bool = False
+    """Whether a load can fail unseen by whoever stores what was computed from it: on another
+    rank, or in a step that was planned before the failure was known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One request's part in a step."""
+
+    request: str
+    computed: int
+    """Tokens computed before the step."""
+
+    scheduled: int
+    """Tokens that the step computes."""
+
+    blocks: Sequence[int]
+    replaces: bool
+    """Whether *blocks* are all there are; otherwise they come after those known."""
+
+
+class SchedulerHalf:
+    """Plans loads and saves. Closed by :meth:`close`."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        shape: Shape,
+        ranks: Sequence[Asked],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._shape = shape
+        self._ranks = ranks
+        self._now = now
+        self._later = settings.loading == "async"
+        self._requests: dict[str, Tracked] = {}
+        self._step = Step()
+        self._number = 0
+        self._unconfirmed: dict[int, set[int]] = {}
+        self._confirmed: defaultdict[int, int] = defaultdict(int)
+
+    def arrived(self, request: Request, scope: Scope, *, reads: bool, writes: bool) -> None:
+        """A request is new: begin to look for what is cached of it."""
+        if request.request_id not in self._requests:
+            tracked = Tracked(request, scope, reads, writes)
+            self._requests[request.request_id] = tracked
+            self._ask(tracked)
+
+    def knows(self, request: str) -> bool:
+        """Whether *request* has arrived, and has not left."""
+        return request in self._requests
+
+    def matched(self, request: str, local: int) -> tuple[int | None, bool]:
+        """Tokens beyond *local* that can be loaded, and whether that happens between steps.
+
+        ``None`` asks vLLM to come again. Changes nothing, so it may be asked at every step.
+        """
+        tracked = self._requests.get(request)
+        if tracked is None or not tracked.reads:
+            return 0, False
+        tracked.local = local
+        if tracked.allocated:  # preempted since: what was cached then need not be any more
+            tracked.forget()
+            self._ask(tracked)
+        if tracked.found is None and not self._answered(tracked):
+            return None, False
+        external = tracked.loadable(local, later=self._later)
+        return external, self._later and external > 0
+
+    def allocated(self, request: str, blocks: Sequence[int], external: int) -> None:
+        """A request got its blocks; *external* tokens are to be loaded into them."""
+        tracked = self._requests.get(request)
+        if tracked is None:
+            return
+        tracked.blocks = list(blocks)
+        first, tracked.allocated = not tracked.allocated, True
+        if first and tracked.found is not None:
+            tracked.saved = tracked.found.tokens
+        if external:
+            load = tracked.load(external, self._shape.chunk, later=self._later)
+            self._step.loads.append(load)
+            tracked.held = False  # the workers let go when they have loaded
+        else:
+            self._release(tracked)
+
+    def sources(self, request: str, external: int) -> dict[str, int]:
+        """The *external* tokens by the tier that is to give them."""
+        tracked = self._requests.get(request)
+        if tracked is None or tracked.found is None:
+            return {}
+        return tracked.found.between(tracked.local, tracked.local + external)
+
+    def plan(
+        self,
+        scheduled: Sequence[Scheduled],
+        blocks_of: Callable[[str], Sequence[int] | None] = lambda _: None,
+    ) -> Step:
+        """What the workers are to do in the step that vLLM just planned.
+
+        Args:
+            scheduled: the requests that compute something in it.
+            blocks_of: all blocks of a request, where vLLM says so.
+        """
+        step, self._step = self._step, Step()
+        self._number += 1
+        step.number = self._number
+        block = self._shape.block
+        if self._shape.checked_later and (now := [load for load in step.loads if not load.later]):
+            self._unconfirmed[step.number] = {
+                number for load in now for number in load.blocks[load.start // block :]
+            }
+        doubted = set().union(*self._unconfirmed.values())
+        for part in scheduled:
+            tracked = self._requests.get(part.request)
+            if tracked is None:
+                continue
+            tracked.known = part.computed + part.scheduled
+            if part.replaces:
+                tracked.blocks = list(part.blocks)
+            else:
+                tracked.blocks.extend(part.blocks)
+            if not tracked.writes:
+                continue
+            end = tracked.completed(self._shape.chunk, generated=self._settings.write_generated)
+            if end > tracked.saved:
+                told = blocks_of(part.request)
+                tracked.blocks = tracked.blocks if told is None else list(told)
+                used = tracked.blocks[: end // block]
+                if len(used) * block == end and doubted.isdisjoint(used):
+                    step.saves.append(tracked.save(end, block))
+        return step
+
+    def done(self, bad_blocks: Collection[int], steps: Mapping[int, int]) -> None:
+        """What the workers say of a step.
+
+        Args:
+            bad_blocks: those that were not loaded as they should have been.
+            steps: numbers of steps whose loads are over, and on how many ranks.
+        """
+        if bad_blocks:
+            bad = set(bad_blocks)
+            for tracked in self._requests.values():
+                tracked.spoiled(bad, self._shape.block, self._shape.chunk)
+        for number, ranks in steps.items():
+            self._confirmed[number] += ranks
+            if self._confirmed[number] >= len(self._ranks):
+                del self._confirmed[number]
+                self._unconfirmed.pop(number, None)
+
+    def left(self, request: str) -> None:
+        """A request has finished, or was given up."""
+        tracked = self._requests.pop(request, None)
+        if tracked is not None:
+            self._release(tracked)
+
+    def clear(self, seconds: float) -> bool:
+        """Empty the cache. Whether every rank did so within *seconds*."""
+        until = self._now() + seconds
+        numbers = [(rank, rank.ask("clear")) for rank in self._ranks]
+        done = True
+        for rank, number in numbers:
+            answer = rank.take(number, max(0.0, until - self._now())) if number else None
+            done = done and answer is not None and "error" not in answer
+        for tracked in self._requests.values():
+            if not tracked.allocated:
+                tracked.forget()
+                tracked.held = True
+                self._release(tracked)
+                self._ask(tracked)
+        return done
+
+    def close(self) -> None:
+        """Let go of the ranks."""
+        for rank in self._ranks:
+            rank.close()
+
+    def _ask(self, tracked: Tracked) -> None:
+        """Ask every rank what it holds of a request, and to hold it."""
+        tokens = tracked.request.num_tokens
+        if not tracked.reads or tokens < self._shape.chunk:
+            tracked.found = Found()
+            return
+        tracked.asked_at = self._now()
+        tracked.held = True
+        packed = tracked.tokens(tokens // self._shape.chunk * self._shape.chunk)
+        for index, rank in enumerate(self._ranks):
+            number = rank.ask(
+                "find", packed, id=tracked.request.request_id, scope=list(tracked.scope)
+            )
+            if not number:
+                tracked.found = Found()
+            tracked.questions[index] = number
+
+    def _answered(self, tracked: Tracked) -> bool:
+        """Whether it is known by now what is cached of a request; waits if it is to."""
+        until = tracked.asked_at + self._settings.lookup_seconds
+        for index, number in list(tracked.questions.items()):
+            left = max(0.0, until - self._now())
+            answer = self._ranks[index].take(number, 0.0 if self._settings.async_lookup else left)
+            if answer is None:
+                if self._settings.async_lookup and left > 0:
+                    return False
+                tracked.found = Found()
+                return True
+            del tracked.questions[index]
+            tracked.answers.append(_found(answer))
+        # What one rank lacks, all must compute.
+        tracked.found = min(tracked.answers, key=lambda found: found.tokens, default=Found())
+        return True
+
+    def _release(self, tracked: Tracked) -> None:
+        """Have the workers let go of what they hold for a request."""
+        for index, number in tracked.questions.items():
+            self._ranks[index].drop(number)
+        tracked.questions.clear()
+        if tracked.held:
+            tracked.held = False
+            for rank in self._ranks:
+                rank.ask("release", wanted=False, id=tracked.request.request_id)
+
+
+def _found(answer: Mapping[str, object]) -> Found:
+    hit, tiers = answer.get("hit"), answer.get("tiers")
+    if not isinstance(hit, int) or not isinstance(tiers, dict):
+        return Found()
+    return Found(hit, {str(name): int(tokens) for name, tokens in tiers.items()})

@@ -1,0 +1,70 @@
+"""What a rank answers to the scheduler: what is cached, and that it lets go of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from hexkv.adapters.vllm.engine import Engine
+from hexkv.adapters.vllm.messages import Scope
+from hexkv.ports import InvalidRequest, Namespace
+
+_SCOPES = 256
+
+
+class Scopes:
+    """Namespaces of requests, from the model's and what is special about the request."""
+
+    def __init__(self, base: Namespace) -> None:
+        self._base = base
+        self.namespace = lru_cache(_SCOPES)(self._make)
+
+    def _make(self, scope: Scope) -> Namespace:
+        base = self._base
+        if scope == Scope():
+            return base
+        # Both may be set: by the operator for the instance, by the client for the request.
+        salt = "\n".join(part for part in (base.salt, scope.salt) if part)
+        lora = "\n".join(part for part in (base.lora, scope.lora) if part)
+        extra = dict(base.extra)
+        if scope.inputs:
+            extra["inputs"] = scope.inputs
+        return replace(base, lora=lora, salt=salt, extra=tuple(sorted(extra.items())))
+
+
+class Desk:
+    """Answers the scheduler's questions about one engine. Called from several threads."""
+
+    def __init__(self, engine: Engine, scopes: Scopes, *, prefetch: bool = True) -> None:
+        self._engine = engine
+        self._scopes = scopes
+        self._prefetch = prefetch
+
+    def __call__(self, question: Mapping[str, object], tokens: memoryview) -> Mapping[str, object]:
+        match question.get("op"), question.get("id"):
+            case "find", str(request):
+                return self._find(request, _scope(question.get("scope")), tokens.cast("I"))
+            case "release", str(request):
+                return {"prefetched": self.release(request)}
+            case "clear", _:
+                return {"chunks": self._engine.clear()}
+        raise InvalidRequest(f"no such question: {question.get('op')!r}")
+
+    def release(self, request: str) -> bool:
+        """Let go of what is held for *request*. Whether something was being prefetched."""
+        self._engine.unpin(request)
+        return self._engine.cancel(request)
+
+    def _find(self, request: str, scope: Scope, tokens: memoryview) -> Mapping[str, object]:
+        namespace = self._scopes.namespace(scope)
+        found = self._engine.lookup(tokens, pin=request, namespace=namespace)
+        if found.hit_tokens and self._prefetch:
+            self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
+        return {"hit": found.hit_tokens, "tiers": dict(found.tiers)}
+
+
+def _scope(given: object) -> Scope:
+    if isinstance(given, list) and len(given) == 3 and all(isinstance(p, str) for p in given):
+        return Scope(*given)
+    raise InvalidRequest("a scope is three words")

@@ -1,0 +1,46 @@
+"""How the connector works: the part of ``kv_connector_extra_config`` that is its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSettings:
+    """How the connector works. What an engine does is in the engine's own configuration."""
+
+    read: bool = True
+    """Load what is cached. A request may say no: ``kv_transfer_params.hexkv.read``."""
+
+    write: bool = True
+    """Store what is computed. A request may say no: ``kv_transfer_params.hexkv.write``."""
+
+    write_generated: bool = True
+    """Store the KV of generated tokens, too: the next turn of a chat begins with them."""
+
+    loading: Literal["sync", "async", "layerwise"] = "sync"
+    """Before the step that needs it; between steps, while others are served; or layer by layer
+    during the step."""
+
+    async_lookup: bool = False
+    """Let others be served while a tier is asked, instead of waiting for its answer."""
+
+    lookup_seconds: float = 2.0
+    """How long a request waits for an answer about what is cached, at most."""
+
+    loaders: int = 2
+    """Threads that load asynchronously, on each rank."""
+
+    layout: Literal["auto", "opaque"] = "auto"
+    """Chunks that other engines can use, where that is known to be possible; or whole blocks
+    of this engine, always."""
+
+    socket_dir: str = ""
+    """Where scheduler and workers meet; by default in the directory for temporary files."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lookup_seconds <= 60:
+            raise ValueError("lookup_seconds must be more than 0 and at most 60")
+        if not 1 <= self.loaders <= 64:
+            raise ValueError("there are 1 to 64 loaders")

@@ -1,0 +1,238 @@
+"""The half of the connector that lives in a worker: it moves KV between vLLM and the engine.
+
+Everything happens on vLLM's thread, but for loads that a request waits for outside of any
+step. What fails is reported block by block, and computed by vLLM; nothing that was computed
+from such blocks is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hexkv.adapters.vllm.engine import Engine, Layers, Retrieved
+from hexkv.adapters.vllm.messages import Load, Save, Step
+from hexkv.adapters.vllm.metrics import Tally
+from hexkv.adapters.vllm.serving import Scopes
+from hexkv.ports import DeviceKV
+
+log = logging.getLogger("vllm.hexkv")
+
+
+class Windows(Protocol):
+    """The rank's KV memory: :class:`~hexkv.adapters.vllm.windows.BlockPages`, for instance."""
+
+    @property
+    def block(self) -> int: ...
+
+    def window(self, blocks: Sequence[int], start: int) -> DeviceKV: ...
+
+
+@dataclass(slots=True)
+class _Layered:
+    """A load that keeps pace with the model."""
+
+    load: Load
+    layers: Layers
+    done: int = 0
+
+
+@dataclass(slots=True)
+class _Outside:
+    """Loads that requests wait for outside of any step."""
+
+    running: dict[str, tuple[Load, Future[int]]] = field(default_factory=dict)
+
+
+class WorkerHalf:
+    """Carries out the scheduler's plan on one rank. Closed by :meth:`close`.
+
+    Args:
+        engine: this rank's. Closed with this.
+        windows: on this rank's KV memory.
+        scopes: namespaces of requests.
+        layer_names: of the layers in the order of ``windows``, for layerwise loading.
+        layerwise: load layer by layer.
+        loaders: threads for loads outside of steps.
+        saves: whether this rank stores; others may do it for all.
+        beside: a context for each thread that loads beside the model's stream.
+        tally: what is counted for vLLM's metrics.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        windows: Windows,
+        scopes: Scopes,
+        *,
+        layer_names: Sequence[str] = (),
+        layerwise: bool = False,
+        loaders: int = 2,
+        saves: bool = True,
+        beside: Callable[[], AbstractContextManager[object]] = ExitStack,
+        tally: Tally | None = None,
+    ) -> None:
+        self._engine = engine
+        self._windows = windows
+        self._scopes = scopes
+        self._places = {name: place for place, name in enumerate(layer_names)}
+        self._layerwise = layerwise
+        self._saves = saves
+        self._beside = beside
+        self.tally = Tally() if tally is None else tally
+        self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
+        self._outside = _Outside()
+        self._layered: list[_Layered] = []
+        self._contexts = ExitStack()
+        self._bad: set[int] = set()
+        self._spoiled: set[int] = set()
+        self._finished_steps: dict[int, int] = {}
+
+    def start(self, step: Step) -> None:
+        """Before (or, without loads in it, after) the model runs: load."""
+        self._spoiled.clear()
+        for load in step.loads:
+            if load.later:
+                # Recorded first: whatever happens, vLLM must be told that it is over.
+                beside = self._beside()
+                future = self._threads.submit(self._load_beside, load, beside)
+                self._outside.running[load.request] = load, future
+            elif self._layerwise:
+                self._begin(load)
+            else:
+                self._report(load, self._load(load))
+
+    def wait_for_layer(self, name: str) -> None:
+        """The model is about to read this layer."""
+        place = self._places.get(name)
+        if place is None:
+            return
+        for layered in self._layered:
+            while layered.done <= place:
+                next(layered.layers)
+                layered.done += 1
+
+    def end_loads(self, step: Step) -> None:
+        """After the model ran: see what became of the loads that kept pace with it."""
+        if any(not load.later for load in step.loads):
+            self._finished_steps[step.number] = 1
+        layered, self._layered = self._layered, []
+        for one in layered:
+            arrived = one.load.start
+            # A model that did not ask for all layers computed without them.
+            if one.done == len(self._places):
+                arrived = self._loaded(one.load, one.layers.result(), 0.0)
+            self._report(one.load, arrived)
+            self._engine.unpin(one.load.request)
+        self._contexts.close()
+
+    def save(self, step: Step) -> None:
+        """Then copy out what is to be stored. Writing goes on by itself."""
+        if self._saves:
+            for save in step.saves:
+                if self._spoiled.isdisjoint(save.blocks):
+                    self._save(save)
+
+    def arrived(self) -> set[str]:
+        """Requests whose loads outside of steps are over since the last call."""
+        if not self._outside.running:
+            return set()
+        over = {name for name, (_, done) in self._outside.running.items() if done.done()}
+        for name in over:
+            load, future = self._outside.running.pop(name)
+            error = future.exception()
+            if error is not None:
+                log.warning("loading failed: %s: %s", type(error).__name__, error)
+            self._report(load, load.start if error is not None else future.result())
+        return over
+
+    def bad_blocks(self) -> set[int]:
+        """Blocks that were not loaded as they should have been, since the last call."""
+        bad, self._bad = self._bad, set()
+        return bad
+
+    def finished_steps(self) -> dict[int, int]:
+        """Numbers of the steps whose loads are over, since the last call."""
+        done, self._finished_steps = self._finished_steps, {}
+        return done
+
+    def failed(self, step: Step) -> None:
+        """Something went wrong with *step* as a whole: nothing in it can be relied on."""
+        self._layered.clear()
+        self._contexts.close()
+        for load in step.loads:
+            if load.later and load.request in self._outside.running:
+                continue
+            self._report(load, load.start)
+            if load.later:
+                over: Future[int] = Future()
+                over.set_result(load.start)
+                self._outside.running[load.request] = load, over
+
+    def close(self) -> None:
+        """Stop loading and close the engine. Twice is allowed."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._contexts.close()
+        self._engine.close()
+
+    def _load(self, load: Load) -> int:
+        """Load; up to which token everything arrived."""
+        tokens = memoryview(load.tokens).cast("I")
+        began = time.monotonic()
+        try:
+            got = self._engine.retrieve(
+                tokens,
+                self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
+                skip=load.start,
+                namespace=self._scopes.namespace(load.scope),
+                lookup_id=load.request,
+            )
+        finally:
+            self._engine.unpin(load.request)
+        return self._loaded(load, got, time.monotonic() - began)
+
+    def _load_beside(self, load: Load, beside: AbstractContextManager[object]) -> int:
+        with beside:
+            return self._load(load)
+
+    def _loaded(self, load: Load, got: Retrieved, seconds: float) -> int:
+        self.tally.loaded(got.loaded_tokens, got.loaded_bytes, seconds)
+        return max(load.start, min(got.hit_tokens, load.end))
+
+    def _report(self, load: Load, arrived: int) -> None:
+        """Tell vLLM of the blocks behind the token up to which everything *arrived*."""
+        if arrived < load.end:
+            block = self._windows.block
+            bad = set(load.blocks[arrived // block : load.end // block])
+            self._bad |= bad
+            self._spoiled |= bad
+            self.tally.failed(load.end - arrived)
+
+    def _save(self, save: Save) -> None:
+        tokens = memoryview(save.tokens).cast("I")
+        began = time.monotonic()
+        report = self._engine.store(
+            tokens,
+            self._windows.window(save.blocks, 0),
+            skip=save.start,
+            namespace=self._scopes.namespace(save.scope),
+            wait=False,
+        )
+        kept = report.stored_tokens + report.queued_tokens
+        size = kept * self._engine.namespace.layout.token_bytes
+        self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
+
+    def _begin(self, load: Load) -> None:
+        context = self._engine.retrieve_layers(
+            memoryview(load.tokens).cast("I"),
+            self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
+            skip=load.start,
+            namespace=self._scopes.namespace(load.scope),
+            lookup_id=load.request,
+        )
+        self._layered.append(_Layered(load, self._contexts.enter_context(context)))
