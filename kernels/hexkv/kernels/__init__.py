@@ -1,16 +1,24 @@
-"""Moving KV between a serving engine's memory and the bytes of chunks. Needs torch.
+"""Moving KV between a serving engine's memory and the bytes of chunks, and making it smaller.
 
 Engine memory has three shapes today, one module each: ``contiguous`` (Hugging Face: per
 layer and plane one tensor that grows with the sequence), ``paged`` (vLLM, SGLang: pages of
 fixed size, and a slot for every token) and ``blocks`` (pages whose inside only the engine
 understands). All implement :class:`hexkv.ports.DeviceKV`; ``reference`` says token by token
-what they must do.
+what they must do. They need torch, which is imported when one of them is asked for.
+
+``coding`` is what lossy serdes are made of, and needs numpy only.
 """
 
-from hexkv.kernels.blocks import NOWHERE, BlockKV, opaque_layout
-from hexkv.kernels.contiguous import ContiguousKV
-from hexkv.kernels.dtypes import dtype_of, torch_dtype
-from hexkv.kernels.paged import PagedKV
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hexkv.kernels.blocks import NOWHERE, BlockKV, opaque_layout
+    from hexkv.kernels.contiguous import ContiguousKV
+    from hexkv.kernels.dtypes import dtype_of, torch_dtype
+    from hexkv.kernels.paged import PagedKV
 
 __all__ = [
     "NOWHERE",
@@ -21,3 +29,21 @@ __all__ = [
     "opaque_layout",
     "torch_dtype",
 ]
+
+_MODULES = {
+    "NOWHERE": "blocks",
+    "BlockKV": "blocks",
+    "ContiguousKV": "contiguous",
+    "PagedKV": "paged",
+    "dtype_of": "dtypes",
+    "opaque_layout": "blocks",
+    "torch_dtype": "dtypes",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found

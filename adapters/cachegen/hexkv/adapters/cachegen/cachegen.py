@@ -1,0 +1,129 @@
+"""The codec ``cachegen``: few levels per token, coded with probabilities that nobody sends.
+
+After CacheGen (Liu et al., SIGCOMM 2024, arXiv 2310.07240), with what was measured better:
+no deltas between tokens, which make the spread of V larger and that of K no smaller; and
+neither tables of counts in each chunk, which cost two bits an element, but Gaussians.
+
+Each token of a plane is divided by its largest magnitude and rounded to ``2 * half + 1``
+levels. The levels of one channel, a *lane*, are coded by interleaved rANS with the Gaussian
+that has their spread, after its middle has been turned to their mean. A block of format 1::
+
+    1                 half
+    tokens x itemsize largest magnitudes, in the dtype of the layout
+    lanes x 1         class of width, of each lane
+    lanes x 1         turn, of each lane
+    lanes x 4         state, of each lane
+    groups x 4        words, of each 64 lanes
+    ..                the words, 2 bytes each, group by group
+
+:mod:`hexkv.kernels.coding.plain` says how these are read. That the sizes add up, and that
+every stream ends where and as it should, is checked; beyond that frames have a checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
+from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
+from hexkv.kernels.coding.plain import GROUP, Bytes
+from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, tables
+from hexkv.ports import CorruptFrame, ErrorBound
+
+_ARITHMETIC = 2.0**-21
+"""What single precision may add to the error, as a share of the largest magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How finely layers are quantised: *early* is for the first third of them."""
+
+    early: int
+    late: int
+
+    def half(self, place: Place) -> int:
+        """The largest level of a plane."""
+        return self.early if 3 * place.layer < place.layers else self.late
+
+
+LEVELS = {
+    "fine": Level(31, 31),
+    "default": Level(15, 15),
+    "small": Level(15, 7),
+    "tiny": Level(7, 3),
+}
+"""By name; any of them reads what another one wrote."""
+
+
+class CacheGen:
+    """See the module."""
+
+    name = "cachegen/1"
+    magic = b"hexkvcg\x01"
+
+    def __init__(self, level: Level, choice: Choice) -> None:
+        self.level = level
+        self._choice = choice
+
+    def error(self, place: Place) -> ErrorBound:
+        half = self.level.half(place)
+        return ErrorBound(0.5 / half + ROUNDING[place.dtype] + _ARITHMETIC)
+
+    def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+        coder = self._choice.coder
+        half = self.level.half(place)
+        quantised = coder.quantise(values, half)
+        if quantised is None:
+            return None
+        symbols, peaks = quantised
+        found = tables(half)
+        sums, squares = coder.moments(symbols)
+        classes, turns = _fitting(sums, squares, place.tokens, found)
+        words, lengths, states = coder.encode(symbols, classes, turns, found)
+        return [bytes([half]), narrowed(peaks, place.dtype), classes, turns, states, lengths, words]
+
+    def decode(self, block: memoryview, place: Place) -> Words:
+        cursor = Cursor(block)
+        half = int(cursor.take(np.uint8, 1)[0])
+        if half not in HALVES:
+            raise CorruptFrame(f"no alphabet has levels from -{half} to {half}")
+        found = tables(half)
+        peaks = cursor.peaks(place, place.tokens)
+        classes = cursor.take(np.uint8, place.row)
+        turns = cursor.take(np.uint8, place.row)
+        if classes.max() >= CLASSES or turns.max() >= found.symbols:
+            raise CorruptFrame("a lane of a kind that there is not")
+        states = cursor.take(np.uint32, place.row)
+        lengths = cursor.take(np.uint32, -(-place.row // GROUP))
+        words = cursor.take(np.uint16, int(lengths.sum(dtype=np.uint64)))
+        cursor.end()
+        into = empty_bits((place.tokens, place.row), place.dtype)
+        values = _values(peaks, place, found)
+        streams = (words, lengths, states)
+        if not self._choice.coder.decode(streams, classes, turns, found, values, into):
+            raise CorruptFrame("a stream that does not end as it should")
+        return into
+
+
+def _fitting(
+    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Tables
+) -> tuple[Bytes, Bytes]:
+    """The class of width and the turn of each lane, from the moments of its symbols."""
+    means = (2 * sums + tokens) // (2 * tokens)
+    spreads = squares - 2 * means * sums + tokens * means * means
+    classes = np.searchsorted(found.spreads, spreads * TOTAL // tokens)
+    turns = (means - found.half) % found.symbols
+    return classes.astype(np.uint8), turns.astype(np.uint8)
+
+
+def _values(peaks: Floats, place: Place, found: Tables) -> Words:
+    """What each symbol of each token stands for, twice: see ``plain.decode``."""
+    levels = np.arange(-found.half, found.half + 1, dtype=np.float32) / np.float32(found.half)
+    with np.errstate(under="ignore"):
+        values: Floats = peaks[:, None] * np.tile(levels, 2)
+    return narrowed(values, place.dtype)

@@ -1,0 +1,74 @@
+"""Tells hexkv about the lossy serdes. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
+
+_CACHEGEN = {
+    "cachegen": ("default", "31 levels and an entropy coder: about a quarter of the size"),
+    "cachegen-fine": ("fine", "63 levels: about a third of the size"),
+    "cachegen-small": ("small", "31 levels in early layers, 15 in later ones: about a fifth"),
+    "cachegen-tiny": ("tiny", "15 levels in early layers, 7 in later ones: an eighth or so"),
+}
+
+
+def _open_cachegen(level: str, settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
+    from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.kernels.coding.choosing import Choice
+
+    return LossySerde(CacheGen(LEVELS[level], Choice()))
+
+
+def _open_int8(settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.cachegen.lowbit import Int8
+    from hexkv.adapters.cachegen.serde import LossySerde
+
+    return LossySerde(Int8())
+
+
+def _open_int4(settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.cachegen.lowbit import Int4
+    from hexkv.adapters.cachegen.serde import LossySerde
+
+    return LossySerde(Int4())
+
+
+def _open_fp8(settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.cachegen.lowbit import Float8
+    from hexkv.adapters.cachegen.serde import LossySerde
+
+    return LossySerde(Float8())
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    hint = "pip install hexkv-cachegen"
+    found = [
+        AdapterSpec(
+            "serde",
+            name,
+            summary,
+            partial(_open_cachegen, level),
+            requires=("numpy", "numba"),
+            hint=hint,
+        )
+        for name, (level, summary) in _CACHEGEN.items()
+    ]
+    lowbit = [
+        ("int8", "one byte an element, a scale per head and token", _open_int8),
+        ("int4", "half a byte, scales per channel of K and per token of V", _open_int4),
+        ("fp8", "one byte an element, float8_e4m3fn with a scale per channel", _open_fp8),
+    ]
+    found += [
+        AdapterSpec("serde", name, summary, open_, requires=("numpy",), hint=hint)
+        for name, summary, open_ in lowbit
+    ]
+    return found

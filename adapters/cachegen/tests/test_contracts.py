@@ -1,0 +1,52 @@
+"""The contracts that the serdes and the plugin keep."""
+
+import pytest
+
+from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
+from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
+from hexkv.adapters.cachegen.serde import LossySerde
+from hexkv.contracts.plugin import PluginContract
+from hexkv.contracts.serde import SerdeContract
+from hexkv.kernels.coding import plain
+from hexkv.kernels.coding.choosing import Choice
+
+
+@pytest.fixture(scope="module")
+def choice():
+    choice = Choice()
+    assert choice.wait(120), "numba compiles"
+    return choice
+
+
+class TestCacheGen(SerdeContract):
+    @pytest.fixture(params=["default", "small"])
+    def serde(self, request, choice):
+        return LossySerde(CacheGen(LEVELS[request.param], choice))
+
+
+class TestCacheGenInNumpy(SerdeContract):
+    @pytest.fixture
+    def serde(self):
+        return LossySerde(CacheGen(LEVELS["default"], Choice(lambda: plain)))
+
+
+class TestInt8(SerdeContract):
+    @pytest.fixture
+    def serde(self):
+        return LossySerde(Int8())
+
+
+class TestInt4(SerdeContract):
+    @pytest.fixture
+    def serde(self):
+        return LossySerde(Int4())
+
+
+class TestFloat8(SerdeContract):
+    @pytest.fixture
+    def serde(self):
+        return LossySerde(Float8())
+
+
+class TestPlugin(PluginContract):
+    entry_point = "cachegen"

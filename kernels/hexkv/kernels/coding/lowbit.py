@@ -1,0 +1,113 @@
+"""Scaled 8-bit and 4-bit numbers, in numpy.
+
+Everything takes ``[..., peers]`` numbers of single precision, the last axis of which shares a
+scale, and is exact about zeros: a constant or empty group has no spread to divide by.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hexkv.kernels.coding.floats import Floats
+
+INT8 = 127
+INT4 = 15
+FLOAT8_MOST = 448.0
+"""The largest number of float8_e4m3fn (OCP 8-bit floating point, 1.0)."""
+
+_SMALLEST_NORMAL = 2.0**-6
+_SUBNORMAL = 512.0
+"""Subnormal numbers of float8_e4m3fn are multiples of one part in so many."""
+
+
+def to_int8(values: Floats, peaks: Floats) -> npt.NDArray[np.int8]:
+    """*values* in units of their group's largest magnitude, *peaks*, over 127."""
+    levels = np.rint(_shares(values, peaks) * np.float32(INT8))
+    return np.asarray(levels, np.int8)
+
+
+def from_int8(levels: npt.NDArray[np.int8], peaks: Floats) -> Floats:
+    """What :func:`to_int8` was given, to half a unit."""
+    shares = levels.astype(np.float32) / np.float32(INT8)
+    shares *= peaks[..., None]
+    return shares
+
+
+def to_int4(values: Floats, low: Floats, high: Floats) -> npt.NDArray[np.uint8]:
+    """*values* as one of 16 steps from their group's least, *low*, to its largest, *high*."""
+    spread = high - low
+    spread[spread == 0] = 1
+    steps = values - low[..., None]
+    steps /= spread[..., None]
+    steps *= np.float32(INT4)
+    return np.asarray(np.rint(steps), np.uint8)
+
+
+def from_int4(steps: npt.NDArray[np.uint8], low: Floats, high: Floats) -> Floats:
+    """What :func:`to_int4` was given, to half a step."""
+    shares = steps.astype(np.float32) / np.float32(INT4)
+    # Not low + share * spread: that would round above the largest, and out of a dtype.
+    values = shares * high[..., None]
+    np.subtract(np.float32(1), shares, out=shares)
+    shares *= low[..., None]
+    values += shares
+    return np.clip(values, low[..., None], high[..., None], out=values)
+
+
+def packed(steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Two of the 4-bit *steps* in a byte, the first in its low half; an odd last one alone."""
+    flat = steps.reshape(-1)
+    pairs = np.zeros((len(flat) + 1) // 2, np.uint8)
+    pairs |= flat[::2]
+    pairs[: len(flat) // 2] |= flat[1::2] << 4
+    return pairs
+
+
+def unpacked(pairs: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
+    """The *count* steps that :func:`packed` was given."""
+    steps = np.empty(2 * len(pairs), np.uint8)
+    np.bitwise_and(pairs, 15, out=steps[::2])
+    np.right_shift(pairs, 4, out=steps[1::2])
+    return steps[:count]
+
+
+def to_float8(values: Floats, peaks: Floats) -> npt.NDArray[np.uint8]:
+    """The bits of float8_e4m3fn of *values*, scaled so that *peaks* become the largest number."""
+    scaled = _shares(values, peaks) * np.float32(FLOAT8_MOST)
+    bits = scaled.view(np.uint32)
+    sign = (bits >> 24).astype(np.uint8) & 0x80
+    size = np.abs(scaled)
+    bits = size.view(np.uint32)
+    # Three bits of fraction stay, to nearest, ties to even; exponents count from -7, not -127.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).astype(np.int32) - (120 << 3)
+    small = np.rint(size * np.float32(_SUBNORMAL)).astype(np.int32)
+    return np.asarray(np.where(size < _SMALLEST_NORMAL, small, normal) | sign, np.uint8)
+
+
+def from_float8(codes: npt.NDArray[np.uint8], peaks: Floats) -> Floats:
+    """What :func:`to_float8` was given, to a 16th of each number or so."""
+    shares = _FLOAT8[codes]
+    shares *= peaks[..., None]
+    return shares
+
+
+def _shares(values: Floats, peaks: Floats) -> Floats:
+    """*values* as parts of *peaks*. A quotient, not a product: ``1 / peak`` may overflow."""
+    divisors = np.where(peaks > 0, peaks, 1).astype(np.float32)
+    with np.errstate(under="ignore"):
+        shares: Floats = values / divisors[..., None]
+    return shares
+
+
+def _float8() -> Floats:
+    """What each of the 256 codes stands for, as a part of the largest; both NaN as zero."""
+    codes = np.arange(256)
+    exponents, fractions = codes >> 3 & 15, codes & 7
+    normal = (8 + fractions) * 2.0 ** (exponents - 10)
+    sizes = np.where(exponents > 0, normal, fractions / _SUBNORMAL)
+    sizes = np.where(codes & 0x7F == 0x7F, 0, sizes)
+    return (np.where(codes & 0x80, -sizes, sizes) / FLOAT8_MOST).astype(np.float32)
+
+
+_FLOAT8 = _float8()

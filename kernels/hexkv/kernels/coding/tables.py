@@ -1,0 +1,113 @@
+"""Probabilities that encoder and decoder know without sending them: Gaussians of 32 widths.
+
+The quantised values of one channel are nearly Gaussian, so one byte that names a width says
+almost as much as the table of counts that a chunk could carry along, which would take two
+bits an element (measured; see the README). All is computed with decimals and integers, so
+that every machine has the same tables: a difference of one would scramble every chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from functools import cache
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+BITS = 12
+"""Probabilities are multiples of 2**-12, and none is zero: whatever comes can be coded."""
+
+TOTAL = 1 << BITS
+
+CLASSES = 32
+"""Widths, from a seventh of a level to more than the widest alphabet, in steps of a sixth."""
+
+HALVES = (3, 7, 15, 31)
+"""Alphabets: levels ``-half .. half`` around zero, so 7, 15, 31 or 63 of them."""
+
+_NARROWEST = Decimal("0.15")
+_STEP = Decimal(7) / Decimal(6)
+_DIGITS = Context(prec=40, rounding=ROUND_HALF_EVEN)
+_FAR = 7
+"""Beyond so many widths a Gaussian has less left than these tables can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one alphabet. Row: class of width; symbol: level plus *half*."""
+
+    half: int
+
+    counts: npt.NDArray[np.uint32]
+    """``[CLASSES, symbols]``: probability of each symbol, in units of 2**-12."""
+
+    starts: npt.NDArray[np.uint32]
+    """``[CLASSES, symbols]``: the sum of the counts before."""
+
+    slots: npt.NDArray[np.uint32]
+    """``[CLASSES * TOTAL]``: by the low bits of a decoder's state, ``count << 20 | place << 8 |
+    symbol``, where *place* counts the slots of the symbol."""
+
+    packed: npt.NDArray[np.uint32]
+    """``[CLASSES, symbols]``: ``start << 16 | count``, what an encoder looks up."""
+
+    spreads: npt.NDArray[np.int64]
+    """``[CLASSES - 1]``: the mean square, in units of 2**-12, above which the next class fits."""
+
+    @property
+    def symbols(self) -> int:
+        """How many symbols the alphabet has."""
+        return 2 * self.half + 1
+
+
+@cache
+def tables(half: int) -> Tables:
+    """The tables for levels ``-half .. half``; *half* is one of ``HALVES``."""
+    if half not in HALVES:
+        raise ValueError(f"no alphabet has levels from -{half} to {half}")
+    with localcontext(_DIGITS):
+        rows = [_counts(half, _NARROWEST * _STEP**index) for index in range(CLASSES)]
+    counts = np.array(rows, np.uint32)
+    starts = np.cumsum(counts, axis=1, dtype=np.uint32) - counts
+    symbols = np.repeat(np.tile(np.arange(2 * half + 1), CLASSES), counts.reshape(-1))
+    places = np.tile(np.arange(TOTAL), CLASSES) - np.repeat(starts.reshape(-1), counts.reshape(-1))
+    slots = np.repeat(counts.reshape(-1), counts.reshape(-1)) << 20 | places << 8 | symbols
+    squares = [sum(c * (s - half) ** 2 for s, c in enumerate(row)) for row in rows]
+    spreads = [isqrt(low * high) for low, high in pairwise(squares)]
+    packed = (starts << 16 | counts).astype(np.uint32)
+    return Tables(
+        half, counts, starts, slots.astype(np.uint32), packed, np.array(spreads, np.int64)
+    )
+
+
+def _counts(half: int, width: Decimal) -> list[int]:
+    """A Gaussian of *width* levels around zero, in whole counts that add up to ``TOTAL``.
+
+    What lies beyond the outermost levels is theirs: that is where it was clipped to.
+    """
+    below = [Decimal(0)]
+    below += [_normal((Decimal(2 * level - 1) / 2) / width) for level in range(1 - half, half + 1)]
+    below.append(Decimal(1))
+    spare = TOTAL - (2 * half + 1)
+    counts = [1 + int((above - under) * spare) for under, above in pairwise(below)]
+    counts[half] += TOTAL - sum(counts)
+    return counts
+
+
+def _normal(x: Decimal) -> Decimal:
+    """The normal distribution function, by its series of positive terms (Marsaglia 2004)."""
+    if abs(x) > _FAR:
+        return Decimal(int(x > 0))
+    term = total = x
+    n = 1
+    while abs(term) > Decimal(10) ** -30:
+        n += 2
+        term = term * x * x / n
+        total += term
+    return Decimal("0.5") + total * (-x * x / 2).exp() / (2 * _PI).sqrt()
+
+
+_PI = Decimal("3.141592653589793238462643383279502884197")
