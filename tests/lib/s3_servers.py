@@ -71,6 +71,8 @@ class Double:
 
     def freeze(self):
         os.kill(self._process.pid, signal.SIGSTOP)
+        # Some of its threads may be at work until all of it has stopped.
+        os.waitpid(self._process.pid, os.WUNTRACED)
 
     def thaw(self):
         os.kill(self._process.pid, signal.SIGCONT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -263,6 +264,8 @@ class CrtBodies:
                 return Changed()
             if error.name == "AWS_ERROR_S3_CANCELED" and self._client is None:
                 return StoreError("the store is closed")
+            if error.name == "AWS_ERROR_S3_REQUEST_TIME_TOO_SKEWED":
+                return refusal(Reply(403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>"))
             if error.name.startswith("AWS_AUTH_"):
                 return StoreError(f"no keys: {error.name}")
             return StoreUnreachable(f"{self._endpoint.authority}: {error.name}: {error.message}")
@@ -295,6 +298,7 @@ def _client(
     trust: Trust,
 ) -> S3Client:
     from awscrt.auth import AwsCredentialsProvider
+    from awscrt.exceptions import AwsCrtError
     from awscrt.io import (
         ClientBootstrap,
         ClientTlsContext,
@@ -324,9 +328,9 @@ def _client(
         options.verify_peer = trust.verify
         try:
             if trust.authorities:
-                options.override_default_trust_store_from_path(filepath=trust.authorities)
+                options.override_default_trust_store(Path(trust.authorities).read_bytes())
             tls = ClientTlsContext(options).new_connection_options()
-        except Exception as error:
+        except (OSError, AwsCrtError) as error:
             raise ConfigError(f"tls_authorities: {error}") from error
         tls.set_server_name(endpoint.host)
     return S3Client(

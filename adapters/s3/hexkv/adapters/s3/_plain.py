@@ -159,7 +159,7 @@ def _must(reply: Reply) -> Reply:
 
 def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
     """What a reply says that is not the bytes that were asked for."""
-    if head.status < 400:
+    if head.status < 300:
         wire.hang_up()
         return StoreUnreachable(f"the server answered {head.status} to a read of a range")
     return refusal(told(head, wire, deadline))

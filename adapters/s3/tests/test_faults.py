@@ -1,0 +1,421 @@
+"""What stands on S3, while S3 dies, hangs, throttles, lies and comes back."""
+
+from contextlib import closing
+from threading import Event, Thread
+
+import pytest
+
+import rigging
+from fixed_replies import FixedReplies
+from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.breaker import BreakerRules
+from hexkv.core.engine import Deadlines
+from hexkv.core.scheduler import LaneRules
+from hexkv.core.tiers import Tier, TierRules
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import (
+    Corrupt,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    Stored,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    TimedOut,
+)
+from rigging import CHUNK, LAYOUT
+from s3_servers import Double
+
+KEY = chunk_key("a")
+CLIENTS = ["http", "awscrt"]
+PROMPT = list(range(8 * CHUNK))
+SECONDS = 0.5
+"""How long a caller of the engine waits."""
+
+both = pytest.mark.parametrize("client", CLIENTS)
+
+
+def soon(seconds=30.0):
+    return Deadline.after(SystemClock(), seconds)
+
+
+def frame(size):
+    return memoryview(bytes(size))
+
+
+@pytest.fixture
+def server():
+    with Double() as server:
+        yield server
+
+
+@pytest.fixture
+def liar(open_store):
+    """A store on a server that always says the same."""
+    opened = []
+
+    def liar(reply, client="http", **options):
+        opened.append(FixedReplies(reply, **options))
+        endpoint = f"http://127.0.0.1:{opened[-1].port}"
+        return open_store(endpoint=endpoint, access_key="A", secret_key="S", client=client)
+
+    yield liar
+    for one in opened:
+        one.close()
+
+
+def answer(status, code="", headers="", body=None):
+    text = f"<Error><Code>{code}</Code><Message>so it is</Message></Error>" if code else ""
+    body = text.encode() if body is None else body
+    return f"HTTP/1.1 {status} X\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Served:
+    """An engine over S3 alone, whose answers are checked against what was computed."""
+
+    def __init__(self, build, store):
+        # The breaker's pauses are short, so that the test waits for no clock.
+        rules = TierRules(lane=LaneRules(breaker=BreakerRules(5, 0.01, 0.02)))
+        self.tier = Tier("s3", store, None, rules)
+        waits = Deadlines(*[SECONDS] * len(Deadlines.__dataclass_fields__))
+        self.rig = build([self.tier], clock=SystemClock(), deadlines=waits)
+        self.computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+
+    def store(self):
+        """How many tokens are there; a failure of the tier is none of the caller's."""
+        report = self.rig.engine.store(PROMPT, self.computed)
+        return report.stored_tokens + report.present_tokens
+
+    def retrieve(self):
+        """How many tokens came back; right ones, within the deadline and a little."""
+        window = HeapKV(LAYOUT, len(PROMPT))
+        clock = SystemClock()
+        start = clock.now()
+        hit = self.rig.engine.retrieve(PROMPT, window).hit_tokens
+        assert clock.now() - start < SECONDS + 2
+        assert window.agrees(self.computed, hit)
+        return hit
+
+    def until_whole(self, call):
+        """Until the tier is back and *call* treats the whole prompt."""
+        patience = soon(30)
+        while call() != len(PROMPT):
+            assert not patience.expired, "the tier did not come back"
+
+
+@pytest.fixture
+def served(server, open_store, client):
+    # What lookups believe about a server that forgets everything would only cost time here.
+    options = server.settings | {"present_ttl": 0.0, "absent_ttl": 0.0, "client": client}
+    with rigging.rigging() as build:
+        yield Served(build, open_store(**options))
+
+
+@both
+def test_the_engine_outlives_a_server_that_is_killed_and_started_again(served, server):
+    served.until_whole(served.store)
+    assert served.retrieve() == len(PROMPT)
+    server.kill()
+    for _ in range(8):
+        assert served.retrieve() == 0
+        served.store()
+    server.start()
+    served.until_whole(served.store)
+    served.until_whole(served.retrieve)
+    assert served.rig.at_rest()
+
+
+@both
+def test_a_server_killed_in_the_middle_of_calls_gives_nothing_wrong(served, server):
+    served.until_whole(served.store)
+    begun, over = Event(), Event()
+    failures = []
+
+    def work(call):
+        try:
+            while not over.is_set():
+                assert 0 <= call() <= len(PROMPT)
+                begun.set()
+        except BaseException as error:  # noqa: BLE001 - looked at by the test's own thread
+            failures.append(error)
+
+    threads = [Thread(target=work, args=(c,)) for c in (served.retrieve, served.store) * 2]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(30)
+    server.kill()
+    begun.clear()
+    assert begun.wait(30)  # it answers without the server, too
+    server.start()
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    served.until_whole(served.store)
+    served.until_whole(served.retrieve)
+
+
+@both
+def test_a_frozen_server_costs_one_deadline_and_then_nothing(served, server):
+    served.until_whole(served.store)
+    server.freeze()
+    clock = SystemClock()
+    start = clock.now()
+    assert served.retrieve() == 0
+    assert clock.now() - start < 4 * SECONDS
+    assert served.tier.reading.breaker.state != "closed"
+    server.thaw()
+    served.until_whole(served.retrieve)
+
+
+@both
+def test_a_frozen_server_times_every_chunk_out(server, open_store, client):
+    store = open_store(client=client, present_ttl=0.0, **server.settings)
+    item = Item(KEY, frame(1 << 20))
+    assert store.write([item], soon()) == [Stored(1 << 20)]
+    server.freeze()
+    assert store.read([KEY, KEY], ListSink(), soon(0.1)) == [TimedOut()] * 2
+    assert store.write([item, item], soon(0.1)) == [TimedOut()] * 2
+    with pytest.raises(StoreUnreachable, match="no answer in time"):
+        store.contains([KEY], soon(0.1))
+    with pytest.raises(StoreUnreachable, match="no answer in time"):
+        store.delete([KEY], soon(0.1))
+    server.thaw()
+    # What was given up may still happen, and does no harm.
+    (outcome,) = store.read([KEY], ListSink(), soon())
+    assert outcome == Hit(1 << 20)
+
+
+@both
+def test_memory_that_was_given_up_is_never_touched_again(server, open_store, client):
+    store = open_store(client=client, **server.settings)
+    store.write([Item(KEY, memoryview(b"x" * (8 << 20)))], soon())
+    sink = ListSink()
+    given = Event()
+
+    class Telling(ListSink):
+        def room(self, index, size):
+            server.freeze()
+            given.set()
+            return sink.room(index, size)
+
+    (outcome,) = store.read([KEY], Telling(), soon(0.3))
+    assert given.is_set()
+    # Of a body that small, all of it may be under way already.
+    assert outcome in (TimedOut(), Hit(8 << 20))
+    if outcome == TimedOut():
+        sink.reclaim()  # raises if anybody still looks at it
+    server.thaw()
+    (again,) = store.read([KEY], ListSink(), soon())
+    assert again == Hit(8 << 20)
+
+
+@both
+def test_a_port_where_nobody_listens_fails_at_once_and_opening_does_not(open_store, client):
+    with closing(FixedReplies(b"")) as gone:
+        endpoint = f"http://127.0.0.1:{gone.port}"
+    store = open_store(endpoint=endpoint, access_key="A", secret_key="S", client=client)
+    for outcomes in (
+        store.read([KEY], ListSink(), soon()),
+        store.write([Item(KEY, frame(10))], soon()),
+    ):
+        assert isinstance(outcomes[0], Failed)
+        assert isinstance(outcomes[0].error, StoreUnreachable)
+    with pytest.raises(StoreUnreachable):
+        store.contains([KEY], soon())
+
+
+REFUSALS = [
+    (500, "InternalError", StoreUnreachable),
+    (503, "SlowDown", StoreUnreachable),
+    (503, "", StoreUnreachable),
+    (429, "TooManyRequests", StoreUnreachable),
+    (400, "RequestTimeout", StoreUnreachable),
+    (409, "OperationAborted", StoreUnreachable),
+    (507, "XMinioStorageFull", StoreFull),
+    (403, "QuotaExceeded", StoreFull),
+]
+
+
+@both
+@pytest.mark.parametrize(("status", "code", "kind"), REFUSALS)
+def test_throttling_and_full_servers_are_told_apart(liar, client, status, code, kind):
+    store = liar(answer(status, code), client)
+    (read,) = store.read([KEY], ListSink(), soon())
+    (written,) = store.write([Item(KEY, frame(10))], soon())
+    assert (type(read.error), type(written.error)) == (kind, kind)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_lookup_and_a_deletion_of_a_throttling_server_may_be_tried_again(liar, status):
+    store = liar(answer(status, "SlowDown"))
+    for call in (store.contains, store.delete):
+        with pytest.raises(StoreUnreachable):
+            call([KEY] * 3, soon())
+    with pytest.raises(StoreUnreachable):
+        list(store.scan())
+
+
+@both
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (403, "AccessDenied", "s3:ListBucket"),
+        (403, "InvalidAccessKeyId", "check access_key"),
+        (403, "SignatureDoesNotMatch", "check secret_key"),
+        (403, "RequestTimeTooSkewed", "clock is wrong"),
+        (401, "", "check the keys"),
+        (404, "NoSuchBucket", "check url"),
+        (301, "PermanentRedirect", "check region"),
+        (400, "AuthorizationHeaderMalformed", "check region"),
+    ],
+)
+def test_what_the_configuration_is_to_blame_for_is_not_tried_again(
+    liar, client, status, code, advice
+):
+    store = liar(answer(status, code), client)
+    (outcome,) = store.read([KEY], ListSink(), soon())
+    assert type(outcome.error) is StoreError
+    assert advice in str(outcome.error)
+
+
+@both
+def test_a_wrong_secret_is_told(server, open_store, client):
+    store = open_store(client=client, **server.settings | {"secret_key": "wrong"})
+    for (outcome,) in (
+        store.read([KEY], ListSink(), soon()),
+        store.write([Item(KEY, frame(10))], soon()),
+    ):
+        assert type(outcome.error) is StoreError
+        assert "SignatureDoesNotMatch" in str(outcome.error)
+        assert "wrong" not in str(outcome.error)
+    with pytest.raises(StoreError, match="403"):
+        store.contains([KEY], soon())
+
+
+@both
+def test_a_bucket_that_is_not_there_is_told_and_no_miss(double, open_store, client):
+    store = open_store(bucket="another", client=client, **double.settings)
+    (outcome,) = store.read([KEY], ListSink(), soon())
+    assert "nothing creates a bucket" in str(outcome.error)
+    for call in (store.contains, store.delete):
+        with pytest.raises(StoreError, match="NoSuchBucket"):
+            call([KEY], soon())
+    with pytest.raises(StoreError, match="NoSuchBucket"):
+        list(store.scan())
+
+
+@both
+def test_an_object_that_vanishes_after_a_lookup_is_a_miss_and_forgotten(
+    double, open_store, prefix, client
+):
+    store = open_store(client=client, **double.settings)
+    store.write([Item(KEY, frame(10))], soon())
+    assert list(store.contains([KEY], soon())) == [True]
+    double.objects(f"{prefix}/").delete(KEY)
+    assert list(store.contains([KEY], soon())) == [True]  # so it was, a moment ago
+    assert store.read([KEY], ListSink(), soon()) == [Miss()]
+    assert list(store.contains([KEY], soon())) == [False]
+
+
+PARTIAL = "Content-Range: bytes 0-9/10\r\nETag: x\r\n"
+
+
+@both
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(206, headers=PARTIAL, body=b"0123456789")[:-4],
+        answer(206, headers=PARTIAL.replace("/10", "/9"), body=b"0123456789"),
+        answer(206, headers="ETag: x\r\n", body=b"0123456789"),
+        answer(206, headers="Content-Range: bytes 0-9/*\r\n", body=b"0123456789"),
+        answer(304),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+    ids=["cut short", "too long", "no range", "no size", "not modified", "no HTTP"],
+)
+def test_a_body_that_is_not_what_its_head_says_is_no_hit(liar, client, reply):
+    store = liar(reply, client)
+    (outcome,) = store.read([KEY], ListSink(), soon(5))
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, StoreError)
+
+
+def test_a_size_that_nobody_can_hold_takes_no_memory(liar):
+    head = b"HTTP/1.1 206 X\r\nContent-Length: 999999999999\r\nContent-Range: bytes 0-999999999998/"
+    store = liar(head + b"999999999999\r\nETag: x\r\n\r\n")
+
+    class Frugal(ListSink):
+        def room(self, index, size):
+            return None if size > 1 << 30 else super().room(index, size)
+
+    (outcome,) = store.read([KEY], Frugal(), soon())
+    assert not isinstance(outcome, Hit)
+
+
+def test_a_part_that_does_not_say_where_it_belongs_is_no_range(liar):
+    store = liar(answer(206, headers="Content-Range: bytes 5-14/99\r\n", body=b"0123456789"))
+    outcome = store.read_range(KEY, 3, memoryview(bytearray(10)), soon())
+    assert isinstance(outcome, Failed)
+
+
+def test_a_range_that_ends_before_its_end_is_corrupt(double, open_store):
+    store = open_store(**double.settings)
+    store.write([Item(KEY, frame(100))], soon())
+    for start in (91, 100):
+        outcome = store.read_range(KEY, start, memoryview(bytearray(10)), soon())
+        assert isinstance(outcome, Corrupt)
+
+
+def test_a_server_that_refuses_a_large_body_at_once_is_heard(liar):
+    store = liar(answer(503, "SlowDown", "Connection: close\r\n"), early=True)
+    (outcome,) = store.write([Item(KEY, frame(16 << 20))], soon())
+    assert isinstance(outcome.error, StoreUnreachable)
+
+
+@both
+def test_a_server_that_trickles_costs_the_deadline_not_its_patience_for_each_byte(liar, client):
+    store = liar(answer(206, headers=PARTIAL, body=b"0123456789"), client, drip=0.05)
+    late = soon(0.3)
+    assert store.read([KEY], ListSink(), late) == [TimedOut()]
+    assert SystemClock().now() - late.at < 1
+
+
+def test_a_listing_that_cannot_be_read_is_a_failure(liar):
+    bad = [
+        b"<html>",
+        b"<Error/>",
+        b"<!DOCTYPE x [<!ENTITY a 'b'>]><ListBucketResult/>",
+        b"<ListBucketResult><Contents><Key>a</Key><Size>x</Size></Contents></ListBucketResult>",
+    ]
+    for body in bad:
+        with pytest.raises(StoreUnreachable):
+            list(liar(answer(200, body=body)).scan())
+
+
+@both
+def test_closing_frees_whoever_waits_for_a_frozen_server(server, open_store, client):
+    store = open_store(client=client, **server.settings)
+    store.contains([KEY], soon())
+    server.freeze()
+    outcomes = []
+    waiting = Event()
+
+    class Told(ManualClock):
+        def now(self):
+            waiting.set()
+            return super().now()
+
+    late = Deadline.after(Told(), 60.0)
+    waiting.clear()
+    reader = Thread(target=lambda: outcomes.extend(store.read([KEY], ListSink(), late)))
+    reader.start()
+    assert waiting.wait(30)
+    store.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert isinstance(outcomes[0], Failed)
