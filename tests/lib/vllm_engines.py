@@ -82,14 +82,14 @@ class Answer:
 class Engine:
     """One engine. Ends with the ``with`` block, together with every process it started."""
 
-    def __init__(self, model, log, *, transfer=None, env=None, **settings):
+    def __init__(self, model, log, *, transfer=None, env=None, python=sys.executable, **settings):
         arguments = SETTINGS | {"model": str(model)} | settings
         if transfer is not None:
             arguments["kv_transfer_config"] = transfer
         self.log = Path(log)
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, str(E2E / "phase.py"), json.dumps(arguments)],
+                [python, str(E2E / "phase.py"), json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -141,6 +141,10 @@ class Engine:
         """Forget vLLM's own prefix cache."""
         assert self.ask("reset")["reset"]
 
+    def rest(self):
+        """Wait until nothing is under way."""
+        assert self.ask("rest", seconds=PATIENCE / 5)["rested"]
+
     def said(self, text):
         """Whether *text* is in the log so far."""
         return text in self.log.read_text(errors="replace")
@@ -158,6 +162,8 @@ class Engine:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def __enter__(self):
         return self

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 
+_WHILE = 0.3
+
 
 class Phase:
     """The tasks. Their names and arguments are what a line on stdin says."""
@@ -61,6 +63,16 @@ class Phase:
     def reset(self) -> Json:
         """Forget vLLM's own prefix cache; the connector keeps what it has."""
         return {"reset": self._reset()}
+
+    def rest(self, seconds: float) -> Json:
+        """Wait until the engine has done almost nothing for a while: what it stores is stored."""
+        began = time.perf_counter()
+        while time.perf_counter() < began + seconds:
+            busy = _cpu_seconds()
+            time.sleep(_WHILE)
+            if _cpu_seconds() - busy < _WHILE / 10:
+                return {"rested": True}
+        return {"rested": False}
 
     def metrics(self) -> Json:
         """Every counter of vLLM's own registry by its name, summed over its labels."""
@@ -112,6 +124,7 @@ def main() -> None:
     tasks: dict[str, Callable[..., Json]] = {
         "generate": phase.generate,
         "reset": phase.reset,
+        "rest": phase.rest,
         "metrics": phase.metrics,
     }
     print(json.dumps({"pid": os.getpid()}), file=answers)

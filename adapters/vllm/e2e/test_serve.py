@@ -1,9 +1,10 @@
 """``vllm serve`` as ``docs/vllm.md`` shows it, seen by the OpenAI client."""
 
+import json
 import re
 import shlex
 import uuid
-from itertools import count
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,7 +19,9 @@ TOKENS = 3 * CHUNK + 40
 
 def documented(name):
     """What the page shows as the file *name*."""
-    return re.search(rf"^```yaml\n(# {re.escape(name)}\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[1]
+    return re.search(rf"^```yaml\n(# {re.escape(name)}\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[
+        1
+    ]
 
 
 def shown(number, model):
@@ -65,3 +68,76 @@ def test_one_flag_is_enough(first, model, reference):
 def test_text_is_cached_like_tokens(first, model, reference):
     words = prompt("text", TOKENS)
     assert same(first, model, reference, text(words)) == 0
+
+
+def test_vllm_and_hexkv_say_what_was_loaded(first, model, reference):
+    before = first.metrics()
+    words = prompt("counted by a server", TOKENS)
+    same(first, model, reference, words)
+    same(first, model, reference, words)
+
+    def grown(name):
+        return first.metrics().get(name, 0.0) - before.get(name, 0.0)
+
+    until(lambda: grown("vllm:external_prefix_cache_hits_total") == 3 * CHUNK)
+    assert any("hexkv" in name for name in first.metrics())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the second server is started."""
+    folder = tmp_path_factory.mktemp("second")
+    (folder / "hexkv.yaml").write_text(documented("hexkv.yaml"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def second(model, folder, redis_server):
+    """The second command of the page: by name, from a file. Its tiers are a disk and a Redis."""
+    redis = {"url": redis_server.url, "prefix": f"{uuid.uuid4().hex}:"}
+    tiers = [
+        {"store": "disk", "settings": {"root": "cache"}},
+        {"store": "redis", "settings": redis, "breaker": {"pause": 0.1, "longest_pause": 0.2}},
+    ]
+    configured = {
+        "HEXKV_CONFIG": "hexkv.yaml",
+        "HEXKV_POOL__BYTES": "256MiB",
+        "HEXKV_TIERS": json.dumps(tiers),
+    }
+    flags = (*PLAIN, "--no-enable-prefix-caching")
+    with Server([*shown(1, model), *flags], folder, **configured) as server:
+        yield server
+
+
+def stored(folder):
+    return list(folder.glob("cache/??/*.hexkv"))
+
+
+def test_the_name_alone_and_a_file_are_enough(second, folder, model, reference):
+    words = prompt("by name", TOKENS)
+    assert same(second, model, reference, words) == 0
+    until(lambda: len(stored(folder)) == 3)
+    assert same(second, model, reference, words) == 3 * CHUNK
+
+
+def test_a_running_server_survives_damaged_files_and_a_killed_redis(
+    second, folder, redis_server, model, reference
+):
+    prompts = [prompt(f"unlucky client {n}", TOKENS) for n in range(8)]
+    reference(*prompts)
+
+    def everybody():
+        with ThreadPoolExecutor(len(prompts)) as clients:
+            list(clients.map(lambda words: same(second, model, reference, words), prompts))
+
+    before = len(stored(folder))
+    everybody()
+    until(lambda: len(stored(folder)) == before + 3 * len(prompts))
+    for number, file in enumerate(stored(folder)):
+        file.write_bytes(b"" if number % 2 else file.read_bytes()[::-1])
+    everybody()
+    redis_server.kill()
+    for file in stored(folder):
+        file.write_bytes(file.read_bytes()[:5000])
+    everybody()
+    assert second.get("/health") == ""
