@@ -1,4 +1,4 @@
-"""A serde that keeps every promise, for tests to break."""
+"""Serdes that keep every promise, for tests to break."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import zlib
 from itertools import accumulate, pairwise
 from struct import Struct
 
-from hexkv.ports import CorruptFrame
+import pytest
+
+from hexkv.contracts.serde import SerdeContract
+from hexkv.ports import CorruptFrame, DType, ErrorBound
 
 HEAD = Struct("<4sIQ")
 """Magic, bytes of the payload, bytes of the chunk; then four bytes per layer, then the layers."""
+
+EXPONENTS = {DType.BFLOAT16: 0x7F80, DType.FLOAT16: 0x7C00, DType.FLOAT32: 0x7F800000}
+"""The bits of each float type that are all set where it is no finite number."""
 
 
 class PlainSerde:
@@ -71,3 +77,34 @@ class PlainSerde:
         for layer, (start, end) in enumerate(parts):
             first, last = layout.layer_span(layer, tokens)
             self.decode_layer(payload[start:end], layer, layout, tokens, into[first:last])
+
+
+class CutSerde(PlainSerde):
+    """Floats without their lowest bit, if they are finite; no layers of its own."""
+
+    lossless = False
+    per_layer = False
+    cut = 1
+    share = 2.0**-7
+
+    def encode(self, chunk, layout, tokens, into):
+        cut, size = bytearray(chunk), layout.dtype.itemsize
+        if layout.dtype in EXPONENTS:
+            for at in range(0, len(cut), size):
+                if self.finite(cut[at : at + size], EXPONENTS[layout.dtype]):
+                    cut[at] &= 255 - self.cut
+        return super().encode(cut, layout, tokens, into)
+
+    def finite(self, element, exponent):
+        return int.from_bytes(element, "little") & exponent != exponent
+
+    def error(self, layout, layer, plane):
+        return ErrorBound(self.share if layout.dtype in EXPONENTS else 0.0)
+
+
+class PlainContract(SerdeContract):
+    Make = PlainSerde
+
+    @pytest.fixture
+    def serde(self):
+        return self.Make()

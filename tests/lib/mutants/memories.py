@@ -1,0 +1,220 @@
+"""Providers of memory that is too small, elsewhere, somebody else's, or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+
+import pytest
+
+from hexkv.contracts.memory import MemoryContract
+from hexkv.ports import PAGE, InvalidRequest, PoolExhausted
+
+LIMIT = 1 << 40
+
+
+class PlainRegion:
+    def __init__(self, mapping, size):
+        self.mapping = mapping
+        self.buffer = memoryview(mapping)[:size]
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+    def close(self):
+        with contextlib.suppress(BufferError):  # the collector unmaps with the last view
+            self.buffer.release()
+            self.mapping.close()
+
+
+class PlainMemory:
+    """A correct provider, cut into small steps so that each can be broken alone."""
+
+    Region = PlainRegion
+
+    def allocate(self, size):
+        self.check(size)
+        mapping = self.map(-(-size // PAGE) * PAGE)
+        self.touch(mapping)
+        return self.Region(mapping, size)
+
+    def check(self, size):
+        if size < 1:
+            raise InvalidRequest("nothing")
+        if size > LIMIT:
+            raise PoolExhausted("too much")
+
+    def map(self, size):
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def touch(self, mapping):
+        for start in range(0, len(mapping), PAGE):
+            mapping[start] = 0
+
+
+class PlainMemoryContract(MemoryContract):
+    Make = PlainMemory
+
+    @pytest.fixture
+    def provider(self):
+        return self.Make()
+
+
+class TestAllocatesUnderAnotherName(PlainMemoryContract):
+    """The port's method is missing."""
+
+    breaks = "memory.1"
+
+    class Make:
+        reserve = PlainMemory.allocate
+
+
+class TestRoundsDown(PlainMemoryContract):
+    """Only whole pages are given, and the rest is forgotten."""
+
+    breaks = "memory.2"
+
+    class Make(PlainMemory):
+        def allocate(self, size):
+            self.check(size)
+            return self.Region(self.map(max(size // PAGE * PAGE, PAGE)), size // PAGE * PAGE)
+
+
+class TestGivesReadOnlyMemory(PlainMemoryContract):
+    """The buffer cannot be written."""
+
+    breaks = "memory.2"
+
+    class Make(PlainMemory):
+        def allocate(self, size):
+            region = super().allocate(size)
+            region.buffer = region.buffer.toreadonly()
+            return region
+
+
+class TestBeginsBesideAPage(PlainMemoryContract):
+    """A header of the provider's own lies before the memory."""
+
+    breaks = "memory.3"
+
+    class Make(PlainMemory):
+        def allocate(self, size):
+            region = super().allocate(size + 64)
+            region.buffer = region.buffer[64:]
+            region.address += 64
+            return region
+
+
+class TestNamesAnotherAddress(PlainMemoryContract):
+    """The address is the mapping's object, not its memory."""
+
+    breaks = "memory.3"
+
+    class Make(PlainMemory):
+        def allocate(self, size):
+            region = super().allocate(size)
+            region.address = id(region.mapping) // PAGE * PAGE
+            return region
+
+
+class TestGivesOneRegionTwice(PlainMemoryContract):
+    """Regions are cut from one range whose next free byte is never moved on."""
+
+    breaks = "memory.4"
+
+    class Make(PlainMemory):
+        def __init__(self):
+            self.range = super().map(16 << 20)
+
+        def map(self, size):
+            return self.range if size <= len(self.range) else super().map(size)
+
+
+class TestGivesNothing(PlainMemoryContract):
+    """A region of no bytes is a page."""
+
+    breaks = "memory.5"
+
+    class Make(PlainMemory):
+        def check(self, size):
+            super().check(max(size, 1))
+
+        def map(self, size):
+            return super().map(max(size, PAGE))
+
+
+class TestLetsTheSystemSayNo(PlainMemoryContract):
+    """What the system raises is what the caller gets."""
+
+    breaks = "memory.6"
+
+    class Make(PlainMemory):
+        def check(self, size):
+            if size < 1:
+                raise InvalidRequest("nothing")
+
+
+class TestClosesOnce(PlainMemoryContract):
+    """The second close closes what is no more."""
+
+    breaks = "memory.7"
+
+    class Make(PlainMemory):
+        class Region(PlainRegion):
+            closed = 0
+
+            def close(self):
+                self.closed += 1
+                if self.closed == 2:
+                    raise ValueError("closed")
+                super().close()
+
+
+class TestReusesWhatIsLookedAt(PlainMemoryContract):
+    """Closed regions go to a list of free ones, whoever still looks at them."""
+
+    breaks = "memory.8"
+
+    class Make(PlainMemory):
+        def __init__(self):
+            self.free = []
+
+        def map(self, size):
+            return self.free.pop() if self.free else super().map(size)
+
+        def allocate(self, size):
+            region = super().allocate(size)
+            free = self.free
+
+            class Recycled:
+                buffer, address = region.buffer, region.address
+
+                def close(self):
+                    free.append(region.mapping)
+
+            return Recycled()
+
+
+class TestNeverGivesBack(PlainMemoryContract):
+    """Every mapping is kept in a list."""
+
+    breaks = "memory.9"
+
+    class Make(PlainMemory):
+        def __init__(self):
+            self.mappings = []
+
+        def map(self, size):
+            self.mappings.append(super().map(size))
+            self.mappings.append(memoryview(self.mappings[-1]))
+            return self.mappings[-2]
+
+
+class TestLeavesPagesToTheFirstUse(PlainMemoryContract):
+    """A mapping is memory enough."""
+
+    breaks = "memory.10"
+
+    class Make(PlainMemory):
+        def touch(self, mapping):
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                mapping.madvise(mmap.MADV_NOHUGEPAGE)

@@ -1,0 +1,226 @@
+"""Serdes that do not give back what they were given, or not with the room they asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+
+from plain_serde import HEAD, CutSerde, PlainContract, PlainSerde
+
+
+class TestHasNoBound(PlainContract):
+    """A method of the port is missing."""
+
+    breaks = "serde.1"
+
+    class Make(PlainSerde):
+        bound = None
+        per_layer = "yes"
+
+
+class TestHasALongName(PlainContract):
+    """Frame headers have room for 32 characters."""
+
+    breaks = "serde.2"
+
+    class Make(PlainSerde):
+        name = "plain, the shortest serde that keeps every promise"
+
+
+class TestKnowsTwoByteElementsOnly(PlainContract):
+    """The last byte of an odd number of bytes is lost."""
+
+    breaks = "serde.3"
+
+    class Make(PlainSerde):
+        def deflate(self, layer):
+            return super().deflate(bytes(layer[: len(layer) & ~1]) + bytes(len(layer) & 1))
+
+
+class TestTakesAllLayersForTheFirst(PlainContract):
+    """Every layer has as many bytes as the first one."""
+
+    breaks = "serde.3"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            parts = self.layer_parts(payload, len(payload), layout, tokens)
+            size = layout.layer_span(0, tokens)[1]
+            for layer, (start, end) in enumerate(parts):
+                target = into[layer * size : (layer + 1) * size]
+                self.decode_layer(payload[start:end], layer, layout, tokens, target)
+
+
+class TestSaysLosslessAndIsNot(PlainContract):
+    """Negative zeros become zeros, as they do in arithmetic."""
+
+    breaks = "serde.4"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            cut = bytes(chunk).replace(b"\x00\x80\x00\x80", bytes(4))
+            return super().encode(cut, layout, tokens, into)
+
+
+class TestDividesByTheSpread(PlainContract):
+    """A constant chunk has none."""
+
+    breaks = "serde.4"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            assert 255 // (max(chunk) - min(chunk))
+            return super().encode(chunk, layout, tokens, into)
+
+
+class TestHopesThatKVShrinks(PlainContract):
+    """The bound holds for KV, and not for noise."""
+
+    breaks = "serde.4"
+
+    class Make(PlainSerde):
+        def bound(self, raw_bytes):
+            return HEAD.size + raw_bytes - raw_bytes // 16
+
+
+class TestForgetsItsTable(PlainContract):
+    """The bound has room for a table of a few layers, not of many."""
+
+    breaks = "serde.5"
+
+    class Make(PlainSerde):
+        def bound(self, raw_bytes):
+            return HEAD.size + raw_bytes + 64
+
+
+class TestWorksInTheTarget(PlainContract):
+    """What was announced is used as room to work in."""
+
+    breaks = "serde.6"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            into[self.bound(len(chunk)) - 1] = 7
+            return super().encode(chunk, layout, tokens, into)
+
+
+class TestLeavesZerosOut(PlainContract):
+    """A layer of zeros is not written: new buffers hold zeros anyway."""
+
+    breaks = "serde.7"
+
+    class Make(PlainSerde):
+        def decode_layer(self, part, layer, layout, tokens, into):
+            found = bytearray(len(into))
+            super().decode_layer(part, layer, layout, tokens, memoryview(found))
+            if any(found):
+                into[:] = found
+
+
+class TestWantsToWriteOnTheChunk(PlainContract):
+    """The input must be writable, because ctypes wants it so."""
+
+    breaks = "serde.8"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            (ctypes.c_char * len(chunk)).from_buffer(chunk)
+            return super().encode(chunk, layout, tokens, into)
+
+
+class TestWantsEvenAddresses(PlainContract):
+    """Words are read where words may not start."""
+
+    breaks = "serde.8"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            if ctypes.addressof(ctypes.c_char.from_buffer(into)) % 2:
+                raise BufferError("unaligned")
+            super().decode(payload, layout, tokens, into)
+
+
+class TestKeepsTheCallersBuffer(PlainContract):
+    """The last chunk is remembered, by reference."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            self.last = chunk[:1]
+            return super().encode(chunk, layout, tokens, into)
+
+
+class TestWorksOnItsInput(PlainContract):
+    """Where the chunk may be written it is transformed in place."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            size = super().encode(chunk, layout, tokens, into)
+            if not chunk.readonly:
+                chunk[0] ^= 1
+            return size
+
+
+class TestRemembersWhatItEncoded(PlainContract):
+    """The first layer's bytes are kept in the serde, not in the payload."""
+
+    breaks = "serde.10"
+
+    class Make(PlainSerde):
+        def encode(self, chunk, layout, tokens, into):
+            self.first = bytes(chunk[:8])
+            return super().encode(chunk, layout, tokens, into)
+
+        def decode(self, payload, layout, tokens, into):
+            super().decode(payload, layout, tokens, into)
+            into[:8] = self.first
+
+
+class TestSharesItsWorkingMemory(PlainContract):
+    """All threads work in one attribute."""
+
+    breaks = "serde.11"
+
+    class Make(PlainSerde):
+        def deflate(self, layer):
+            self.working = layer
+            packed = zlib.compress(layer, 1)
+            return packed if len(packed) < len(layer) else bytes(self.working)
+
+        def encode(self, chunk, layout, tokens, into):
+            self.parts = []
+            for layer in range(layout.layers):
+                first, last = layout.layer_span(layer, tokens)
+                self.parts.append(self.deflate(chunk[first:last]))
+            return self.assemble(self.parts, len(chunk), into)
+
+
+class TestIsFurtherOffThanItSays(PlainContract):
+    """Declared is the error of the format it was written for first."""
+
+    breaks = "serde.23"
+
+    class Make(CutSerde):
+        cut = 16
+
+
+class TestTouchesWhatIsNoNumber(PlainContract):
+    """The payload of a NaN changes, and an infinity may become one."""
+
+    breaks = "serde.23"
+
+    class Make(CutSerde):
+        def finite(self, element, exponent):
+            return True
+
+
+class TestDeclaresNothingByABound(PlainContract):
+    """Zeros would keep it."""
+
+    breaks = "serde.24"
+
+    class Make(CutSerde):
+        share = 1.0

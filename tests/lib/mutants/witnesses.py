@@ -1,0 +1,86 @@
+"""Adapters that keep every promise, and test classes that drop or waive one."""
+
+from __future__ import annotations
+
+import pytest
+
+from dict_store import CapableStore, DictContract, DictStore, WholeContract
+from hexkv.contracts.whole import waive
+from hexkv.ports import DType
+from mutants.chunkers import PlainChunkerContract
+from mutants.memories import PlainMemoryContract
+from mutants.plugins import GramophoneContract
+from mutants.policies import ListContract
+from plain_serde import CutSerde, PlainContract, PlainSerde
+from slot_kv import SlotContract
+
+
+class TestCapableStore(WholeContract):
+    Make = CapableStore
+
+
+class TestPlainStore(DictContract):
+    Make = DictStore
+
+
+class TestPlainSerde(PlainContract):
+    pass
+
+
+class TestLossySerde(PlainContract):
+    """Bfloat16 without its lower byte, and no layers of its own."""
+
+    class Make(PlainSerde):
+        lossless = False
+        per_layer = False
+
+        def encode(self, chunk, layout, tokens, into):
+            cut = bytearray(chunk)
+            cut[::2] = bytes(len(cut) // 2)
+            return super().encode(cut, layout, tokens, into)
+
+    @pytest.fixture
+    def dtypes(self):
+        return {DType.BFLOAT16}
+
+    @pytest.fixture
+    def close(self):
+        return lambda raw, back, layout: raw[1::2] == back[1::2]
+
+
+class TestBoundedSerde(PlainContract):
+    """It says how much is lost, so that nobody needs to say what is near."""
+
+    Make = CutSerde
+
+
+class TestSlotKV(SlotContract):
+    pass
+
+
+class TestPlainMemory(PlainMemoryContract):
+    pass
+
+
+class TestPlainChunker(PlainChunkerContract):
+    pass
+
+
+class TestListPolicy(ListContract):
+    pass
+
+
+class TestGramophone(GramophoneContract):
+    pass
+
+
+class TestDropsAPromise(DictContract):
+    """The store is correct; its test class is not."""
+
+    def test_a_miss_is_a_value(self): ...
+
+
+class TestWaivesAPromise(DictContract):
+    """Allowed: the reason shows in the report."""
+
+    test_a_miss_is_a_value = waive("misses are not known here")
