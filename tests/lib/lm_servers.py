@@ -8,8 +8,10 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from zlib import crc32
+
+from hexkv.contracts.store import BehindProxy
 
 SMALL = ("--budget", "160MiB", "--transit", "96MiB", "--largest", "80MiB", "--patience", "5")
 
@@ -54,6 +56,17 @@ class Served:
         """Threads that the process has."""
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
+    def clear(self):
+        """Delete what was stored over either wire."""
+        with closing(RawHexkv(self.address)) as raw:
+            if keys := raw.keys():
+                raw.ask(4, len(keys), b"".join(keys))
+                raw.answer()
+        with closing(RawLM(self.address)) as raw:
+            for name in raw.names():
+                raw.ask(1, name, 0, (0,) * 7)
+            raw.names()
+
     def signal(self, number):
         self.process.send_signal(number)
 
@@ -95,6 +108,70 @@ def served(*options):
         if server.process.poll() is None:
             code, errors = server.stop()
             assert (code, errors) == (0, "")
+
+
+class BreakableServer(BehindProxy):
+    """A server that dies and stands still, behind a proxy that does the rest."""
+
+    can = BehindProxy.can | {"kill"}
+
+    def __init__(self, server, proxy):
+        super().__init__(proxy)
+        self.server = server
+
+    def kill(self):
+        self.server.kill()
+
+    def start(self):
+        self.server.start()
+
+    def stall(self):
+        self.server.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.server.signal(signal.SIGCONT)
+
+
+PLAIN = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    peer = listener.accept()[0]
+kept = memoryview(bytearray(int(sys.argv[1])))
+while order := peer.recv(1):
+    if order == b"w":
+        left = kept
+        while left:
+            left = left[peer.recv_into(left):]
+        peer.sendall(b"!")
+    else:
+        peer.sendall(kept)
+"""
+"""A process that takes so many bytes, or gives them, and knows nothing else."""
+
+
+class Loopback:
+    """What a connection between two processes can do."""
+
+    def __init__(self, size):
+        command = [sys.executable, "-c", PLAIN, str(size)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        port = int(self.process.stdout.readline())
+        self.sock = socket.create_connection(("127.0.0.1", port), 30)
+
+    def write(self, frame):
+        self.sock.sendall(b"w")
+        self.sock.sendall(frame)
+        assert self.sock.recv(1) == b"!"
+
+    def read(self, into):
+        self.sock.sendall(b"r")
+        while into:
+            into = into[self.sock.recv_into(into) :]
+
+    def close(self):
+        self.sock.close()
+        self.process.communicate(timeout=30)
 
 
 class RawHexkv:
@@ -195,10 +272,14 @@ class RawLM:
         self.ask(3, self.name(key))
         assert self.answer()[0] == 200
 
-    def keys(self):
+    def names(self):
+        """Of every value, whoever stored it."""
         self.ask(4, b"x")
-        names = self.exactly(self.answer()[1]).split(b"\n")
-        return {bytes.fromhex(name.split(b"@")[3].decode()) for name in names if name}
+        return [name for name in self.exactly(self.answer()[1]).split(b"\n") if name]
+
+    def keys(self):
+        ours = [name.split(b"@") for name in self.names() if name.startswith(b"hexkv@")]
+        return {bytes.fromhex(digits.decode()) for _, _, _, digits, _ in ours}
 
     def close(self):
         self.sock.close()

@@ -7,7 +7,7 @@ from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import Deadline
-from lm_servers import RawHexkv, served
+from lm_servers import served
 
 SPECS = {spec.name: spec for spec in hexkv_adapters()}
 
@@ -22,11 +22,7 @@ def shared_server():
 @pytest.fixture
 def server(shared_server):
     """That server, empty."""
-    raw = RawHexkv(shared_server.address)
-    if keys := raw.keys():
-        raw.ask(4, len(keys), b"".join(keys))
-        raw.answer()
-    raw.close()
+    shared_server.clear()
     return shared_server
 
 

@@ -1,18 +1,71 @@
 """The contracts that both stores and the plugin keep, against a real server process."""
 
+from contextlib import closing
 from typing import ClassVar
 
 import pytest
 
+from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-from lm_servers import SMALL, RawHexkv, RawLM, served
+from hexkv.contracts.whole import waive
+from lm_servers import (
+    SMALL,
+    BreakableServer,
+    Loopback,
+    RawHexkv,
+    RawLM,
+    Served,
+    served,
+)
+
+SIZE = 16 << 20
+"""Bytes of the frames by which the contract measures."""
 
 
 @pytest.fixture(scope="module")
 def directory_server(tmp_path_factory):
     with served(*SMALL, "--dir", str(tmp_path_factory.mktemp("dir"))) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def breakable():
+    """A server that nobody else needs, and a proxy before it."""
+    server = Served(*SMALL)
+    try:
+        with FaultProxy(("127.0.0.1", server.port)) as proxy:
+            yield BreakableServer(server, proxy)
+    finally:
+        server.stop()
+
+
+class Strangers:
+    """Values of another client of the historic wire, on the same server."""
+
+    NAMES = (b"vllm@some/model@1@0@1234abcd@half", b"no such form", b"hexkv")
+
+    def __init__(self, address):
+        self.wire = RawLM(address)
+        for number, name in enumerate(self.NAMES):
+            content = bytes([number]) * 2000
+            self.wire.ask(1, name, len(content), (4, 6, 0, len(content), 0, 0, 0))
+            self.wire.sock.sendall(content)
+
+    def look(self):
+        found = {}
+        for name in self.NAMES:
+            self.wire.ask(2, name)
+            code, length, *_ = self.wire.answer()
+            if code == 200:
+                found[name.decode()] = self.wire.exactly(length)
+        return found
+
+    def close(self):
+        for name in self.NAMES:
+            self.wire.ask(1, name, 0, (0, 0, 0, 0, 0, 0, 0))
+        self.look()
+        self.wire.close()
 
 
 class _OverTheWire(StoreContract):
@@ -38,6 +91,24 @@ class _OverTheWire(StoreContract):
     def reopen(self, store, address, open_store):
         return lambda: (store.close(), open_store(address, self.kind, **self.settings))[1]
 
+    @pytest.fixture
+    def service(self, breakable):
+        return breakable
+
+    @pytest.fixture
+    def exposed(self, service, open_store):
+        return open_store(service.proxy.address, self.kind, **self.settings)
+
+    @pytest.fixture
+    def foreign(self, address):
+        with closing(Strangers(address)) as strangers:
+            yield strangers.look
+
+    @pytest.fixture
+    def limit(self):
+        with closing(Loopback(SIZE)) as limit:
+            yield limit
+
 
 class TestHexkvStore(_OverTheWire):
     pass
@@ -50,17 +121,25 @@ class TestHexkvStoreWithChecksums(_OverTheWire):
 class TestHexkvStoreOnADirectory(_OverTheWire):
     @pytest.fixture
     def address(self, directory_server):
-        raw = RawHexkv(directory_server.address)
-        if keys := raw.keys():
-            raw.ask(4, len(keys), b"".join(keys))
-            raw.answer()
-        raw.close()
+        directory_server.clear()
         return directory_server.address
+
+    @pytest.fixture
+    def service(self):
+        return None  # the wire is the same as above
+
+    @pytest.fixture
+    def exposed(self):
+        return None
 
 
 class TestLMStore(_OverTheWire):
     kind = "lm"
     back_door = RawLM
+    test_histories_are_linearizable = waive(
+        "this wire confirms a PUT by a later EXIST, and deletes after asking what is there: what "
+        "another client does in between is taken for its own"
+    )
 
 
 class TestPlugin(PluginContract):

@@ -138,9 +138,9 @@ class DiskShelf:
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         self._index.touch(keys)
 
-    def list(self, after: ChunkKey, most: int, namespace: bytes = b"") -> list[Entry]:
+    def list(self, after: ChunkKey, most: int, *, historic: bool = False) -> list[Entry]:
         with self._lock:
-            return page(self._entries.values(), after, most, namespace)
+            return page(self._entries.values(), after, most, historic=historic)
 
     def close(self) -> None:
         self._store.close()

@@ -7,7 +7,7 @@ from hashlib import sha256
 from struct import Struct
 
 from hexkv.adapters.lmserver._session import Limits
-from hexkv.adapters.lmserver._shelf import Loan, NoRoom, Shelf, Value
+from hexkv.adapters.lmserver._shelf import HISTORIC, Loan, NoRoom, Shelf, Value
 from hexkv.adapters.lmserver._stream import Stream
 from hexkv.adapters.lmserver.historic import (
     KEY_LENGTH,
@@ -21,10 +21,7 @@ from hexkv.adapters.lmserver.historic import (
     parse_request,
 )
 from hexkv.adapters.lmserver.wire import BadMessage, Verdict
-from hexkv.ports import KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Clock, Deadline, StoreError
-
-NAMESPACE = sha256(b"values of the lm:// wire").digest()[:NAMESPACE_BYTES]
-"""Keeps what came over this wire apart from chunks: no chunk's namespace has this digest."""
+from hexkv.ports import KEY_BYTES, ChunkKey, Clock, Deadline, StoreError
 
 _TAIL = Struct(f"<7i{KEY_LENGTH}s")
 """Kept behind each value: what its tensor was, and what it was called."""
@@ -143,8 +140,8 @@ class HistoricSession:
 
     def _names(self) -> list[bytes]:
         names = []
-        start = ChunkKey(NAMESPACE + bytes(KEY_BYTES - NAMESPACE_BYTES))
-        for entry in self._shelf.list(start, _MOST_NAMES, NAMESPACE):
+        start = ChunkKey(bytes(KEY_BYTES))
+        for entry in self._shelf.list(start, _MOST_NAMES, historic=True):
             place = entry.size - _TAIL.size
             try:
                 loan = self._shelf.borrow(entry.key, place, _TAIL.size, patience=self._limits.wait)
@@ -173,7 +170,7 @@ class HistoricSession:
 
 
 def _key(name: bytes) -> ChunkKey:
-    return ChunkKey(NAMESPACE + sha256(name).digest())
+    return ChunkKey(HISTORIC + sha256(name).digest())
 
 
 def _tail(loan: Loan) -> tuple[Tensor, bytes]:

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import BoundedSemaphore, Lock
+from threading import Condition
 from typing import NamedTuple
 
 from hexkv.adapters.lmserver._stream import Stream
@@ -48,7 +48,7 @@ class Peer(NamedTuple):
 
 
 def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = None) -> Stream:
-    """A connection to *address*.
+    """A connection to *address*; with *tls*, one whose handshake is still to come.
 
     Raises:
         OSError: there is none, or it was not made in time.
@@ -59,8 +59,8 @@ def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = N
     sock = socket.create_connection(address, remaining)
     try:
         if tls is not None:
-            sock.settimeout(max(deadline.remaining(), 0.001))  # 0 would not wait at all
-            sock = tls.wrap_socket(sock, server_hostname=address.host)
+            host = address.host
+            sock = tls.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         return Stream(sock)
     except BaseException:
         sock.close()
@@ -71,16 +71,24 @@ class Pool:
     """Connections to one server.
 
     Args:
-        connect: makes one.
+        connect: reaches the server.
+        greet: says over a new connection what comes before the first request.
         most: how many calls may be under way.
     """
 
-    def __init__(self, connect: Callable[[Deadline], Peer], most: int) -> None:
+    def __init__(
+        self,
+        connect: Callable[[Deadline], Stream],
+        greet: Callable[[Stream, Deadline], Peer],
+        most: int,
+    ) -> None:
         self._connect = connect
-        self._slots = BoundedSemaphore(most)
-        self._lock = Lock()
+        self._greet = greet
+        self._most = most
+        self._turn = Condition()
+        self._under_way = 0
         self._idle: list[Peer] = []
-        self._busy: set[Peer] = set()
+        self._busy: set[Stream] = set()
         self._closed = False
 
     @contextmanager
@@ -92,60 +100,75 @@ class Pool:
             TimeoutError: no connection came free in time.
             OSError: none could be made.
         """
-        if not self._slots.acquire(timeout=deadline.remaining()):
-            raise TimeoutError("no connection came free in time")
+        with self._turn:
+            if not self._turn.wait_for(self._may_go, deadline.remaining()):
+                raise TimeoutError("no connection came free in time")
+            if self._closed:
+                raise StoreError("the store is closed")
+            self._under_way += 1
         try:
-            peer = self._reuse() or self._admit(self._connect(deadline))
+            peer = self._reuse() or self._new(deadline)
             try:
                 yield peer
             except BaseException:
-                self._drop(peer)
+                self._drop(peer.stream)
                 raise
             self._put_back(peer)
         finally:
-            self._slots.release()
+            with self._turn:
+                self._under_way -= 1
+                self._turn.notify()
 
     def close(self) -> None:
-        """Close idle connections; have calls that are under way fail."""
-        with self._lock:
+        """Close idle connections; have calls that are under way, or wait for one, fail."""
+        with self._turn:
             self._closed = True
+            self._turn.notify_all()
             idle, self._idle = self._idle, []
-            busy = list(self._busy)
+            # Under the lock, so that none of their sockets is closed, and its number used again.
+            for stream in self._busy:
+                stream.abort()
         for peer in idle:
             peer.stream.close()
-        for peer in busy:
-            peer.stream.abort()
+
+    def _may_go(self) -> bool:
+        return self._closed or self._under_way < self._most
 
     def _reuse(self) -> Peer | None:
         while True:
-            with self._lock:
-                if self._closed:
-                    raise StoreError("the store is closed")
-                if not self._idle:
+            with self._turn:
+                if not self._idle or self._closed:
                     return None
                 peer = self._idle.pop()
-                self._busy.add(peer)
+                self._busy.add(peer.stream)
             if not peer.stream.stale:
                 return peer
-            self._drop(peer)
+            self._drop(peer.stream)
 
-    def _admit(self, peer: Peer) -> Peer:
-        with self._lock:
-            if not self._closed:
-                self._busy.add(peer)
-                return peer
-        peer.stream.close()
-        raise StoreError("the store is closed")
+    def _new(self, deadline: Deadline) -> Peer:
+        stream = self._connect(deadline)
+        with self._turn:
+            # From here on closing the pool ends it, for the server may never answer a greeting.
+            self._busy.add(stream)
+            closed = self._closed
+        if closed:
+            self._drop(stream)
+            raise StoreError("the store is closed")
+        try:
+            return self._greet(stream, deadline)
+        except BaseException:
+            self._drop(stream)
+            raise
 
     def _put_back(self, peer: Peer) -> None:
-        with self._lock:
-            self._busy.discard(peer)
+        with self._turn:
+            self._busy.discard(peer.stream)
             if not self._closed:
                 self._idle.append(peer)
                 return
         peer.stream.close()
 
-    def _drop(self, peer: Peer) -> None:
-        with self._lock:
-            self._busy.discard(peer)
-        peer.stream.close()
+    def _drop(self, stream: Stream) -> None:
+        with self._turn:
+            self._busy.discard(stream)
+        stream.close()

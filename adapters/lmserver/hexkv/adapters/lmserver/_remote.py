@@ -20,15 +20,20 @@ class Remote:
 
     Args:
         address: of the server, for messages.
-        connect: makes a connection that is ready for requests.
+        connect: reaches it.
+        greet: makes a connection ready for requests.
         connections: how many calls may be under way at a time.
     """
 
     def __init__(
-        self, address: Address, connect: Callable[[Deadline], Peer], connections: int
+        self,
+        address: Address,
+        connect: Callable[[Deadline], Stream],
+        greet: Callable[[Stream, Deadline], Peer],
+        connections: int,
     ) -> None:
         self._address = address
-        self._pool = Pool(connect, connections)
+        self._pool = Pool(connect, greet, connections)
 
     @contextmanager
     def calling(self, deadline: Deadline) -> Iterator[Peer]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.lmserver._arena import Arena, Block, room
 from hexkv.adapters.lmserver.wire import Verdict
 from hexkv.plugins.indexing import TierIndex
-from hexkv.ports import ChunkKey, Clock, Entry
+from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Clock, Entry
+
+HISTORIC = sha256(b"values of the lm:// wire").digest()[:NAMESPACE_BYTES]
+"""Keeps what came over that wire apart from chunks: no chunk's namespace has this digest."""
 
 
 class NoRoom(Exception):
@@ -70,8 +74,8 @@ class Shelf(Protocol):
         """One request met these."""
         ...
 
-    def list(self, after: ChunkKey, most: int, namespace: bytes = b"") -> list[Entry]:
-        """The next *most* entries in the order of their keys, of one namespace or all."""
+    def list(self, after: ChunkKey, most: int, *, historic: bool = False) -> list[Entry]:
+        """The next *most* entries in the order of their keys, of the one wire or the other."""
         ...
 
     def close(self) -> None:
@@ -156,13 +160,13 @@ class MemoryShelf:
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         self._index.touch(keys)
 
-    def list(self, after: ChunkKey, most: int, namespace: bytes = b"") -> list[Entry]:
+    def list(self, after: ChunkKey, most: int, *, historic: bool = False) -> list[Entry]:
         with self._lock:
             return page(
                 (Entry(key, it.block.size, it.stored) for key, it in self._kept.items()),
                 after,
                 most,
-                namespace,
+                historic=historic,
             )
 
     def close(self) -> None:
@@ -181,12 +185,11 @@ class MemoryShelf:
             kept.block.release()
 
 
-def page(
-    entries: Iterable[Entry], after: ChunkKey, most: int, namespace: bytes = b""
-) -> list[Entry]:
+def page(entries: Iterable[Entry], after: ChunkKey, most: int, *, historic: bool) -> list[Entry]:
     """The first *most* of *entries* after a key, in the order of their keys."""
     return heapq.nsmallest(
-        most, (it for it in entries if it.key > after and it.key.startswith(namespace))
+        most,
+        (it for it in entries if it.key > after and it.key.startswith(HISTORIC) == historic),
     )
 
 

@@ -35,6 +35,12 @@ class Stream:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
+    def secure(self, deadline: Deadline) -> None:
+        """Make the handshake of a TLS connection, if it is one. Raises as :meth:`receive`."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(max(deadline.remaining(), 0.001))  # 0 would not wait at all
+            self._socket.do_handshake()
+
     def receive(self, views: Sequence[memoryview], deadline: Deadline) -> None:
         """Fill every view.
 

@@ -58,7 +58,8 @@ class LMStore:
     def __init__(self, address: Address, *, connections: int = 4) -> None:
         self._remote = Remote(
             address,
-            lambda deadline: Peer(connect(address, deadline), _ENTRIES, LONGEST),
+            lambda deadline: connect(address, deadline),
+            lambda stream, _: Peer(stream, _ENTRIES, LONGEST),
             connections,
         )
         self._lock = Lock()

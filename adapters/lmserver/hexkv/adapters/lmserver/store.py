@@ -10,6 +10,7 @@ from xxhash import xxh3_128_digest
 
 from hexkv.adapters.lmserver._pool import Address, Peer, connect
 from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
+from hexkv.adapters.lmserver._stream import Stream
 from hexkv.adapters.lmserver.handshake import Nonce, greet
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
@@ -89,16 +90,14 @@ class HexkvStore:
         """
         self._clock = clock
 
-        def ready(deadline: Deadline) -> Peer:
-            stream = connect(address, deadline, tls)
-            try:
-                agreed = greet(stream, secret, deadline, nonce, checked=checked)
-            except BaseException:
-                stream.close()
-                raise
+        def ready(stream: Stream, deadline: Deadline) -> Peer:
+            stream.secure(deadline)
+            agreed = greet(stream, secret, deadline, nonce, checked=checked)
             return Peer(stream, agreed.max_entries, agreed.max_value, agreed.checked)
 
-        self._remote = Remote(address, ready, connections)
+        self._remote = Remote(
+            address, lambda deadline: connect(address, deadline, tls), ready, connections
+        )
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         return self._flags(Kind.CONTAINS, keys, deadline)
