@@ -1,0 +1,206 @@
+"""``hexkv check`` needs no test file, harms no service, and tells what it found."""
+
+import importlib
+import json
+import textwrap
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.plugins.__main__ import main
+from hexkv.ports import Item, Stored
+from lm_servers import RawHexkv, served
+
+FACTORIES = """
+    from hexkv.adapters.local.memory import MemoryStore
+    from hexkv.contracts.check import Candidate
+    from hexkv.contracts.doubles import ManualClock
+    from hexkv.ports import Entry
+
+    class Dull(MemoryStore):
+        def delete(self, keys, deadline):
+            return [True for _ in super().delete(keys, deadline)]
+
+    def dull():
+        return Dull(ManualClock())
+
+    closed = []
+
+    def sound():
+        return Candidate(MemoryStore(ManualClock()), engine="RAM 5", close=lambda: closed.append(1))
+"""
+
+
+@pytest.fixture
+def check(capsys):
+    """Runs the command: exit code, output, errors."""
+
+    def check(*words):
+        code = main(["check", *map(str, words)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return check
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    """A module of factories in the working directory; its name."""
+    name = f"factories_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(FACTORIES))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def verdicts(out):
+    (card,) = json.loads(out)["cards"]
+    return {promise["number"]: promise["verdict"] for promise in card["promises"]}
+
+
+def test_an_installed_store_is_checked_and_its_folder_left_as_it_was(check, tmp_path):
+    root, badge = tmp_path / "cache", tmp_path / "badge.svg"
+    root.mkdir()
+    (root / "mine").write_text("mine")
+    code, out, err = check(
+        *("disk", "--set", f"root={root}", "--json", "-", "--badge", badge),
+        *("--level", "L0", "--level", "L2"),
+    )
+    assert (code, err) == (0, "")
+    found = verdicts(out)
+    assert found["plugin.1"] == found["L0.5"] == found["L0.6"] == "kept"
+    assert found["L2.1"] == "not checked"
+    assert not any(number.startswith(("L1", "L3")) for number in found)
+    assert [path.name for path in root.iterdir()] == ["mine"]
+    assert "L0" in ET.parse(badge).getroot().get("aria-label")
+    (card,) = json.loads(out)["cards"]
+    assert card["subject"]["distribution"].startswith("disk of local (hexkv-local")
+    assert card["subject"]["contract"] == 1
+
+
+@pytest.mark.parametrize("name", ["zstd", "lru", "mmap"])
+def test_other_kinds_are_checked_too(check, name):
+    code, out, err = check(name, "--level", "L0")
+    assert (code, err) == (0, "")
+    assert f"subject: {name}" in out
+
+
+def test_a_broken_promise_is_named_with_its_reason_and_a_hint(check, factories):
+    code, out, err = check(f"{factories}:dull", "--level", "L1")
+    assert (code, err) == (1, "")
+    assert "broken L1.10: tells for each deleted chunk whether it was there" in out
+    assert "L1.11" not in out
+
+
+def test_a_waived_promise_is_not_broken_and_shows_its_reason(check, factories):
+    reason = "everything is gone anyway"
+    waived = [f"--waive={number}={reason}" for number in ("L1.10", "L1.15", "sharing.4")]
+    code, out, _ = check(f"{factories}:dull", "--level", "L1", *waived)
+    assert code == 0, out
+    assert out.count(reason) == 3
+
+
+def test_a_factory_may_give_more_than_the_store(check, factories):
+    code, out, _ = check(f"{factories}:sound", "--level", "L0", "--json", "-")
+    assert code == 0
+    (card,) = json.loads(out)["cards"]
+    assert card["subject"]["engine"] == "RAM 5"
+    assert len(importlib.import_module(factories).closed) > 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "no adapter 'nonsense'"),
+        (["blake3"], "no adapter 'blake3'"),
+        (["gopher://a:1"], "no adapter for gopher://; installed: "),
+        (["lm://127.0.0.1:1"], "refused"),
+        (["disk"], "disk.root: missing"),
+        (["disk", "--set", "rot=x"], "did you mean 'root'?"),
+        (["no_such_module:make"], "no_such_module:make: No module named"),
+        (["json:dumps2"], "has no attribute 'dumps2'"),
+        (["string:digits"], "cannot be called"),
+        (["lm://127.0.0.1:1", "--set", "address=x"], "the URL is the setting 'address' already"),
+        (["redis://127.0.0.1:1", "--black-box"], "a black box is at lm://host:port"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line_of_error(check, words, message):
+    code, out, err = check(*words)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--nonsense"],
+        ["memory", "--waive", "L1.1="],
+        ["memory", "--waive", "L1.1=  "],
+        ["memory", "--waive", "L77.1=reason"],
+        ["memory", "--set", "novalue"],
+        ["memory", "--level", "L7"],
+        ["lm://127.0.0.1:1", "--black-box", "--set", "a=b"],
+    ],
+)
+def test_a_wrong_call_is_told_apart_by_its_exit_code(check, words):
+    code, out, err = check(*words)
+    assert code == 2
+    assert out == ""
+    assert "Usage: hexkv check" in err
+
+
+def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
+    code, out, _ = check("--list", "--json", "-")
+    assert code == 0
+    listed = json.loads(out)
+    assert {promise["level"] for promise in listed} == {f"L{n}" for n in range(7)}
+    numbers = [promise["number"] for promise in listed]
+    assert len(numbers) == len(set(numbers))
+    assert {"L1.4", "plugin.3", "policy.8", "serde.17", "wire.30"} <= set(numbers)
+    assert check("--list")[0] == 0
+
+
+def test_a_live_service_is_left_as_it_was():
+    foreign, frame = chunk_key("foreign", "somebody else"), b"theirs" * 1000
+    with served() as server:
+        raw = RawHexkv(server.address)
+        raw.put(foreign, frame)
+        code = main(["check", f"hexkv://{server.address}", "--level", "L1", "--level", "L5"])
+        assert code == 0
+        assert raw.keys() == {foreign}
+        assert raw.get(foreign) == frame
+        raw.close()
+
+
+def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
+    with served() as server:
+        code, out, _ = check(f"hexkv://{server.address}", "--level", "L4", "--json", "-")
+    found = verdicts(out)
+    assert found["L4.1"] == "not checked", "nobody may kill it"
+    assert found["L4.6"] == "kept"
+    assert code in (0, 1)
+
+
+def test_candidates_of_one_service_do_not_meet():
+    from hexkv.adapters.local.memory import MemoryStore
+    from hexkv.contracts.check._apart import Salt, apart
+    from hexkv.contracts.doubles import ListSink, ManualClock
+    from hexkv.ports import SupportsRangeRead, SupportsScan
+
+    inner, key = MemoryStore(ManualClock()), chunk_key("a")
+    one, other = apart(inner, Salt()), apart(inner, Salt())
+    assert isinstance(one, SupportsScan)
+    assert not isinstance(one, SupportsRangeRead)
+    assert list(one.write([Item(key, memoryview(b"one"))], deadline())) == [Stored(3)]
+    assert list(other.contains([key], deadline())) == [False]
+    assert list(inner.contains([key], deadline())) == [False]
+    sink = ListSink()
+    one.read([key], sink, deadline())
+    assert sink.data(0) == b"one"
+    assert [entry.key for entry in one.scan()] == [key]
+    assert list(other.scan()) == []
+    assert list(one.delete([key], deadline())) == [True]
