@@ -4,6 +4,7 @@
 #   make test    every test that needs no GPU and no serving engine, with all set-up
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
+#   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
 #   make check   ruff, mypy, import-linter
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
 #   make wheels  one wheel per distribution, in dist/
@@ -26,7 +27,7 @@ INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm simulate check bench servers namespace wheels clean
+.PHONY: demo test test-vllm simulate mutants check bench servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -39,6 +40,9 @@ test-vllm: namespace $(ENGINE)/full
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+mutants: $(VENV)/full
+	PYTHONPATH=tests/lib $(RUN) -m mutants
 
 check: namespace $(VENV)/full
 	$(RUN) -m ruff check .
