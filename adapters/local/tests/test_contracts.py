@@ -1,6 +1,9 @@
 """The contracts that both stores and the plugin keep."""
 
 import itertools
+import mmap
+import os
+from contextlib import closing
 
 import pytest
 
@@ -9,6 +12,9 @@ from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
+
+SIZE = 16 << 20
+"""Bytes of the frames by which the contract measures."""
 
 
 class Files:
@@ -31,8 +37,65 @@ class Files:
         return {bytes.fromhex(path.stem) for path in self.root.glob("??/*.hexkv")}
 
 
+class Strangers:
+    """Files of somebody else's in and below a store's directory."""
+
+    def __init__(self, root):
+        # Not *.hexkv: files of that name in there are the store's.
+        self.paths = [root / "notes.txt", root / "ab" / "copy.hexkv.bak", root / "other" / "file"]
+        for number, path in enumerate(self.paths):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes([number]) * 5000)
+
+    def look(self):
+        return {path.name: path.read_bytes() for path in self.paths if path.exists()}
+
+
+class File:
+    """One file, overwritten in place and read, past the page cache where the store goes past it.
+
+    Aligned memory of its own stands between for the memory of others, as it must in a store.
+    """
+
+    def __init__(self, path, direct):
+        flags = os.O_RDWR | os.O_CREAT
+        try:
+            self.file = os.open(path, flags | (os.O_DIRECT if direct != "off" else 0))
+        except OSError:  # a file system without O_DIRECT, such as tmpfs
+            self.file = os.open(path, flags)
+        self.pages = mmap.mmap(-1, SIZE)
+
+    def write(self, frame):
+        self.pages[:] = frame
+        assert os.pwrite(self.file, self.pages, 0) == SIZE
+
+    def read(self, into):
+        assert os.preadv(self.file, [self.pages], 0) == SIZE
+        into[:] = self.pages
+
+    def close(self):
+        os.close(self.file)
+        self.pages.close()
+
+
 class TestDiskStore(StoreContract):
     direct = "auto"
+
+    @pytest.fixture
+    def sibling(self, tmp_path_factory):
+        store = DiskStore(tmp_path_factory.mktemp("beside"), capacity=1 << 20, direct=self.direct)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def foreign(self, store, tmp_path):
+        return Strangers(tmp_path).look
+
+    @pytest.fixture
+    def limit(self, tmp_path_factory):
+        path = tmp_path_factory.mktemp("limit") / "file"
+        with closing(File(path, self.direct)) as limit:
+            yield limit
 
     @pytest.fixture
     def store(self, tmp_path):
