@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.promise import promise
+from hexkv.contracts.promise import CONTRACT, promise
 from hexkv.contracts.whole import Whole
 from hexkv.plugins.discovery import GROUP, discover
 from hexkv.plugins.registry import Registry
@@ -76,12 +76,23 @@ class PluginContract(Whole):
         """What is installed here."""
         return discover()
 
-    @promise("plugin.1", "is installed once", hint="[project.entry-points.hexkv], pip install -e .")
+    @promise(
+        "plugin.1",
+        "is installed once",
+        clause="entry point",
+        why="two of one name stop every command, and none is not found",
+        hint="[project.entry-points.hexkv], pip install -e .",
+    )
     def test_is_installed_once(self) -> None:
         found = importlib.metadata.entry_points(group=GROUP, name=self.entry_point)
         assert len(found) == 1
 
-    @promise("plugin.2", "is found by discovery, and is not broken")
+    @promise(
+        "plugin.2",
+        "is found by discovery, and is not broken",
+        clause="Hooks",
+        why="whoever configures the adapter is told that it does not exist",
+    )
     def test_is_found_by_discovery(self, registry: Registry) -> None:
         broken = {origin.plugin: error for origin, error in registry.broken.items()}
         assert self.entry_point not in broken, repr(broken.get(self.entry_point))
@@ -90,6 +101,8 @@ class PluginContract(Whole):
     @promise(
         "plugin.3",
         "imports nothing heavy to say what it offers",
+        clause="hexkv_adapters",
+        why="every command would start seconds later, or not at all where it is missing",
         hint="import in the function that opens the adapter; a guarded import counts, too",
     )
     def test_discovery_imports_nothing_heavy(self, registry: Registry) -> None:
@@ -105,7 +118,12 @@ class PluginContract(Whole):
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == []
 
-    @promise("plugin.4", "describes everything that it offers in one line")
+    @promise(
+        "plugin.4",
+        "describes everything that it offers in one line",
+        clause="AdapterSpec.summary",
+        why="`hexkv adapters` says nothing that helps to choose",
+    )
     def test_offers_have_summaries(self, registry: Registry) -> None:
         for spec in self._offered(registry):
             assert spec.summary.strip(), f"{spec.name} has no summary"
@@ -114,6 +132,8 @@ class PluginContract(Whole):
     @promise(
         "plugin.5",
         "has defaults that a configuration file can hold, too",
+        clause="AdapterSpec.settings",
+        why="nobody could write the default down, or see it in `hexkv config`",
         hint="str, int, float, bool, None, and lists, tuples, dictionaries and dataclasses of them",
     )
     def test_defaults_are_plain(self, registry: Registry) -> None:
@@ -122,10 +142,30 @@ class PluginContract(Whole):
                 for setting in fields(spec.settings):
                     assert _is_plain(setting), f"default of {spec.name}'s {setting.name}"
 
-    @promise("plugin.6", "says how to get what it requires", hint="AdapterSpec(hint=...)")
+    @promise(
+        "plugin.6",
+        "says how to get what it requires",
+        clause="AdapterSpec.hint",
+        why="who lacks a module is told which, and left alone with it",
+        hint="AdapterSpec(hint=...)",
+    )
     def test_says_how_to_get_what_it_requires(self, registry: Registry) -> None:
         for spec in self._offered(registry):
             assert not spec.requires or spec.hint.strip(), f"{spec.name} has no hint"
+
+    @promise(
+        "plugin.7",
+        "was written for the contracts that this kit checks",
+        clause="AdapterSpec.contract",
+        why="nobody looked at what has changed since: what was kept before may be broken now",
+        hint="install the kit of that version, or read what changed and set AdapterSpec.contract",
+    )
+    def test_was_written_for_this_contract(self, registry: Registry) -> None:
+        for spec in self._offered(registry):
+            if isinstance(spec, AdapterSpec):
+                assert spec.contract == CONTRACT, (
+                    f"{spec.name} is written for contract {spec.contract}, this is {CONTRACT}"
+                )
 
     def _offered(self, registry: Registry) -> Iterator[AdapterSpec | CommandSpec]:
         for (kind, name), origin in registry.origin.items():

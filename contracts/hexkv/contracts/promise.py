@@ -79,6 +79,12 @@ class Promise:
     hint: str = ""
     """Where an author should look first."""
 
+    @property
+    def order(self) -> tuple[Level, list[tuple[str, int]]]:
+        """Sorts promises by level, and ``L1.9`` before ``L1.10``."""
+        parts = self.number.split(".")
+        return self.level, [("", int(p)) if p.isdigit() else (p, 0) for p in parts]
+
     @staticmethod
     def of(marks: Iterable[pytest.Mark]) -> Promise | None:
         """The nearest promise among a test's *marks*."""

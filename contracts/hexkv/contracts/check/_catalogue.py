@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hexkv.contracts.check import suite
-from hexkv.contracts.promise import Promise
+from hexkv.contracts.promise import Level, Promise
 from hexkv.contracts.whole import Whole
 
 
 def promises() -> dict[str, Promise]:
     """All of them by number, level by level."""
     found = {promise.number: promise for promise in _found()}
-    return dict(sorted(found.items(), key=lambda pair: pair[1].level))
+    return {promise.number: promise for promise in sorted(found.values(), key=_order)}
+
+
+def _order(promise: Promise) -> tuple[Level, list[tuple[str, int]]]:
+    return promise.order
 
 
 def _found() -> Iterator[Promise]:

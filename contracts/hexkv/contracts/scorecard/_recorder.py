@@ -65,7 +65,12 @@ class Recorder:
         """What was seen so far."""
         return Scorecard(
             [
-                Card(subject, sorted((e.line() for e in entries.values()), key=_order))
+                Card(
+                    subject,
+                    sorted(
+                        (e.line() for e in entries.values()), key=lambda line: line.promise.order
+                    ),
+                )
                 for subject, entries in self._found.items()
             ]
         )
@@ -112,8 +117,3 @@ def _message(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
 
 def _its_class(item: pytest.Item) -> Subject:
     return Subject(item.nodeid.rpartition("::")[0])
-
-
-def _order(line: Line) -> tuple[str, list[int | str]]:
-    parts = re.split(r"(\d+)", line.promise.number)
-    return line.promise.level, [int(part) if part.isdigit() else part for part in parts]

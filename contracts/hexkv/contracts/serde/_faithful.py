@@ -32,13 +32,25 @@ WORKERS, ROUNDS = 4, 20
 class Faithful(SerdeCase):
     """What every serde is for."""
 
-    @promise("serde.1", "has every method and property of the port")
+    @promise(
+        "serde.1",
+        "has every method and property of the port",
+        level="L0",
+        clause="Serde",
+        why="the tier cannot be built",
+    )
     def test_is_a_serde(self, serde: Serde) -> None:
         assert isinstance(serde, Serde)
         assert isinstance(serde.lossless, bool)
         assert isinstance(serde.per_layer, bool)
 
-    @promise("serde.2", "has a name that fits a frame's header: 1 to 32 printable ASCII characters")
+    @promise(
+        "serde.2",
+        "has a name that fits a frame's header: 1 to 32 printable ASCII characters",
+        level="L0",
+        clause="Serde.name",
+        why="frames could not say how they are to be read, and are lost with a restart",
+    )
     def test_its_name_fits_a_header(self, serde: Serde) -> None:
         assert serde.name.isascii()
         assert serde.name.isprintable()
@@ -50,6 +62,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.3",
         "gives back what it was given, for every dtype, layout and number of tokens",
+        clause="Serde.decode",
+        why="the model computes on with KV that is not its own",
         hint="bit for bit if lossless; otherwise what the `close` fixture accepts",
     )
     def test_what_comes_back_is_what_went_in(
@@ -73,6 +87,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.4",
         "takes every content within its bound, and if it is lossless every bit comes back",
+        clause="Serde.encode",
+        why="real KV has infinities and constant channels; a store of it would fail, or lie",
         hint="constant channels have no spread to divide by; noise does not shrink",
     )
     def test_any_bytes_are_kv(
@@ -89,6 +105,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.5",
         "keeps its bound when there are many layers and next to nothing in each",
+        clause="Serde.bound",
+        why="short chunks of deep models would overrun their block",
         hint="a table with an entry per layer may be longer than the layers",
     )
     def test_the_bound_holds_for_many_small_layers(
@@ -100,7 +118,13 @@ class Faithful(SerdeCase):
                 for content in (noise, CONTENTS["zeros"]):
                     encoded(serde, (content(layout, tokens), layout, tokens))
 
-    @promise("serde.6", "writes nothing beside the payload", hint="`into` is no room to work in")
+    @promise(
+        "serde.6",
+        "writes nothing beside the payload",
+        clause="Serde.encode",
+        why="what lies behind the payload in the block is another's",
+        hint="`into` is no room to work in",
+    )
     def test_encoding_writes_the_payload_only(self, serde: Serde, chunk: Chunk) -> None:
         raw, layout, tokens = chunk
         payload = encoded(serde, chunk)
@@ -114,6 +138,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.7",
         "fills its whole target, and nothing else",
+        clause="Serde.decode",
+        why="what a block held before shows through as KV",
         hint="zeros must be written, too: the buffer has been used before",
     )
     @pytest.mark.parametrize("content", CONTENTS)
@@ -124,7 +150,12 @@ class Faithful(SerdeCase):
         assert len(backs) == 1, "what the buffer held before shows through"
 
     @pytest.mark.parametrize("offset", [1, 2, 3])
-    @promise("serde.8", "works on buffers that are read-only, or start at odd addresses")
+    @promise(
+        "serde.8",
+        "works on buffers that are read-only, or start at odd addresses",
+        clause="Serde.encode",
+        why="blocks are shared by several readers, and parts of them start anywhere",
+    )
     def test_buffers_may_lie_anywhere(self, serde: Serde, chunk: Chunk, offset: int) -> None:
         raw, layout, tokens = chunk
         payload = encoded(serde, chunk)
@@ -143,6 +174,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.9",
         "leaves its input as it is, and lets go of every buffer when the call returns",
+        clause="Serde.encode",
+        why="the pool gives the memory to another chunk at once",
         hint="keep no memoryview and no array over a buffer of the caller",
     )
     def test_lets_go_of_the_callers_buffers(self, serde: Serde, chunk: Chunk) -> None:
@@ -162,6 +195,8 @@ class Faithful(SerdeCase):
     @promise(
         "serde.10",
         "needs the payload alone to decode, not what it encoded before",
+        clause="Serde.decode",
+        why="payloads are read by other processes, after a restart",
         hint="a payload is read by other processes, years later",
     )
     def test_payloads_describe_themselves(self, serde: Serde, chunk: Chunk, same: Close) -> None:
@@ -173,7 +208,12 @@ class Faithful(SerdeCase):
             assert same(raw, decoded(serde, payload, layout, tokens), layout)
 
     @promise(
-        "serde.11", "keeps what different threads do apart", hint="threading.local, or no state"
+        "serde.11",
+        "keeps what different threads do apart",
+        level="L3",
+        clause="Serde",
+        why="I/O workers encode and decode at the same time",
+        hint="threading.local, or no state",
     )
     def test_threads_do_not_disturb_each_other(self, serde: Serde, chunk: Chunk) -> None:
         _, layout, tokens = chunk

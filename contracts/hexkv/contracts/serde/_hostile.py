@@ -48,6 +48,9 @@ class Hostile(SerdeCase):
     @promise(
         "serde.12",
         "calls a payload that was cut CorruptFrame",
+        level="L2",
+        clause="Serde.decode",
+        why="a torn write would be taken for KV",
         hint="compare every length with what is there before slicing",
     )
     def test_a_cut_payload_is_corrupt(self, serde: Serde, chunk: Chunk) -> None:
@@ -60,7 +63,13 @@ class Hostile(SerdeCase):
                     decoded(serde, payload[:length], layout, tokens)
 
     @pytest.mark.parametrize("tail", [b"\0", b"\xff" * 9, bytes(5000)], ids=len)
-    @promise("serde.13", "calls a payload that goes on after its end CorruptFrame")
+    @promise(
+        "serde.13",
+        "calls a payload that goes on after its end CorruptFrame",
+        level="L2",
+        clause="Serde.decode",
+        why="two payloads in one place would be taken for one",
+    )
     def test_a_tail_is_corrupt(self, serde: Serde, chunk: Chunk, tail: bytes) -> None:
         _, layout, tokens = chunk
         payload = encoded(serde, chunk)
@@ -68,7 +77,13 @@ class Hostile(SerdeCase):
             with pytest.raises(CorruptFrame):
                 decoded(serde, longer, layout, tokens)
 
-    @promise("serde.14", "calls the payload of a chunk of another size CorruptFrame")
+    @promise(
+        "serde.14",
+        "calls the payload of a chunk of another size CorruptFrame",
+        level="L2",
+        clause="Serde.decode",
+        why="a frame with a wrong header would be scattered into the wrong places",
+    )
     def test_another_shape_is_corrupt(self, serde: Serde, chunk: Chunk) -> None:
         _, layout, tokens = chunk
         payload = encoded(serde, chunk)
@@ -80,6 +95,9 @@ class Hostile(SerdeCase):
     @promise(
         "serde.15",
         "answers damage with CorruptFrame, or with bytes; with nothing else",
+        level="L2",
+        clause="Serde.decode",
+        why="one flipped bit on a disk would end the request, or the process",
         hint="the errors of struct, zlib and numpy are translated: raise CorruptFrame(...) from",
     )
     def test_damage_is_corrupt_or_goes_unnoticed(
@@ -90,7 +108,13 @@ class Hostile(SerdeCase):
             with suppress(CorruptFrame):
                 decoded(serde, bad, layout, tokens)
 
-    @promise("serde.16", "answers noise with CorruptFrame, or with bytes; with nothing else")
+    @promise(
+        "serde.16",
+        "answers noise with CorruptFrame, or with bytes; with nothing else",
+        level="L2",
+        clause="Serde.decode",
+        why="whoever can write to a tier could stop every engine that reads it",
+    )
     def test_noise_is_corrupt(self, serde: Serde, chunk: Chunk) -> None:
         raw, layout, tokens = chunk
         random = Random(0)  # noqa: S311 - nothing here is secret
@@ -104,6 +128,9 @@ class Hostile(SerdeCase):
     @promise(
         "serde.17",
         "allocates a few times the chunk at most, whatever a payload says of itself",
+        level="L2",
+        clause="Serde.decode",
+        why="a few hostile bytes would take all of a host's memory",
         hint="compare what the payload claims with the layout before allocating",
     )
     def test_claims_are_not_believed(self, serde: Serde, chunk: Chunk) -> None:

@@ -38,6 +38,8 @@ class Layers(SerdeCase):
     @promise(
         "serde.20",
         "gives each layer from its own part of the payload, as decoding all of them does",
+        clause="LayerSerde.decode_layer",
+        why="loading layer by layer would give other KV than loading all",
         hint="`layer_parts` sees the first index_bytes(layout) bytes only",
     )
     def test_a_layer_comes_from_its_part(
@@ -63,6 +65,8 @@ class Layers(SerdeCase):
     @promise(
         "serde.21",
         "reads a part of the payload for a layer, not all of it",
+        clause="LayerSerde.layer_parts",
+        why="the first layer could not be used before the last has come",
         hint="parts of neighbouring layers do not overlap",
     )
     def test_parts_do_not_overlap(self, serde: Serde, layered: LayerSerde, chunk: Chunk) -> None:
@@ -73,7 +77,13 @@ class Layers(SerdeCase):
             assert end <= start <= stop <= len(payload)
             end = stop
 
-    @promise("serde.22", "calls a damaged index or part CorruptFrame, or gives bytes; nothing else")
+    @promise(
+        "serde.22",
+        "calls a damaged index or part CorruptFrame, or gives bytes; nothing else",
+        level="L2",
+        clause="LayerSerde.decode_layer",
+        why="damage in one layer would end the process",
+    )
     def test_damaged_layers_are_corrupt(
         self, serde: Serde, layered: LayerSerde, chunk: Chunk
     ) -> None:
