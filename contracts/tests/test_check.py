@@ -16,7 +16,10 @@ FACTORIES = """
     from hexkv.adapters.local.memory import MemoryStore
     from hexkv.contracts.check import Candidate
     from hexkv.contracts.doubles import ManualClock
-    from hexkv.ports import Entry
+    from hexkv.contracts.heap_kv import HeapKV
+    from hexkv.ports import DType, KVLayout
+
+    LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=4)
 
     class Dull(MemoryStore):
         def delete(self, keys, deadline):
@@ -26,6 +29,9 @@ FACTORIES = """
         return Dull(ManualClock())
 
     closed = []
+
+    def window():
+        return HeapKV(LAYOUT, 30)
 
     def sound():
         return Candidate(MemoryStore(ManualClock()), engine="RAM 5", close=lambda: closed.append(1))
@@ -77,6 +83,14 @@ def test_an_installed_store_is_checked_and_its_folder_left_as_it_was(check, tmp_
     (card,) = json.loads(out)["cards"]
     assert card["subject"]["distribution"].startswith("disk of local (hexkv-local")
     assert card["subject"]["contract"] == 1
+
+
+def test_what_the_author_does_not_give_is_not_checked(check, factories):
+    code, out, _ = check(f"{factories}:window", "--json", "-")
+    found = verdicts(out)
+    assert code == 0
+    assert {"kept", "not checked"} <= set(found.values())
+    assert all(number.startswith("device.") for number in found)
 
 
 @pytest.mark.parametrize("name", ["zstd", "lru", "mmap"])

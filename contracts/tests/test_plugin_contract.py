@@ -59,6 +59,11 @@ FLAWS = {
         "default_factory=set",
         "test_defaults_are_plain",
     ),
+    "is written for another contract": (
+        '"hint": "pip it"',
+        '"hint": "pip it", "contract": 0',
+        "test_was_written_for_this_contract",
+    ),
     "raises": ("return [CommandSpec", "raise OSError [CommandSpec", "test_is_found_by_discovery"),
 }
 

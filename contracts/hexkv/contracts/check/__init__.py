@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hexkv.ports import ChunkStore, DType
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+    from hexkv.contracts.device import Holed, RawKV
     from hexkv.contracts.serde import Close
     from hexkv.contracts.store import Foreign, Limit, RawAccess, Service
 
@@ -51,6 +52,12 @@ class Candidate:
 
     limit: Limit | None = None
     """The physical limit to compare with."""
+
+    memory: RawKV | None = None
+    """For a window on an engine's KV memory: the back door to it."""
+
+    holed: Holed | None = None
+    """For such a window, where positions may have no place: one in which some have none."""
 
     near: Close | None = None
     """For a lossy serde: whether what came back is as near as it declares."""

@@ -16,13 +16,14 @@ from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
 from hexkv.plugins.registry import Registry, require, suggestion
 from hexkv.plugins.spec import AdapterSpec, Kind
-from hexkv.ports import Chunker, ChunkStore, ConfigError, MemoryProvider, Policy, Serde
+from hexkv.ports import Chunker, ChunkStore, ConfigError, DeviceKV, MemoryProvider, Policy, Serde
 
 SUITES: Mapping[str, tuple[type, str]] = {
     "store": (ChunkStore, "TestStore"),
     "serde": (Serde, "TestSerde"),
     "policy": (Policy, "TestPolicy"),
     "memory": (MemoryProvider, "TestMemory"),
+    "device": (DeviceKV, "TestDevice"),
     "chunker": (Chunker, "TestChunker"),
 }
 """The port of each kind that can be checked, and the class that does."""

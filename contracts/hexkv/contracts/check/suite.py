@@ -12,6 +12,7 @@ import pytest
 from hexkv.contracts.blackbox import Address, BlackBoxContract
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.chunker import ChunkerContract
+from hexkv.contracts.device import DeviceContract, Holed, RawKV
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
@@ -26,7 +27,16 @@ from hexkv.contracts.store import (
     Service,
     StoreContract,
 )
-from hexkv.ports import Chunker, ChunkStore, DType, LossySerde, MemoryProvider, Policy, Serde
+from hexkv.ports import (
+    Chunker,
+    ChunkStore,
+    DeviceKV,
+    DType,
+    LossySerde,
+    MemoryProvider,
+    Policy,
+    Serde,
+)
 
 
 class TestPlugin(PluginContract):
@@ -98,6 +108,23 @@ class TestPolicy(PolicyContract):
     def policy(self, candidate: Candidate) -> Policy:
         assert isinstance(candidate.subject, Policy)
         return candidate.subject
+
+
+class TestDevice(DeviceContract):
+    """A window on an engine's KV memory."""
+
+    @pytest.fixture
+    def device(self, candidate: Candidate) -> DeviceKV:
+        assert isinstance(candidate.subject, DeviceKV)
+        return candidate.subject
+
+    @pytest.fixture
+    def raw(self, candidate: Candidate) -> RawKV:
+        return candidate.memory or not_offered("raw")
+
+    @pytest.fixture
+    def holed(self, candidate: Candidate) -> Holed | None:
+        return candidate.holed
 
 
 class TestMemory(MemoryContract):
