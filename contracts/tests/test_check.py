@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import re
 import textwrap
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -218,3 +220,11 @@ def test_candidates_of_one_service_do_not_meet():
     assert [entry.key for entry in one.scan()] == [key]
     assert list(other.scan()) == []
     assert list(one.delete([key], deadline())) == [True]
+
+
+def test_the_badge_in_the_tutorial_is_the_one_that_the_tape_gets(check, tmp_path):
+    tutorial = Path(__file__).parents[2] / "docs" / "writing-an-adapter.md"
+    (shown,) = re.findall(r"^    hexkv contract 1 \| (.+)$", tutorial.read_text(), re.MULTILINE)
+    badge = tmp_path / "badge.svg"
+    assert check("tape", "--badge", badge)[0] == 0
+    assert ET.parse(badge).getroot().get("aria-label") == f"tape: {shown}"
