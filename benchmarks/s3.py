@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +41,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
 from s3_double import BUCKET  # noqa: E402
 from s3_servers import Certificate, Double  # noqa: E402
 
-CHUNKS = 4
+CHUNKS = 2
 LOOKED_UP = 512
 LOOKUPS = 9
 AFFORDABLE = 1.5
@@ -211,9 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.s3", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
+    parser.add_argument("--rounds", type=int, help="turns that each side takes, two at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "s3.json")
     asked = parser.parse_args(arguments)
     scale = QUICK if asked.quick else FULL
+    if asked.rounds is not None:
+        scale = replace(scale, rounds=asked.rounds)
     console = Console()
     machine = describe(HERE)
     results = []

@@ -68,14 +68,16 @@ class Handler(StreamRequestHandler):
 
     def setup(self):
         if self.server.tls is not None:
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+            self.request = self.server.tls.wrap_socket(
+                self.request, server_side=True, do_handshake_on_connect=False
+            )
         super().setup()
 
     def handle(self):
         try:
             while self.one():
                 pass
-        except (ConnectionError, ssl.SSLError):
+        except OSError:  # ssl.SSLError is one, too
             return
 
     def finish(self):
@@ -94,7 +96,7 @@ class Handler(StreamRequestHandler):
         headers = {name.lower(): value for name, value in parse_headers(self.rfile).items()}
         path, _, query = target.partition("?")
         size = int(headers.get("content-length", "0"))
-        self.method, self.headers = method, headers
+        self.method, self.headers, self.heard = method, headers, False
         try:
             self.check(path, query)
             body = self.body(size)
@@ -102,9 +104,9 @@ class Handler(StreamRequestHandler):
         except Bad as bad:
             status, code = bad.args
             text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
-            self.reply(status, text.encode())
             # What was not read of a body would be taken for the next request.
-            return status != 403
+            self.reply(status, text.encode(), {} if self.heard else {"Connection": "close"})
+            return self.heard
         return True
 
     def body(self, size):
@@ -117,6 +119,7 @@ class Handler(StreamRequestHandler):
             if not got:
                 raise ConnectionResetError
             done += got
+        self.heard = True
         return body
 
     def check(self, path, query):
@@ -153,9 +156,10 @@ class Handler(StreamRequestHandler):
 
     def answer(self, path, query, body):
         objects = self.server.objects
-        if (self.method, path) == ("PUT", "/-/largest") and "x-owner" in self.headers:
-            objects.largest = int(body)
-            self.reply(200)
+        if path.startswith("/-/") and "x-owner" in self.headers:
+            if path == "/-/largest":
+                objects.largest = int(body)
+            self.reply(200, b"%d" % len(objects.uploads))
             return
         if len(body) > objects.largest:
             raise Bad(507, "XMinioStorageFull")
@@ -201,7 +205,7 @@ class Handler(StreamRequestHandler):
             parts = objects.uploads.get(upload)
             if parts is None:
                 raise Bad(404, "NoSuchUpload")
-            if told != [(number, f'"part-{number}"') for number in sorted(parts)]:
+            if told != [(number, f"part-{number}") for number in sorted(parts)]:
                 raise Bad(400, "InvalidPart")
             pieces = [parts[number] for number in sorted(parts)]
             if any(len(piece) < 5 << 20 for piece in pieces[:-1]):

@@ -94,6 +94,12 @@ class Double:
             line.request("PUT", "/-/largest", str(size), headers={"x-owner": self.owner})
             assert line.getresponse().status == 200
 
+    def uploads(self):
+        """How many uploads in parts have begun and not ended."""
+        with closing(self._connect()) as line:
+            line.request("GET", "/-/uploads", headers={"x-owner": self.owner})
+            return int(line.getresponse().read())
+
     def _connect(self):
         if self.certificate is None:
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)

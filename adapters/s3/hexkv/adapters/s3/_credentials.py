@@ -82,13 +82,22 @@ def chain_provider() -> Provider:
     Raises:
         AdapterUnavailable: awscrt is missing, which knows these places.
     """
-    try:
-        from awscrt.auth import AwsCredentialsProvider
-    except ImportError as error:
-        raise AdapterUnavailable(
-            "s3",
-            "without access_key and secret_key, awscrt has to look for them",
-            "pip install hexkv-s3[crt]",
-        ) from error
+    need_awscrt("without access_key and secret_key, it has to look for them")
+    from awscrt.auth import AwsCredentialsProvider
+
     provider: Provider = AwsCredentialsProvider.new_default_chain()
     return provider
+
+
+def need_awscrt(why: str) -> None:
+    """See to it that awscrt is there.
+
+    Raises:
+        AdapterUnavailable: it is not.
+    """
+    try:
+        import awscrt.s3  # noqa: F401 - only whether it can be
+    except ImportError as error:
+        raise AdapterUnavailable(
+            "s3", f"awscrt is missing: {why}", "pip install hexkv-s3[crt]"
+        ) from error

@@ -70,21 +70,18 @@ class Http:
             lines.append(f"content-length: {len(body)}\r\n")
         target = f"{path}?{asked}" if asked else path
         head = f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
-        with self._pool.wire(deadline) as wire:
-            try:
-                wire.send(head, body, deadline)
-            except StoreUnreachable as broken:
-                # A server that refuses a body says so, and hangs up before it has read it.
-                early = Deadline(deadline.clock, min(deadline.at, deadline.clock.now() + _SETTLED))
+        for fresh in (False, True):
+            with self._pool.wire(deadline, fresh=fresh) as wire:
                 try:
-                    reply = wire.head(early)
-                except (OutOfTime, StoreUnreachable) as error:
-                    raise broken from error
-                if reply.status < 400:
-                    raise
-            else:
-                reply = wire.head(deadline, bodiless=method == "HEAD")
-            yield reply, wire
+                    reply = _answered(wire, head, body, deadline, bodiless=method == "HEAD")
+                except StoreUnreachable:
+                    # A server may end a connection that it has kept long enough, just as the
+                    # next request is on its way (RFC 9112, 9.3.1).
+                    if fresh or not wire.ended_early or method == "POST":
+                        raise
+                    continue
+                yield reply, wire
+                return
 
     def ask(
         self,
@@ -106,6 +103,24 @@ class Http:
     def close(self) -> None:
         """End everything under way."""
         self._pool.close()
+
+
+def _answered(
+    wire: Wire, head: bytes, body: memoryview, deadline: Deadline, *, bodiless: bool
+) -> Head:
+    try:
+        wire.send(head, body, deadline)
+    except StoreUnreachable as broken:
+        # A server that refuses a body says so, and hangs up before it has read it.
+        early = Deadline(deadline.clock, min(deadline.at, deadline.clock.now() + _SETTLED))
+        try:
+            reply = wire.head(early)
+        except (OutOfTime, StoreUnreachable) as error:
+            raise broken from error
+        if reply.status < 400:
+            raise
+        return reply
+    return wire.head(deadline, bodiless=bodiless)
 
 
 def told(head: Head, wire: Wire, deadline: Deadline) -> Reply:

@@ -63,8 +63,12 @@ class Pool:
         self._closed = False
 
     @contextmanager
-    def wire(self, deadline: Deadline) -> Iterator[Wire]:
+    def wire(self, deadline: Deadline, *, fresh: bool = False) -> Iterator[Wire]:
         """A connection for one request, kept only if all of the reply was taken.
+
+        Args:
+            deadline: for opening one, and for waiting until another call gives one back.
+            fresh: none that was used before.
 
         Raises:
             OutOfTime: the deadline passed before one was open.
@@ -74,7 +78,7 @@ class Pool:
         if not self._turns.acquire(timeout=left_of(deadline)):
             raise OutOfTime
         try:
-            wire = self._kept() or self._opened(deadline)
+            wire = (None if fresh else self._kept()) or self._opened(deadline)
             try:
                 yield wire
             finally:

@@ -49,12 +49,19 @@ class Wire:
         """Bytes of the body still to come; ``None`` for as many as there are."""
         self._chunked = False
         self._lasting = True
+        self._replies = 0
+        self._silent = True
         sock.settimeout(None)
 
     @property
     def free(self) -> bool:
         """Whether another request may be sent: the reply was taken whole, and the server stays."""
         return self._left == 0 and self._lasting and not self._ahead
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it has served others well, and said nothing at all to the last request."""
+        return self._replies > 0 and self._silent
 
     @property
     def quiet(self) -> bool:
@@ -82,6 +89,7 @@ class Wire:
             StoreUnreachable: the connection broke.
         """
         self._left = None
+        self._silent = True
         left = [memoryview(head), body] if len(body) else [memoryview(head)]
         while left:
             with _Broken():
@@ -107,6 +115,7 @@ class Wire:
             reply = _parsed(text)
             if reply.status >= 200:
                 break
+        self._replies += 1
         version = text[:8]
         asks = reply.headers.get("connection", "").lower()
         self._lasting = version == b"HTTP/1.1" and "close" not in asks
@@ -200,6 +209,7 @@ class Wire:
         into = bytearray(_AHEAD)
         with _Broken():
             got = self._receive(memoryview(into), deadline, whole=False)
+        self._silent = self._silent and not got
         return bytes(into[:got])
 
     def _gather(self, parts: list[memoryview], deadline: Deadline) -> int:

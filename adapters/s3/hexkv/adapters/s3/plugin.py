@@ -90,7 +90,7 @@ def _endpoint(settings: S3Settings) -> Endpoint:
 
 def _open(settings: S3Settings, context: OpenContext) -> object:
     from hexkv.adapters.s3._bodies import Bodies, Parts
-    from hexkv.adapters.s3._credentials import Chain, chain_provider, given
+    from hexkv.adapters.s3._credentials import Chain, chain_provider, given, need_awscrt
     from hexkv.adapters.s3._crew import Crew
     from hexkv.adapters.s3._http import Http
     from hexkv.adapters.s3._known import Known, Lives
@@ -119,6 +119,7 @@ def _open(settings: S3Settings, context: OpenContext) -> object:
     if settings.client == "awscrt":
         from hexkv.adapters.s3._crt import CrtBodies
 
+        need_awscrt("client: awscrt needs it")
         bodies = CrtBodies(
             endpoint,
             keys,
