@@ -1,17 +1,13 @@
-"""A server that dies, hangs, fills up or comes back; the engine above goes on meanwhile."""
+"""What the contract does not say about a server that dies, hangs, fills up or comes back."""
 
 import signal
 import time
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 
-from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.lifecycle import Deadlines
-from hexkv.core.scheduler import LaneRules
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.indexing import tier_index
@@ -19,10 +15,10 @@ from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     Deadline,
     Failed,
-    Hit,
     Item,
     Miss,
     Stored,
+    StoreError,
     StoreUnreachable,
     TimedOut,
 )
@@ -30,9 +26,6 @@ from lm_servers import SMALL, RawHexkv, Served, served
 from rigging import CHUNK, LAYOUT, rigging, tier
 
 PROMPT = list(range(10 * CHUNK))
-OTHER = list(range(5000, 5000 + 4 * CHUNK))
-RETURN = 30.0
-"""Seconds after a server's return within which its tier must be back."""
 
 
 @pytest.fixture
@@ -58,95 +51,10 @@ def computed(tokens=PROMPT):
     return empty(tokens).compute(tokens)
 
 
-@pytest.fixture(params=["hexkv", "lm"])
-def engine(request, own, open_store, rig):
-    """An engine over nothing but a tier on that server."""
-    clock = SystemClock()
-    rules = LaneRules(workers=2, breaker=BreakerRules(first_pause=0.1, longest_pause=0.5))
-    remote = tier("remote", open_store(own.address, request.param), lane=rules)
-    deadlines = Deadlines(lookup=1.0, retrieve=1.0, store=1.0, close=5.0)
-    return rig([remote], clock=clock, deadlines=deadlines)
-
-
 def timed(call):
     start = time.monotonic()
     answer = call()
     return answer, time.monotonic() - start
-
-
-def returns(engine, tokens=OTHER):
-    """Whether the tier is back in time: what is stored is loaded again."""
-    pause = Event()
-    until = time.monotonic() + RETURN
-    while time.monotonic() < until:
-        engine.store(tokens, computed(tokens))
-        target = empty(tokens)
-        if engine.retrieve(tokens, target).loaded_tokens == len(tokens):
-            return target.agrees(computed(tokens), len(tokens))
-        pause.wait(0.05)
-    return False
-
-
-def test_an_engine_serves_on_without_its_server_and_with_it_again(engine, own):
-    assert engine.engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
-    own.kill()
-    for _ in range(4):
-        got, taken = timed(lambda: engine.engine.retrieve(PROMPT, empty()))
-        assert got.loaded_tokens == 0
-        assert taken < 3.0
-        report, taken = timed(lambda: engine.engine.store(OTHER, computed(OTHER)))
-        assert report.stored_tokens == 0
-        assert taken < 3.0
-    own.start()
-    assert returns(engine.engine)
-    assert engine.at_rest()
-
-
-def test_an_engine_answers_within_its_deadline_while_the_server_stands_still(engine, own):
-    assert engine.engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
-    own.signal(signal.SIGSTOP)
-    got, taken = timed(lambda: engine.engine.retrieve(PROMPT, empty()))
-    assert got.loaded_tokens == 0
-    assert taken < 4.0
-    report, taken = timed(lambda: engine.engine.store(OTHER, computed(OTHER)))
-    assert report.stored_tokens == 0
-    assert taken < 4.0
-    own.signal(signal.SIGCONT)
-    assert returns(engine.engine)
-    target = empty()
-    engine.engine.store(PROMPT, computed())
-    got = engine.engine.retrieve(PROMPT, target)
-    assert target.agrees(computed(), got.hit_tokens)
-
-
-def test_a_server_that_is_killed_in_the_middle_of_traffic_gives_no_wrong_byte(engine, own):
-    wrong, turns, over = [], [], Event()
-
-    def traffic(seed):
-        tokens = list(range(seed, seed + 4 * CHUNK))
-        while not over.is_set():
-            engine.engine.store(tokens, computed(tokens))
-            target = empty(tokens)
-            got = engine.engine.retrieve(tokens, target)
-            turns.append(got.hit_tokens)
-            if not target.agrees(computed(tokens), got.hit_tokens):
-                wrong.append(seed)
-
-    threads = [Thread(target=traffic, args=(seed,)) for seed in (0, 100_000)]
-    for thread in threads:
-        thread.start()
-    for _ in range(3):
-        before = len(turns)
-        until = time.monotonic() + 20
-        while len(turns) < before + 3 and time.monotonic() < until:
-            over.wait(0.01)
-        own.kill()
-        own.start()
-    over.set()
-    for thread in threads:
-        thread.join(30)
-    assert not wrong
-    assert returns(engine.engine)
 
 
 def test_a_store_opens_without_its_server_and_says_that_it_is_unreachable(open_store, key):
@@ -167,24 +75,6 @@ def test_an_idle_connection_that_broke_is_not_used_again(own, open_store, key, s
         own.kill()
         own.start()
         assert store.read([key], ListSink(), soon) == [Miss()]
-
-
-@pytest.mark.parametrize("kind", ["hexkv", "lm"])
-def test_a_stalled_server_costs_a_call_its_deadline_and_no_more(own, open_store, kind, key, soon):
-    store = open_store(own.address, kind)
-    frame = memoryview(bytearray(40 << 20))
-    assert store.write([Item(key, frame)], soon) == [Stored(len(frame))]
-    own.signal(signal.SIGSTOP)
-    for call in (
-        lambda until: store.read([key], ListSink(), until),
-        lambda until: store.write([Item(key, frame)], until),
-    ):
-        outcomes, taken = timed(lambda call=call: call(Deadline.after(SystemClock(), 0.3)))
-        assert outcomes == [TimedOut()]
-        assert taken < 2.0
-    own.signal(signal.SIGCONT)
-    sink = ListSink()
-    assert store.read([key], sink, soon) == [Hit(len(frame))]
 
 
 def test_callers_beyond_the_connections_wait_no_longer_than_their_deadline(own, open_store, key):
@@ -288,12 +178,24 @@ def test_chunks_on_a_server_rebuild_an_index_at_the_start(server, open_store, ri
     assert target.agrees(computed(), len(PROMPT))
 
 
-def test_a_memory_tier_above_hides_the_server_s_death(own, open_store, rig):
-    remote = tier("remote", open_store(own.address))
-    clock = SystemClock()
-    r = rig([tier("memory", MemoryStore(clock)), remote], clock=clock)
-    r.engine.store(PROMPT, computed())
-    own.kill()
-    target = empty()
-    assert r.engine.retrieve(PROMPT, target).hit_tokens == len(PROMPT)
-    assert target.agrees(computed(), len(PROMPT))
+def test_closing_frees_whoever_waits_for_a_connection(own, open_store, key, soon):
+    store = open_store(own.address, connections=1)
+    store.contains([key], soon)
+    own.signal(signal.SIGSTOP)
+    failures = []
+
+    def read():
+        try:
+            failures.extend(store.read([key], ListSink(), soon))
+        except StoreError as error:
+            failures.append(error)
+
+    threads = [Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    store.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(failures) == 3
+    own.signal(signal.SIGCONT)
