@@ -124,28 +124,38 @@ def _encode(
     states: npt.NDArray[np.uint32],
 ) -> int:
     tokens, lanes = symbols.shape
-    many = np.int32(packed.shape[1])
-    stream = np.empty(tokens * GROUP, np.uint16)
+    many = packed.shape[1]
+    entries = np.empty(GROUP, np.uint32)
+    table = packed.reshape(-1)
+    stream = np.empty(tokens * GROUP + 1, np.uint16)  # and one that is written in vain
     used = 0
     for group in range(len(lengths)):
         first = group * GROUP
         width = min(GROUP, lanes - first)
-        states[first : first + width] = _LEAST
+        state = states[first : first + width]
+        turn = turns[first : first + width]
+        row = classes[first : first + width]
+        state[:] = _LEAST
         at = len(stream)
         for token in range(tokens - 1, -1, -1):
-            for lane in range(first + width - 1, first - 1, -1):
-                turned = np.int32(symbols[token, lane]) - np.int32(turns[lane])
-                if turned < 0:
-                    turned += many
-                entry = packed[classes[lane], turned]
-                count = entry & _WORD
-                state = states[lane]
-                if state >= count << _UP:
-                    at -= 1
-                    stream[at] = np.uint16(state & _WORD)
-                    state >>= _16
-                whole = state // count
-                states[lane] = (whole << _BITS) + (state - whole * count) + (entry >> _16)
+            symbol = symbols[token, first : first + width]
+            # Three short loops: the first and the last have no order, and become vector code.
+            for lane in range(width):
+                turned = np.int32(symbol[lane]) - np.int32(turn[lane])
+                turned += np.int32(many) if turned < 0 else np.int32(0)
+                entries[lane] = table[np.int32(row[lane]) * np.int32(many) + turned]
+            for lane in range(width - 1, -1, -1):
+                full = state[lane] >= (entries[lane] & _WORD) << _UP
+                # Written in any case, and overwritten unless it counts: no branch to guess.
+                stream[at - 1] = np.uint16(state[lane] & _WORD)
+                state[lane] = state[lane] >> _16 if full else state[lane]
+                at -= int(full)
+            for lane in range(width):
+                count = entries[lane] & _WORD
+                # Doubles divide 32-bit integers exactly, and many at a time.
+                whole = np.uint32(np.float64(state[lane]) / np.float64(count))
+                rest = state[lane] - whole * count
+                state[lane] = (whole << _BITS) + rest + (entries[lane] >> _16)
         length = len(stream) - at
         words[used : used + length] = stream[at:]
         lengths[group] = np.uint32(length)

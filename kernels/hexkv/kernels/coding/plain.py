@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding.floats import Floats, Words
-from hexkv.kernels.coding.tables import BITS, TOTAL, Tables
+from hexkv.kernels.coding.tables import BITS, SPREAD, TOTAL, Tables
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Streams: TypeAlias = tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
@@ -52,6 +52,17 @@ def moments(symbols: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     """The sum of each lane's *symbols*, ``[tokens, lanes]``, and the sum of their squares."""
     wide = symbols.astype(np.int64)
     return wide.sum(axis=0), (wide * wide).sum(axis=0)
+
+
+def fitting(
+    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Tables
+) -> tuple[Bytes, Bytes]:
+    """The class of width and the turn of each lane, from the moments of its symbols."""
+    means = (2 * sums + tokens) // (2 * tokens)
+    spreads = squares - 2 * means * sums + tokens * means * means
+    classes = np.searchsorted(found.spreads, spreads * SPREAD // tokens)
+    turns = (means - found.half) % found.symbols
+    return classes.astype(np.uint8), turns.astype(np.uint8)
 
 
 def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams:

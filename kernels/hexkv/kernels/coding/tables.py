@@ -22,6 +22,9 @@ BITS = 12
 
 TOTAL = 1 << BITS
 
+SPREAD = 1 << 24
+"""Units of a mean square."""
+
 CLASSES = 32
 """Widths, from a seventh of a level to more than the widest alphabet, in steps of a sixth."""
 
@@ -55,7 +58,7 @@ class Tables:
     """``[CLASSES, symbols]``: ``start << 16 | count``, what an encoder looks up."""
 
     spreads: npt.NDArray[np.int64]
-    """``[CLASSES - 1]``: the mean square, in units of 2**-12, above which the next class fits."""
+    """``[CLASSES - 1]``: the mean square, in units of 2**-24, above which the next class fits."""
 
     @property
     def symbols(self) -> int:
@@ -69,13 +72,16 @@ def tables(half: int) -> Tables:
     if half not in HALVES:
         raise ValueError(f"no alphabet has levels from -{half} to {half}")
     with localcontext(_DIGITS):
-        rows = [_counts(half, _NARROWEST * _STEP**index) for index in range(CLASSES)]
-    counts = np.array(rows, np.uint32)
+        rows = [_shares(half, _NARROWEST * _STEP**index) for index in range(CLASSES)]
+        squares = [
+            int(SPREAD * sum(share * (s - half) ** 2 for s, share in enumerate(row)))
+            for row in rows
+        ]
+        counts = np.array([_counts(row) for row in rows], np.uint32)
     starts = np.cumsum(counts, axis=1, dtype=np.uint32) - counts
     symbols = np.repeat(np.tile(np.arange(2 * half + 1), CLASSES), counts.reshape(-1))
     places = np.tile(np.arange(TOTAL), CLASSES) - np.repeat(starts.reshape(-1), counts.reshape(-1))
     slots = np.repeat(counts.reshape(-1), counts.reshape(-1)) << 20 | places << 8 | symbols
-    squares = [sum(c * (s - half) ** 2 for s, c in enumerate(row)) for row in rows]
     spreads = [isqrt(low * high) for low, high in pairwise(squares)]
     packed = (starts << 16 | counts).astype(np.uint32)
     return Tables(
@@ -83,17 +89,21 @@ def tables(half: int) -> Tables:
     )
 
 
-def _counts(half: int, width: Decimal) -> list[int]:
-    """A Gaussian of *width* levels around zero, in whole counts that add up to ``TOTAL``.
+def _shares(half: int, width: Decimal) -> list[Decimal]:
+    """The probabilities of all levels under a Gaussian of *width* levels around zero.
 
     What lies beyond the outermost levels is theirs: that is where it was clipped to.
     """
     below = [Decimal(0)]
     below += [_normal((Decimal(2 * level - 1) / 2) / width) for level in range(1 - half, half + 1)]
     below.append(Decimal(1))
-    spare = TOTAL - (2 * half + 1)
-    counts = [1 + int((above - under) * spare) for under, above in pairwise(below)]
-    counts[half] += TOTAL - sum(counts)
+    return [above - under for under, above in pairwise(below)]
+
+
+def _counts(shares: list[Decimal]) -> list[int]:
+    """*shares* in whole counts that add up to ``TOTAL``, none of them zero."""
+    counts = [1 + int(share * (TOTAL - len(shares))) for share in shares]
+    counts[len(counts) // 2] += TOTAL - sum(counts)
     return counts
 
 

@@ -26,13 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
-from hexkv.kernels.coding.plain import GROUP, Bytes
-from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, tables
+from hexkv.kernels.coding.plain import GROUP, fitting
+from hexkv.kernels.coding.tables import CLASSES, HALVES, Tables, tables
 from hexkv.ports import CorruptFrame, ErrorBound
 
 _ARITHMETIC = 2.0**-21
@@ -83,7 +82,7 @@ class CacheGen:
         symbols, peaks = quantised
         found = tables(half)
         sums, squares = coder.moments(symbols)
-        classes, turns = _fitting(sums, squares, place.tokens, found)
+        classes, turns = fitting(sums, squares, place.tokens, found)
         words, lengths, states = coder.encode(symbols, classes, turns, found)
         return [bytes([half]), narrowed(peaks, place.dtype), classes, turns, states, lengths, words]
 
@@ -108,17 +107,6 @@ class CacheGen:
         if not self._choice.coder.decode(streams, classes, turns, found, values, into):
             raise CorruptFrame("a stream that does not end as it should")
         return into
-
-
-def _fitting(
-    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Tables
-) -> tuple[Bytes, Bytes]:
-    """The class of width and the turn of each lane, from the moments of its symbols."""
-    means = (2 * sums + tokens) // (2 * tokens)
-    spreads = squares - 2 * means * sums + tokens * means * means
-    classes = np.searchsorted(found.spreads, spreads * TOTAL // tokens)
-    turns = (means - found.half) % found.symbols
-    return classes.astype(np.uint8), turns.astype(np.uint8)
 
 
 def _values(peaks: Floats, place: Place, found: Tables) -> Words:

@@ -1,0 +1,166 @@
+"""Compiled code, numpy and torch code the same bytes, and no stream leads anybody astray."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hexkv.kernels.coding import compiled, in_torch, plain
+from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, tables
+
+GOLDEN = {
+    3: "5095fc58f26ab55e",
+    7: "1c76ec506bb30e79",
+    15: "1840224d5769fce0",
+    31: "699b37062c047777",
+}
+
+
+def equal(left, right):
+    """Whether two arrays have the same bytes, without showing them."""
+    a, b = np.asarray(left), np.asarray(right)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@st.composite
+def coded(draw):
+    """Symbols of any kind, lanes of any class, turns of any size."""
+    half = draw(st.sampled_from(HALVES))
+    found = tables(half)
+    tokens, lanes = draw(st.integers(1, 9)), draw(st.integers(1, 150))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    width = draw(st.sampled_from([0.01, 1.0, 4.0, 100.0]))
+    levels = np.clip(np.rint(random.normal(0, width, (tokens, lanes))), -half, half)
+    symbols = (levels + half).astype(np.uint8)
+    classes = random.integers(0, CLASSES, lanes).astype(np.uint8)
+    turns = random.integers(0, found.symbols, lanes).astype(np.uint8)
+    return symbols, classes, turns, found
+
+
+def values_for(symbols, found, kind=np.uint16):
+    """Of which each says its token and its symbol."""
+    one = np.arange(len(symbols), dtype=kind)[:, None] * 64 + np.arange(found.symbols, dtype=kind)
+    return np.tile(one, 2).astype(kind)
+
+
+@given(coded())
+def test_numpy_and_compiled_code_give_the_same_streams(chunk):
+    for left, right in zip(plain.encode(*chunk), compiled.encode(*chunk), strict=True):
+        assert equal(left, right)
+
+
+@given(coded(), st.sampled_from([np.uint16, np.uint32]))
+def test_what_was_coded_comes_back_from_everybody(chunk, kind):
+    symbols, classes, turns, found = chunk
+    streams = compiled.encode(*chunk)
+    values = values_for(symbols, found, kind)
+    wanted = np.take_along_axis(values, symbols.astype(np.int64), 1)
+    for coder in (plain, compiled):
+        into = np.zeros(symbols.shape, kind)
+        assert coder.decode(streams, classes, turns, found, values, into)
+        assert equal(into, wanted)
+    arrays = (*streams, classes, turns, found.slots, values)
+    into, ended = in_torch.decode(*(torch.from_numpy(a.astype(np.int64)) for a in arrays))
+    assert ended
+    assert equal(into.numpy().astype(kind), wanted)
+
+
+@settings(max_examples=300)
+@given(coded(), st.data())
+def test_a_damaged_stream_is_noticed_or_gives_values_and_nothing_else(chunk, data):
+    symbols, classes, turns, found = chunk
+    words, lengths, states = (array.copy() for array in compiled.encode(*chunk))
+    random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    match data.draw(st.sampled_from(["words", "states", "lengths", "fewer", "noise"])):
+        case "words" if len(words):
+            words[random.integers(len(words))] ^= 1 << random.integers(16)
+        case "states":
+            states[random.integers(len(states))] = random.integers(1 << 32)
+        case "lengths" if len(lengths) > 1 and lengths[0]:
+            lengths[0] -= 1
+            lengths[-1] += 1
+        case "fewer":
+            words, lengths = words[:0], lengths * 0
+        case _:
+            states = random.integers(0, 1 << 32, len(states), np.uint32)
+            words = random.integers(0, 1 << 16, len(words), np.uint16)
+    values = values_for(symbols, found)
+    ends = [
+        coder.decode((words, lengths, states), classes, turns, found, values, into)
+        for coder, into in ((c, np.zeros(symbols.shape, np.uint16)) for c in (plain, compiled))
+    ]
+    assert ends[0] == ends[1]
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=40),
+        elements=st.floats(width=32),
+    ),
+    st.sampled_from(HALVES),
+)
+def test_numpy_and_compiled_code_quantise_alike(values, half):
+    left, right = plain.quantise(values, half), compiled.quantise(values, half)
+    assert (left is None) == (right is None) == (not np.isfinite(values).all())
+    if left is not None and right is not None:
+        assert equal(left[0], right[0])
+        assert equal(left[1], right[1])
+        assert left[0].max() <= 2 * half
+        for one, other in zip(plain.moments(left[0]), compiled.moments(left[0]), strict=True):
+            assert equal(one, other)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_tables_are_the_same_on_every_machine(half):
+    """Another table scrambles every chunk that was stored: then the format needs a new number."""
+    digest = hashlib.sha256(tables(half).counts.astype("<u4").tobytes()).hexdigest()
+    assert digest[:16] == GOLDEN[half]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_tables_say_of_every_symbol_that_it_is_possible(half):
+    found = tables(half)
+    assert found.counts.shape == (CLASSES, 2 * half + 1)
+    assert found.counts.min() >= 1
+    assert set(found.counts.sum(axis=1)) == {TOTAL}
+    assert equal(found.counts, found.counts[:, ::-1])
+    assert (np.diff(found.spreads) > 0).all()
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_slots_are_the_counts_from_the_decoders_side(half):
+    found = tables(half)
+    for row in (0, 13, CLASSES - 1):
+        slots = found.slots[row * TOTAL : (row + 1) * TOTAL]
+        symbols = slots & 0xFF
+        assert equal(np.bincount(symbols), found.counts[row].astype(np.int64))
+        assert equal(slots >> 20, found.counts[row][symbols])
+        places = np.arange(TOTAL, dtype=np.uint32) - found.starts[row][symbols]
+        assert equal(slots >> 8 & (TOTAL - 1), places)
+
+
+def test_another_alphabet_has_no_tables():
+    with pytest.raises(ValueError, match="no alphabet"):
+        tables(5)
+
+
+@pytest.mark.parametrize("width", [1.0, 2.5, 5.0])
+def test_coding_takes_hardly_more_than_the_entropy(width):
+    """Of Gaussians whose width and mean nobody was told, and means between two levels."""
+    random = np.random.default_rng(0)
+    tokens, lanes, half = 256, 512, 15
+    means = random.uniform(-3, 3, lanes)
+    symbols = np.rint(random.normal(means, width, (tokens, lanes))).clip(-half, half) + half
+    symbols = symbols.astype(np.uint8)
+    sums, squares = compiled.moments(symbols)
+    classes, turns = plain.fitting(sums, squares, tokens, tables(half))
+    words, _, _ = compiled.encode(symbols, classes, turns, tables(half))
+    shares = np.array([np.bincount(lane, minlength=31) for lane in symbols.T]) / tokens
+    entropy = -(shares * np.log2(shares, where=shares > 0, out=np.zeros_like(shares))).sum(1).mean()
+    # What a lane's own counts know beyond its width is noise of 256 tokens.
+    assert 16 * len(words) / symbols.size < 1.03 * entropy + 0.08

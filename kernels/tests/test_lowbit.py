@@ -1,0 +1,80 @@
+"""Numbers of 8 and 4 bits are the nearest ones, and single precision knows every dtype."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hexkv.kernels.coding import lowbit
+from hexkv.kernels.coding.floats import FLOATS, narrowed, widened
+from hexkv.kernels.dtypes import torch_dtype
+from hexkv.ports import DType
+
+finite = st.floats(-(2.0**100), 2.0**100, width=32)
+groups = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 20)), elements=finite)
+
+
+def every_number(dtype):
+    """All finite elements of a 16-bit dtype."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    numbers = torch.from_numpy(bits.view(np.int16)).view(torch_dtype(dtype)).float()
+    return bits[np.isfinite(numbers.numpy())]
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_every_number_comes_back_from_single_precision(dtype):
+    bits = every_number(dtype)
+    numbers = widened(memoryview(bits.tobytes()), dtype)
+    told = torch.from_numpy(bits.view(np.int16)).view(torch_dtype(dtype)).float().numpy()
+    assert numbers.tobytes() == told.tobytes()
+    assert narrowed(numbers, dtype).tobytes() == bits.tobytes()
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-6e4, 6e4, width=32)))
+def test_rounding_to_a_dtype_is_torchs(numbers):
+    for dtype in FLOATS:
+        told = torch.from_numpy(numbers).to(torch_dtype(dtype))
+        assert narrowed(numbers, dtype).tobytes() == told.view(torch.uint8).numpy().tobytes()
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-448, 448, width=32)))
+def test_float8_is_rounded_as_torch_does(numbers):
+    numbers[0] = 448  # so that the scale is one
+    codes = lowbit.to_float8(numbers, np.float32(448).reshape(()))
+    told = torch.from_numpy(numbers).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    zero = (told & 0x7F == 0) & (codes & 0x7F == 0)
+    assert (codes == told)[~zero].all()
+
+
+def test_float8_codes_mean_what_torch_says():
+    codes = np.arange(256, dtype=np.uint8)
+    codes = codes[codes & 0x7F != 0x7F]
+    told = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
+    assert np.array_equal(lowbit.from_float8(codes, np.float32(448).reshape(())), told)
+
+
+@given(groups)
+def test_int8_is_within_half_a_unit(values):
+    peaks = np.abs(values).max(axis=-1)
+    back = lowbit.from_int8(lowbit.to_int8(values, peaks), peaks)
+    assert (np.abs(back - values) <= peaks[:, None] / 127 * 0.50001 + 1e-44).all()
+    assert np.array_equal(np.abs(back).max(axis=-1), peaks)
+
+
+@given(groups)
+def test_int4_is_within_half_a_step_and_stays_inside(values):
+    low, high = values.min(axis=-1), values.max(axis=-1)
+    back = lowbit.from_int4(lowbit.to_int4(values, low, high), low, high)
+    room = (high.astype(float) - low) / 15 * 0.5 + np.abs(values).max(axis=-1) * 1e-6 + 1e-44
+    assert (np.abs(back.astype(float) - values) <= room[:, None]).all()
+    assert np.array_equal(back.max(axis=-1), high)
+    assert np.array_equal(back.min(axis=-1), low)
+
+
+@given(hnp.arrays(np.uint8, st.integers(0, 50), elements=st.integers(0, 15)))
+def test_two_steps_in_a_byte_come_back(steps):
+    pairs = lowbit.packed(steps)
+    assert len(pairs) == (len(steps) + 1) // 2
+    assert np.array_equal(lowbit.unpacked(pairs, len(steps)), steps)
