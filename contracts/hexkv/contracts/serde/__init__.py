@@ -7,9 +7,10 @@ from hexkv.contracts.serde._bounds import Bounds
 from hexkv.contracts.serde._faithful import Faithful
 from hexkv.contracts.serde._hostile import Hostile
 from hexkv.contracts.serde._layers import Layers
+from hexkv.contracts.serde._nearness import beyond
 from hexkv.ports import LayerSerde
 
-__all__ = ["Close", "LayerSerde", "SerdeContract"]
+__all__ = ["Close", "LayerSerde", "SerdeContract", "beyond"]
 
 
 class SerdeContract(Faithful, Bounds, Hostile, Layers, SerdeCase):
