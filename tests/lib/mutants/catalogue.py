@@ -44,7 +44,11 @@ class Port:
 
 
 PORTS = (
-    Port("store", StoreContract, ("store_data", "store_rest")),
+    Port(
+        "store",
+        StoreContract,
+        ("store_data", "store_edges", "store_rest", "store_abilities", "store_faults"),
+    ),
     Port("serde", SerdeContract, ("serde_round_trips", "serde_hostile")),
     Port("device", DeviceContract, ("devices",)),
     Port("memory", MemoryContract, ("memories",)),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from struct import pack
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, active_count
 
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.store._base import (
+    PATIENCE,
     RawAccess,
     Reopen,
     StoreCase,
@@ -23,10 +25,13 @@ from hexkv.contracts.store._base import (
     same,
     write,
 )
-from hexkv.ports import ChunkKey, ChunkStore, Item, StoreError, SupportsScan
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import ChunkKey, ChunkStore, Deadline, Item, StoreError, SupportsScan
 
 WORKERS = 4
 ROUNDS = 40
+STORES = 8
+"""How many stores are opened and closed, to see what they leave behind."""
 
 
 def stamped(name: int, version: int, size: int) -> bytes:
@@ -69,6 +74,8 @@ class Threads(StoreCase):
     @promise(
         "L3.1",
         "shows a reader the old frame or the new one, whole, while it is overwritten",
+        clause="ChunkStore.write",
+        why="an engine that reads while another writes would load half of each",
         hint="publish a frame in one step: build it aside, then rename or swap it in",
     )
     def test_no_reader_sees_a_mixture(self, store: ChunkStore) -> None:
@@ -91,7 +98,12 @@ class Threads(StoreCase):
         together(work)
 
     @pytest.mark.usefixtures("restless")
-    @promise("L3.2", "keeps what different threads do with different keys apart")
+    @promise(
+        "L3.2",
+        "keeps what different threads do with different keys apart",
+        clause="ChunkStore, from several threads at once",
+        why="the core has several workers for each tier from the first request on",
+    )
     def test_threads_do_not_disturb_each_other(self, store: ChunkStore) -> None:
         def work(worker: int) -> None:
             random = Random(worker)  # noqa: S311 - nothing here is secret
@@ -113,6 +125,8 @@ class Threads(StoreCase):
     @promise(
         "L3.3",
         "ends every call when it is closed meanwhile, with an outcome or a StoreError",
+        clause="ChunkStore.close",
+        why="stopping an engine under load would end in errors that nobody knows",
         hint="a closed file descriptor or socket must not surface as an OSError",
     )
     def test_closing_ends_what_is_under_way(self, store: ChunkStore) -> None:
@@ -140,6 +154,12 @@ class Threads(StoreCase):
         together(work)
 
 
+def _open_things() -> int:
+    """Files, sockets and threads of this process."""
+    files = Path("/proc/self/fd")
+    return active_count() + (len(list(files.iterdir())) if files.exists() else 0)
+
+
 class Reopening(StoreCase):
     """What outlives a store, for those that are persistent."""
 
@@ -150,7 +170,31 @@ class Reopening(StoreCase):
             not_offered("reopen")
         return reopen
 
-    @promise("L3.4", "keeps or loses whole chunks when it is closed and opened again")
+    @promise(
+        "L0.7",
+        "keeps no connection, file or thread when it is closed",
+        clause="ChunkStore.close",
+        why="an engine that is built anew now and then would run out of descriptors",
+        hint="close what waits in a pool, too; a thread that is told to end must be able to",
+    )
+    def test_closing_leaves_nothing_open(self, again: Callable[[], ChunkStore]) -> None:
+        key = chunk_key("a")
+        for _ in range(2):  # what is made once for all stores is there then
+            write(again(), {key: b"frame"})
+        before = _open_things()
+        for _ in range(STORES):
+            read(again(), key)
+        limit, pause = Deadline.after(SystemClock(), PATIENCE), Event()
+        while (left := _open_things() - before) >= STORES and not limit.expired:
+            pause.wait(0.01)  # a thread that was told to end may take a moment
+        assert left < STORES, f"{left} more files and threads after {STORES} stores"
+
+    @promise(
+        "L3.4",
+        "keeps or loses whole chunks when it is closed and opened again",
+        clause="ChunkStore",
+        why="after a restart, half a chunk would be taken for a whole one",
+    )
     def test_reopening_keeps_or_loses_whole_chunks(
         self, store: ChunkStore, again: Callable[[], ChunkStore]
     ) -> None:
@@ -168,7 +212,12 @@ class Reopening(StoreCase):
             held = zip(frames, found, strict=True)
             assert listed == {key: len(frame) for key, frame in held if frame is not None}
 
-    @promise("L3.5", "brings back nothing that was deleted or overwritten")
+    @promise(
+        "L3.5",
+        "brings back nothing that was deleted or overwritten",
+        clause="ChunkStore.delete, ChunkStore.write",
+        why="after a restart, what was deleted would be served again",
+    )
     def test_reopening_brings_nothing_back(
         self, store: ChunkStore, raw: RawAccess, again: Callable[[], ChunkStore]
     ) -> None:
@@ -181,7 +230,12 @@ class Reopening(StoreCase):
         assert read(store, b) == [None]
         assert raw.get(b) is None
 
-    @promise("L3.6", "works after it was opened again as it did before")
+    @promise(
+        "L3.6",
+        "works after it was opened again as it did before",
+        clause="ChunkStore",
+        why="the cache would be dead after the second start",
+    )
     def test_a_reopened_store_works(
         self, store: ChunkStore, again: Callable[[], ChunkStore]
     ) -> None:

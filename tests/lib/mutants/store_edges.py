@@ -1,0 +1,277 @@
+"""Stores that are right nearly always: not when empty, asked in batches, reopened or hurried."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from threading import Event
+
+from dict_store import CapableStore, DictContract, DictStore, PersistentContract
+from hexkv.contracts.doubles import chunk_key
+from hexkv.ports import Hit, Stored
+
+
+class TestHasNoDelete(DictContract):
+    """A method of the port is missing."""
+
+    breaks = "L0.1"
+
+    class Make(DictStore):
+        delete = None
+
+
+class TestBeginsWithLeftovers(DictContract):
+    """A probe that was written when it was opened is still there."""
+
+    breaks = "L0.3"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            medium[chunk_key("probe")] = b"is anybody there?"
+
+
+class TestWantsAKey(DictContract):
+    """The first key of an empty batch is looked at."""
+
+    breaks = "L0.4"
+
+    class Make(DictStore):
+        def contains(self, keys, deadline):
+            assert keys[0]
+            return super().contains(keys, deadline)
+
+
+class TestLeaksAConnection(PersistentContract):
+    """Closing forgets the connection, and does not close it."""
+
+    breaks = "L0.7"
+
+    class Make(CapableStore):
+        connections = []  # noqa: RUF012 - it outlives the stores, that is what is wrong
+
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.connections.append(open("/dev/null", "rb"))  # noqa: SIM115
+
+
+class TestWantsAlignedBuffers(DictContract):
+    """Memory must start at a word."""
+
+    breaks = "L1.3"
+
+    class Make(DictStore):
+        def fill(self, room, frame):
+            if room.nbytes and ctypes.addressof(ctypes.c_char.from_buffer(room)) % 8:
+                raise ValueError("unaligned")
+            super().fill(room, frame)
+
+
+class TestReadsItsOwnCopy(DictContract):
+    """Only what was written through this very object is known."""
+
+    breaks = "L1.14"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.known = set()
+
+        def publish(self, name, frame):
+            super().publish(name, frame)
+            self.known.add(name)
+
+        def fetch(self, key):
+            return super().fetch(key) if key in self.known else None
+
+
+class TestForgetsTheOldest(DictContract):
+    """There is room for three chunks, and nobody said so."""
+
+    breaks = "L1.15"
+
+    class Make(DictStore):
+        def publish(self, name, frame):
+            super().publish(name, frame)
+            while len(self.medium) > 3:
+                del self.medium[next(iter(self.medium))]
+
+
+class TestMixesDuplicates(DictContract):
+    """Two frames of a batch under one key are written over each other."""
+
+    breaks = "L1.22"
+
+    class Make(DictStore):
+        def write(self, items, deadline):
+            outcomes = super().write(items, deadline)
+            twice = [item for item in items if item.key == items[0].key]
+            if len(twice) > 1:
+                first, last = bytes(twice[0].frame), bytes(twice[-1].frame)
+                self.publish(self.name(items[0].key), last + first[len(last) :])
+            return outcomes
+
+
+class TestIsOptimisticWhenLate(DictContract):
+    """When the deadline has passed, a chunk that is there counts as read."""
+
+    breaks = "L1.25"
+
+    class Make(DictStore):
+        def read_one(self, index, key, sink, deadline):
+            if deadline.expired and self.has(key):
+                frame = self.fetch(key)
+                sink.room(index, len(frame))
+                return Hit(len(frame))
+            return super().read_one(index, key, sink, deadline)
+
+
+class TestFollowsItsMemory(DictContract):
+    """A chunk is looked for where it was put, whatever is there now."""
+
+    breaks = "L2.2"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.put = {}
+
+        def publish(self, name, frame):
+            super().publish(name, frame)
+            self.put[name] = frame
+
+        def fetch(self, key):
+            found = super().fetch(key)
+            return self.put[key] if found in self.put.values() else found
+
+
+class TestBelievesThatItIsThere(DictContract):
+    """What was written before is not written again: it must be there."""
+
+    breaks = "L2.4"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.before = {}
+
+        def publish(self, name, frame):
+            if self.before.get(name) != frame:
+                super().publish(name, frame)
+            self.before[name] = frame
+
+        def forget(self, key):
+            self.before.pop(self.name(key), None)
+            return super().forget(key)
+
+
+class TestSharesItsWorkingState(DictContract):
+    """The item that is being written is kept in an attribute."""
+
+    breaks = "L3.2"
+
+    class Make(DictStore):
+        def write_one(self, item):
+            self.item = item
+            time.sleep(0)  # lets another thread in
+            return super().write_one(self.item)
+
+
+class TestHangsInClose(DictContract):
+    """Closing waits for an answer to its farewell."""
+
+    breaks = "L3.3"
+
+    class Make(DictStore):
+        def close(self):
+            super().close()
+            Event().wait(12)
+
+
+class TestFailsInItsOwnWayOnceClosed(DictContract):
+    """What close() takes away is used by calls that have begun."""
+
+    breaks = "L3.3"
+
+    class Make(DictStore):
+        def reach(self, deadline):
+            super().reach(deadline)
+            time.sleep(0)  # lets another thread in
+
+        def _check(self):
+            if self.closed:
+                raise OSError(9, "Bad file descriptor")
+
+
+class TestReopensForReading(PersistentContract):
+    """Where something is stored already, nothing is written any more."""
+
+    breaks = "L3.6"
+
+    class Make(CapableStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.frozen = bool(medium)
+
+        def publish(self, name, frame):
+            if not self.frozen:
+                super().publish(name, frame)
+
+
+class TestRemembersPerThread(DictContract):
+    """Each thread reads a chunk once, and goes on with what it has read."""
+
+    breaks = "L3.7"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.mine = threading.local()
+
+        def seen(self):
+            return self.mine.__dict__
+
+        def fetch(self, key):
+            return self.seen().setdefault(key, super().fetch(key))
+
+        def publish(self, name, frame):
+            super().publish(name, frame)
+            self.seen()[name] = frame
+
+        def forget(self, key):
+            self.seen().pop(key, None)
+            return super().forget(key)
+
+
+class TestBuriesForGood(DictContract):
+    """What was deleted once is said to be absent, also after it was written again."""
+
+    breaks = "L3.8"
+
+    class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.buried = set()
+
+        def forget(self, key):
+            self.buried.add(key)
+            return super().forget(key)
+
+        def has(self, key):
+            return key not in self.buried and super().has(key)
+
+
+class TestAcknowledgesBeforeItWrites(DictContract):
+    """A write is done when the next one begins."""
+
+    breaks = "L1.6"
+
+    class Make(DictStore):
+        waiting = None
+
+        def write_one(self, item):
+            if self.waiting is not None:
+                super().write_one(self.waiting)
+            self.waiting = item._replace(frame=memoryview(bytes(item.frame)))
+            return Stored(len(item.frame))
