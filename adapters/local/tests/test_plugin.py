@@ -17,8 +17,9 @@ def adapters():
     return {(spec.kind, spec.name): spec for spec in hexkv_adapters()}
 
 
-def test_it_offers_memory_and_disk(adapters):
-    assert set(adapters) == {("memory", "mmap"), ("store", "memory"), ("store", "disk")}
+def test_it_offers_memory_disk_and_shared_files(adapters):
+    stores = {("store", "memory"), ("store", "disk"), ("store", "fs")}
+    assert set(adapters) == {("memory", "mmap")} | stores
     assert not any(spec.requires for spec in adapters.values())
 
 

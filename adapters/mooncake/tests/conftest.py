@@ -1,14 +1,20 @@
 """A Mooncake of the tests' own, and stores over it."""
 
 import secrets
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 import mooncake_servers
+from hexkv.adapters.mooncake._connection import Connection
+from hexkv.adapters.mooncake._native import library
 from hexkv.adapters.mooncake._objects import EMPTY
 from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
+from hexkv.adapters.mooncake._rehearsal import Place
+from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
+from hexkv.ports import StoreError
 from mooncake_servers import Master, Node
 
 
@@ -48,6 +54,59 @@ def open_store(prefix):
     yield open_store
     for store in opened:
         store.close()
+
+
+class Lent:
+    """A connection that many tests use, one store after the other.
+
+    Mooncake's client takes a second to close. What a store does with one of its own is tested, too.
+    """
+
+    def __init__(self, connection):
+        self._connection = connection
+        self._closed = False
+        self.knows = connection.knows
+
+    @contextmanager
+    def client(self, seconds):
+        if self._closed:
+            raise StoreError("the store is closed")
+        with self._connection.client(seconds) as client:
+            yield client
+
+    def wait(self, seconds):
+        with self.client(seconds):
+            pass
+
+    def close(self):
+        self._closed = True
+
+
+@pytest.fixture(scope="package")
+def connection(master):
+    place = Place(master.address, "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 16 << 20)
+    connection = Connection(place, library(), SystemClock(), 20.0)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def borrow_store(connection, prefix):
+    """Opens stores over one connection; closes them."""
+    with ExitStack() as opened:
+
+        def borrow_store(prefix=prefix):
+            store = MooncakeStore(
+                Lent(connection),
+                library().ReplicateConfig(),
+                prefix=prefix,
+                call_timeout=20.0,
+                staging_bytes=32 << 20,
+            )
+            opened.callback(store.close)
+            return store
+
+        yield borrow_store
 
 
 class Objects:

@@ -37,6 +37,21 @@ class DiskSettings:
     """How many bytes they may have, on top of the tier's budget."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedFileSettings:
+    """Settings of the store ``fs``."""
+
+    root: str
+    """The directory, on a file system that the hosts share; created if need be."""
+
+    ttl: float | None = None
+    """Seconds after which a chunk that was not written again is removed, roughly."""
+
+    def __post_init__(self) -> None:
+        if self.ttl is not None and not 1.0 <= self.ttl <= 1e9:
+            raise ValueError("ttl is from a second to thirty years, or null")
+
+
 def _open_mmap(settings: MmapSettings, context: OpenContext) -> object:
     del context
     from hexkv.adapters.local.mapping import MmapMemory
@@ -64,6 +79,12 @@ def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
     )
 
 
+def _open_fs(settings: SharedFileSettings, context: OpenContext) -> object:
+    from hexkv.adapters.local.fs import SharedFileStore
+
+    return SharedFileStore(settings.root, context.clock, ttl=settings.ttl)
+
+
 def _fsck(arguments: Sequence[str]) -> int:
     from hexkv.adapters.local.fsck import run
 
@@ -76,6 +97,13 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         AdapterSpec("memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings),
         AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory),
         AdapterSpec("store", "disk", "one file per chunk in a directory", _open_disk, DiskSettings),
+        AdapterSpec(
+            "store",
+            "fs",
+            "one file per chunk in a directory that many hosts share",
+            _open_fs,
+            SharedFileSettings,
+        ),
     ]
 
 

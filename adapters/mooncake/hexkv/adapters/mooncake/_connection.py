@@ -63,6 +63,11 @@ class Connection:
             if last is not None:
                 last.close()
 
+    def wait(self, seconds: float) -> None:
+        """Until there is a client. Errors as for :meth:`client`."""
+        with self.client(seconds):
+            pass
+
     def register(self, region: MemoryRegion) -> None:
         """Make *region* known to the client, now or when there is one."""
         with self._changed:

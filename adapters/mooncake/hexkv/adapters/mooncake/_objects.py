@@ -27,23 +27,30 @@ def name_of(prefix: str, key: ChunkKey) -> str:
 
 def look(client: Client, names: Sequence[str]) -> list[Found | int]:
     """Each object, or the number that says why there is none."""
-    described = client.batch_get_replica_desc(list(set(names)))
-    # A master that is gone describes nothing, as if there were nothing.
-    doubtful = [name for name in set(names) if name not in described]
-    codes = dict(zip(doubtful, client.batch_is_exist(doubtful), strict=True)) if doubtful else {}
-    found: dict[str, Found | int] = {
-        name: NOT_READY if code == 1 else (code or ABSENT) for name, code in codes.items()
-    }
-    for name, replicas in described.items():
+    # Asked first: what the next call does not find, Mooncake logs as an error, line by line.
+    codes = client.batch_is_exist(names)
+    there = [name for name, code in zip(names, codes, strict=True) if code == 1]
+    found = _describe(client, there)
+    return [
+        found.get(name, NOT_READY) if code == 1 else code or ABSENT
+        for name, code in zip(names, codes, strict=True)
+    ]
+
+
+def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
+    """Where each object is; without those that are not there."""
+    found = {}
+    for name, replicas in client.batch_get_replica_desc(list(set(names))).items():
         places = [
             replica.get_memory_descriptor().buffer_descriptor
             for replica in replicas
             if replica.is_memory_replica()
         ]
         size = places[0].size if places else client.get_size(name)
-        where = frozenset((place.transport_endpoint, place.buffer_address) for place in places)
-        found[name] = Found(size, where) if size >= 0 else size
-    return [found[name] for name in names]
+        if size >= 0:
+            where = frozenset((place.transport_endpoint, place.buffer_address) for place in places)
+            found[name] = Found(size, where)
+    return found
 
 
 def fetch(
@@ -55,10 +62,10 @@ def fetch(
     another since. So what is not where it was before is not there.
     """
     codes = client.batch_get_into(names, addresses, [one.size for one in found])
-    again = look(client, names)
+    again = _describe(client, names)
     return [
-        code if code < 0 or (code == before.size and after == before) else ABSENT
-        for code, before, after in zip(codes, found, again, strict=True)
+        code if code < 0 or (code == before.size and again.get(name) == before) else ABSENT
+        for name, code, before in zip(names, codes, found, strict=True)
     ]
 
 

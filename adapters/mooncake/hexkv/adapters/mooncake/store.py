@@ -7,7 +7,9 @@ errand, which is given up at the deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -39,6 +41,7 @@ from hexkv.ports import (
     Sink,
     Stored,
     StoreError,
+    StoreUnreachable,
     SupportsRegistration,
     TimedOut,
     WriteOutcome,
@@ -74,7 +77,9 @@ class MooncakeStore:
         if not keys:
             return []
         names = self._names(keys)
-        codes = self._must(lambda client: client.batch_is_exist(names), deadline)
+        # In turn: while it is replaced, a chunk is not there for a moment.
+        with self._in_time(), self._turns.reading(set(names), deadline):
+            codes = self._must(lambda client: client.batch_is_exist(names), deadline)
         return [code == 1 for code in codes]
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -82,11 +87,8 @@ class MooncakeStore:
             return []
         names = self._names(keys)
         once = list(dict.fromkeys(names))
-        try:
-            with self._turns.changing(once, deadline):
-                codes = self._must(lambda client: client.batch_remove(once, True), deadline)
-        except OutOfTime as error:
-            raise error_of(-901) from error
+        with self._in_time(), self._turns.changing(once, deadline):
+            codes = self._must(lambda client: client.batch_remove(once, True), deadline)
         gone = {name for name, code in zip(once, codes, strict=True) if code == 0}
         return [name in gone for name in names]
 
@@ -101,7 +103,10 @@ class MooncakeStore:
         try:
             with self._turns.reading(set(names), deadline):
                 found = self._ask(partial(look, names=names), deadline)
-                return self._read(names, found, sink, deadline)
+                outcomes: list[ReadOutcome] = [Miss()] * len(names)
+                for which in _once_each(names):
+                    self._read(which, names, found, sink, deadline, outcomes)
+                return outcomes
         except OutOfTime:
             return [TimedOut()] * len(keys)
 
@@ -128,12 +133,19 @@ class MooncakeStore:
         self._errands.close()
 
     def _read(
-        self, names: Sequence[str], found: Sequence[Found | int], sink: Sink, deadline: Deadline
-    ) -> list[ReadOutcome]:
-        outcomes: list[ReadOutcome] = [Miss()] * len(names)
+        self,
+        which: Sequence[int],
+        names: Sequence[str],
+        found: Sequence[Found | int],
+        sink: Sink,
+        deadline: Deadline,
+        outcomes: list[ReadOutcome],
+    ) -> None:
+        """Note what came of the chunks at the places *which*, no name twice among them."""
         rooms: dict[int, memoryview] = {}
         moves = []
-        for i, one in enumerate(found):
+        for i in which:
+            one = found[i]
             if isinstance(one, int):
                 outcomes[i] = read_outcome(one)
             elif one.size == len(EMPTY):
@@ -174,7 +186,6 @@ class MooncakeStore:
                     outcomes[move.place] = read_outcome(code)
                 elif move.address is not None:
                     outcomes[move.place] = Hit(code)
-        return outcomes
 
     def _write(
         self, frames: Mapping[str, memoryview], deadline: Deadline
@@ -219,19 +230,20 @@ class MooncakeStore:
         return client.batch_put_from(names, addresses, sizes, self._config)
 
     def _must(self, call: Callable[[Client], list[int]], deadline: Deadline) -> list[int]:
-        """The answers of the master, all of which it must give.
-
-        Raises:
-            StoreError: it did not, or not in time.
-        """
-        try:
-            codes = self._ask(call, deadline)
-        except OutOfTime as error:
-            raise error_of(-901) from error
+        """The answers of the master, all of which it must give; errors as for :meth:`_ask`."""
+        codes = self._ask(call, deadline)
         for code in codes:
             if code < 0 and code not in (ABSENT, NOT_READY):
                 raise error_of(code)
         return codes
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """For calls that have no outcome to say that the deadline came first."""
+        try:
+            yield
+        except OutOfTime as error:
+            raise StoreUnreachable("mooncake: no answer in time") from error
 
     def _ask(self, call: Callable[[Client], T], deadline: Deadline) -> T:
         """What the master says, which may take it long.
@@ -240,16 +252,31 @@ class MooncakeStore:
             OutOfTime: too long.
             StoreError: the store was closed, or is out of reach.
         """
-        seconds = min(deadline.remaining(), self._call_timeout)
 
         def errand() -> T:
-            with self._connection.client(seconds) as client:
+            with self._connection.client(0.0) as client:
                 return call(client)
 
-        return self._errands.run(errand, seconds)
+        self._connection.wait(deadline.remaining())
+        return self._errands.run(errand, min(deadline.remaining(), self._call_timeout))
 
     def _names(self, keys: Sequence[ChunkKey]) -> list[str]:
         return [name_of(self._prefix, key) for key in keys]
+
+
+def _once_each(names: Sequence[str]) -> list[list[int]]:
+    """All places in *names*, in lists of which none has a name twice.
+
+    Mooncake answers for a name that is twice in a batch, and fills one of the two buffers.
+    """
+    lists: list[list[int]] = []
+    times: Counter[str] = Counter()
+    for i, name in enumerate(names):
+        if times[name] == len(lists):
+            lists.append([])
+        lists[times[name]].append(i)
+        times[name] += 1
+    return lists
 
 
 def _settle(

@@ -1,0 +1,271 @@
+"""Chunks as files in a directory that many hosts share, over NFS or the like.
+
+The disk store's format, and nothing of what it needs beside it: no lock, no ledger, no direct I/O.
+Of the file system only this is believed: a rename within one folder shows a whole file or
+none, and what was written before the file was closed is there when another host opens it
+afterwards. Folders may be listed late, clocks may differ, and any call may say ``ESTALE``
+because another host has removed what it was about.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from hexkv.adapters.local._files import ABSENT, FileIO, regular_size, remove, store_error
+from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
+from hexkv.adapters.local._sweep import PART, Sweeper
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Clock,
+    ConfigError,
+    Deadline,
+    Entry,
+    Failed,
+    Item,
+    Miss,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    SupportsOthers,
+    SupportsRangeRead,
+    SupportsScan,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+_FORMAT = {"format": 1}
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN}
+"""Errors that a second try, which looks the name up anew, often does not meet."""
+
+
+class SharedFileStore:
+    """One file per chunk, written beside its place and renamed into it.
+
+    Any number of hosts and processes may use one directory; nobody waits for anybody. Of two
+    that write one chunk the later rename stays. Nothing is synced, as on the disk tier.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], clock: Clock, *, ttl: float | None) -> None:
+        """Open *root*.
+
+        Args:
+            root: created if need be. Foreign files in it are left alone.
+            clock: says when to sweep.
+            ttl: seconds after which a chunk that was not written again is removed.
+
+        Raises:
+            ConfigError: *root* is not a directory, or of another version's format.
+            StoreFull, StoreUnreachable: it cannot be written to.
+        """
+        self._root = os.path.abspath(root)
+        self._closed = False
+        self._engine = secrets.token_hex(8)
+        self._number = itertools.count()
+        self._sweeper = Sweeper(self._root, clock, ttl)
+        try:
+            _join(self._root, f"{MARKER}.{self._engine}")
+        except OSError as error:
+            raise store_error(error, f"{self._root} cannot be used") from error
+        self._io = FileIO("off", f"{self._root}/{MARKER}")
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may add and remove chunks meanwhile."""
+        return True
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        self._check_open()
+        try:
+            return [
+                not deadline.expired and _again(partial(regular_size, self._path(key))) is not None
+                for key in keys
+            ]
+        except OSError as error:
+            raise store_error(error, f"looking into {self._root}") from error
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        return [
+            self._read(lambda path, i=i: self._io.read(path, partial(sink.room, i)), key, deadline)  # type: ignore[misc]
+            for i, key in enumerate(keys)
+        ]
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        return self._read(lambda path: self._io.read_range(path, start, into), key, deadline)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        outcomes = [self._write(item, deadline) for item in items]
+        self._sweeper.step()
+        return outcomes
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """Forget each chunk, the deadline notwithstanding: half a deletion helps nobody."""
+        del deadline
+        self._check_open()
+        try:
+            return [_again(partial(remove, self._path(key)), otherwise=False) for key in keys]
+        except OSError as error:
+            raise store_error(error, f"deleting from {self._root}") from error
+
+    def scan(self) -> Iterator[Entry]:
+        """Every chunk's file, as far as this host can list it by now.
+
+        Raises:
+            StoreUnreachable: a folder cannot be listed.
+            StoreError: the store was closed meanwhile, so that the list is not whole.
+        """
+        for folder in range(FOLDERS):
+            self._check_open()
+            seen = set()
+            try:
+                # Whole before any of it is told: a listing that breaks off is begun again.
+                entries = _again(lambda folder=folder: list(chunks_in(self._root, folder)))  # type: ignore[misc]
+            except OSError as error:
+                raise store_error(error, f"listing {self._root}") from error
+            for entry in entries:
+                # A folder that changes while it is listed may name a file twice.
+                if entry.key not in seen:
+                    seen.add(entry.key)
+                    yield entry
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _read(
+        self, call: Callable[[str], ReadOutcome], key: ChunkKey, deadline: Deadline
+    ) -> ReadOutcome:
+        self._check_open()
+        if deadline.expired:
+            return TimedOut()
+        try:
+            gone: ReadOutcome = Miss()
+            return _again(lambda: call(self._path(key)), otherwise=gone)
+        except OSError as error:
+            return Failed(store_error(error, f"reading from {self._root}"))
+
+    def _write(self, item: Item, deadline: Deadline) -> WriteOutcome:
+        self._check_open()
+        if deadline.expired:
+            return TimedOut()
+        path = self._path(item.key)
+        folder, name = os.path.split(path)
+        # Beside its place: not every shared file system renames between folders in one step.
+        part = f"{folder}/{PART}{self._engine}-{next(self._number)}"
+        try:
+            try:
+                _write_file(part, item.frame)
+            except FileNotFoundError:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                _write_file(part, item.frame)
+            _publish(part, path, item.frame.nbytes)
+        except OSError as error:
+            with suppress(OSError):  # the sweep of any host removes it later
+                remove(part)
+            return Failed(store_error(error, f"writing {name} to {self._root}"))
+        return Stored(item.frame.nbytes)
+
+    def _path(self, key: ChunkKey) -> str:
+        return file_path(self._root, key)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store of {self._root} is closed")
+
+
+def _again(call: Callable[[], T], otherwise: T | None = None) -> T:
+    """What *call* gives, at the second try if the first failed in passing.
+
+    What is stale twice was removed by another host: *otherwise*, if there is such an answer.
+    """
+    try:
+        return call()
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+    try:
+        return call()
+    except OSError as error:
+        if error.errno == errno.ESTALE and otherwise is not None:
+            return otherwise
+        raise
+
+
+def _write_file(path: str, frame: memoryview) -> None:
+    """Make a new file of *frame*; over a network ``close`` is what says whether it got there.
+
+    No blocks are reserved: where a server cannot do that, the C library would write to each.
+    """
+    file = os.open(path, _WRITE, 0o600)
+    try:
+        done = 0
+        while done < frame.nbytes:
+            done += os.pwrite(file, frame[done:], done)
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+
+
+def _publish(part: str, path: str, size: int) -> None:
+    """Give a written file its name."""
+    try:
+        os.replace(part, path)
+    except (*ABSENT, OSError) as error:
+        # A server that did it, and whose answer was lost, is asked again and finds no such file.
+        if error.errno not in (errno.ENOENT, errno.ESTALE) or _size(part) is not None:
+            raise
+        if _size(path) != size:
+            raise
+
+
+def _size(path: str) -> int | None:
+    return _again(partial(regular_size, path))
+
+
+def _join(root: str, aside: str) -> None:
+    """Make the directory, and say of what format it is unless somebody has.
+
+    Raises:
+        ConfigError: it has another format, or is no directory.
+        OSError: it cannot be written to.
+    """
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"{root} is not a directory") from error
+    marker = f"{root}/{MARKER}"
+    if regular_size(marker) is None:
+        # Hosts that begin at once write the same: whose rename is last does not matter.
+        with open(f"{root}/{aside}", "x", encoding="utf-8") as file:
+            json.dump(_FORMAT, file)
+        os.replace(f"{root}/{aside}", marker)
+    with open(marker, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{marker} is damaged") from error
+    if found != _FORMAT:
+        raise ConfigError(f"{root} has format {found}, this version writes {_FORMAT}")
+
+
+def _is_a_store(
+    store: SharedFileStore,
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsOthers]:
+    return store, store, store, store  # mypy checks here that it keeps the ports' promises
