@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.__main__ import main
 from hexkv.ports import Item, Stored
@@ -174,10 +175,19 @@ def test_every_promise_can_be_listed_and_says_what_it_is_for(check):
     assert code == 0
     listed = json.loads(out)
     assert {promise["level"] for promise in listed} == {f"L{n}" for n in range(7)}
+    for promise in listed:
+        assert promise["clause"], promise["number"]
+        assert promise["why"], promise["number"]
     numbers = [promise["number"] for promise in listed]
     assert len(numbers) == len(set(numbers))
     assert {"L1.4", "plugin.3", "policy.8", "serde.17", "wire.30"} <= set(numbers)
     assert check("--list")[0] == 0
+
+
+def test_no_two_promises_have_one_number():
+    texts = {}
+    for promise in every_promise():
+        assert texts.setdefault(promise.number, promise.text) == promise.text
 
 
 def test_a_live_service_is_left_as_it_was():

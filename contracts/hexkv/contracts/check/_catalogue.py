@@ -11,7 +11,7 @@ from hexkv.contracts.whole import Whole
 
 def promises() -> dict[str, Promise]:
     """All of them by number, level by level."""
-    found = {promise.number: promise for promise in _found()}
+    found = {promise.number: promise for promise in every_promise()}
     return {promise.number: promise for promise in sorted(found.values(), key=_order)}
 
 
@@ -19,7 +19,8 @@ def _order(promise: Promise) -> tuple[Level, list[tuple[str, int]]]:
     return promise.order
 
 
-def _found() -> Iterator[Promise]:
+def every_promise() -> Iterator[Promise]:
+    """The promise of each test, in no order."""
     for contract in vars(suite).values():
         if isinstance(contract, type) and issubclass(contract, Whole):
             for name in dir(contract):
