@@ -36,7 +36,7 @@ test: namespace $(VENV)/full servers
 	$(RUN) -m pytest
 
 test-vllm: namespace $(ENGINE)/full
-	$(ENGINE)/bin/python -m pytest adapters/vllm/tests_vllm adapters/vllm/e2e
+	$(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600 adapters/vllm/tests_vllm adapters/vllm/e2e
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
