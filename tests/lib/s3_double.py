@@ -200,7 +200,10 @@ class Handler(StreamRequestHandler):
     def complete(self, name, upload, body):
         objects = self.server.objects
         found = ET.fromstring(bytes(body))
-        told = [(int(part.findtext("{*}PartNumber")), part.findtext("{*}ETag")) for part in found]
+        told = [
+            (int(part.findtext("{*}PartNumber")), part.findtext("{*}ETag").strip('"'))
+            for part in found
+        ]
         with objects.lock:
             parts = objects.uploads.get(upload)
             if parts is None:
