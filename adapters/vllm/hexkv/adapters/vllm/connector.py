@@ -26,11 +26,16 @@ from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import scope_of
 from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Scope, Step
-from hexkv.adapters.vllm.reading import allowed, blocks_of, scheduled
+from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
+from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+        KVConnectorPromMetrics,
+        KVConnectorStats,
+    )
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -94,6 +99,22 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     @property
     def requires_kv_delivery(self) -> bool:
         return False  # what is not stored is computed again
+
+    @classmethod
+    def build_kv_connector_stats(
+        cls, data: dict[str, Any] | None = None
+    ) -> KVConnectorStats | None:
+        return HexKVStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[type, type],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics | None:
+        return HexKVProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # In the workers.
 
@@ -161,6 +182,10 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         steps = {} if self._rig is None else self._rig.half.finished_steps()
         return FinishedSteps(steps) if steps else None
 
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        counts = {} if self._rig is None else self._rig.half.tally.take()
+        return HexKVStats(data=counts) if counts else None
+
     # In the scheduler.
 
     @guarded(None)
@@ -194,6 +219,15 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is not None:
             (block_ids,) = blocks.get_block_ids()
             self._scheduler.allocated(request.request_id, block_ids, num_external_tokens)
+
+    @guarded({})
+    def get_external_cache_hit_sources(
+        self, request: Request, num_external_tokens: int
+    ) -> dict[Any, int]:
+        if self._scheduler is None:
+            return {}
+        tokens = self._scheduler.sources(request.request_id, num_external_tokens)
+        return by_source(tokens, num_external_tokens, self._configured.engine.settings.tiers)
 
     @guarded(PlannedStep(Step()))
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:

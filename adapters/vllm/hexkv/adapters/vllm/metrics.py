@@ -64,3 +64,16 @@ class Tally:
         with self._lock:
             for name, amount in counts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
+
+
+def per_second(counts: Mapping[str, float]) -> dict[str, int | float]:
+    """*counts* as a line for people: whole numbers, and how fast bytes moved while they did."""
+    line: dict[str, int | float] = {
+        name: round(amount, 3) if name.endswith("seconds") else int(amount)
+        for name, amount in counts.items()
+    }
+    for size, seconds in ((LOADED_BYTES, LOAD_SECONDS), (STORED_BYTES, STORE_SECONDS)):
+        if counts.get(seconds):
+            rate = counts.get(size, 0) / counts[seconds] / 1e9
+            line[seconds.replace("seconds", "GB_per_second")] = round(rate, 2)
+    return line

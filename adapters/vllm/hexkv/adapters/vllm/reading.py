@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.scheduler_half import Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.plugins.schema import TierSettings
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
@@ -66,6 +68,25 @@ def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
         return None if told is None else _single(told)
 
     return blocks
+
+
+_SOURCES = {"memory": "HOST", "disk": "DISK", "fs": "DISK"}
+"""What vLLM calls the places that stores keep chunks in; others it has no word for."""
+
+
+def by_source(
+    tokens: Mapping[str, int], total: int, tiers: Sequence[TierSettings]
+) -> dict[Any, int]:
+    """Tokens by tier as tokens by vLLM's ``CacheHitSource``, *total* altogether."""
+    sources = import_module("vllm.v1.metrics.cache_hit_source").CacheHitSource
+    stores = {tier.name: tier.store for tier in tiers}
+    counted: dict[Any, int] = {}
+    rest = total - sum(tokens.values())
+    for tier, amount in (*tokens.items(), ("", rest)):
+        if amount > 0:
+            name = _SOURCES.get(stores.get(tier, ""), "EXTERNAL_UNSPECIFIED")
+            counted[sources[name]] = counted.get(sources[name], 0) + amount
+    return counted
 
 
 def _single(groups: Sequence[Sequence[int]] | None) -> Sequence[int]:

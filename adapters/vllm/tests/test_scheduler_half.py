@@ -1,0 +1,319 @@
+"""What the scheduler's half plans, told by the calls that vLLM makes."""
+
+from array import array
+from types import SimpleNamespace
+
+import pytest
+
+from hexkv.adapters.vllm.messages import Scope
+from hexkv.adapters.vllm.scheduler_half import Scheduled, SchedulerHalf, Shape
+from hexkv.adapters.vllm.settings import ConnectorSettings
+
+BLOCK, CHUNK = 16, 32
+
+
+class Rank:
+    """Answers as it is told to, and remembers what it was asked."""
+
+    def __init__(self, *, hit=0, tiers=None, late=False, there=True):
+        self.hit, self.tiers, self.late, self.there = hit, tiers or {"memory": hit}, late, there
+        self.asked = []
+
+    def ask(self, op, tokens=b"", *, wanted=True, **said):
+        if not self.there:
+            return 0
+        self.asked.append((op, said.get("id")))
+        return len(self.asked)
+
+    def take(self, number, seconds=0.0):
+        return None if self.late else {"hit": self.hit, "tiers": self.tiers}
+
+    def drop(self, number):
+        pass
+
+    def close(self):
+        pass
+
+    def count(self, op):
+        return sum(name == op for name, _ in self.asked)
+
+
+class Clock:
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+def request(tokens=100, name="r", generated=0):
+    return SimpleNamespace(
+        request_id=name,
+        all_token_ids=list(range(tokens + generated)),
+        num_prompt_tokens=tokens,
+        num_tokens=tokens + generated,
+        num_computed_tokens=0,
+    )
+
+
+def half(*ranks, later=False, checked_later=False, clock=None, **settings):
+    loading = "async" if later else "sync"
+    return SchedulerHalf(
+        ConnectorSettings(loading=loading, **settings),
+        Shape(CHUNK, BLOCK, checked_later),
+        ranks,
+        clock or Clock(),
+    )
+
+
+def arrive(plan, made, *, reads=True, writes=True):
+    plan.arrived(made, Scope(), reads=reads, writes=writes)
+    return made.request_id
+
+
+def blocks(tokens):
+    return list(range(1, 1 + -(-tokens // BLOCK)))
+
+
+def step(plan, name, computed, scheduled, ids=(), replaces=True):
+    return plan.plan([Scheduled(name, computed, scheduled, ids, replaces)])
+
+
+def test_asking_again_and_again_changes_nothing():
+    rank = Rank(hit=64)
+    plan = half(rank)
+    name = arrive(plan, request())
+    assert {plan.matched(name, 0) for _ in range(100)} == {(64, False)}
+    assert rank.asked == [("find", "r")]
+
+
+def test_a_hit_is_what_every_rank_has():
+    plan = half(Rank(hit=96), Rank(hit=32), Rank(hit=64))
+    name = arrive(plan, request())
+    assert plan.matched(name, 0) == (32, False)
+
+
+def test_tokens_that_vllm_has_itself_are_not_loaded():
+    plan = half(Rank(hit=64))
+    name = arrive(plan, request())
+    assert plan.matched(name, 48) == (16, False)
+    assert plan.matched(name, 64) == (0, False)
+    assert plan.matched(name, 80) == (0, False)
+
+
+@pytest.mark.parametrize(("later", "external"), [(False, 95), (True, 96)])
+def test_within_a_step_one_token_is_left_to_compute(later, external):
+    plan = half(Rank(hit=96), later=later)
+    name = arrive(plan, request(96))
+    assert plan.matched(name, 0) == (external, later)
+    plan.allocated(name, blocks(96), external)
+    (load,) = step(plan, name, external, 1, blocks(96)).loads
+    assert (load.start, load.end, load.later) == (0, 96, later)
+    assert array("I", load.tokens).tolist() == list(range(96))
+
+
+def test_a_prompt_shorter_than_a_chunk_is_not_asked_for():
+    rank = Rank(hit=32)
+    plan = half(rank)
+    name = arrive(plan, request(CHUNK - 1))
+    assert plan.matched(name, 0) == (0, False)
+    assert rank.asked == []
+
+
+def test_a_worker_that_is_not_there_is_a_miss():
+    plan = half(Rank(hit=64), Rank(there=False))
+    assert plan.matched(arrive(plan, request()), 0) == (0, False)
+
+
+def test_a_worker_that_does_not_answer_in_time_is_a_miss():
+    plan = half(Rank(hit=64), Rank(late=True))
+    assert plan.matched(arrive(plan, request()), 0) == (0, False)
+
+
+def test_asynchronous_lookups_let_vllm_come_again_until_their_deadline():
+    clock, rank = Clock(), Rank(hit=64, late=True)
+    plan = half(rank, async_lookup=True, lookup_seconds=2.0, clock=clock)
+    name = arrive(plan, request())
+    assert plan.matched(name, 0) == (None, False)
+    clock.time = 1.0
+    assert plan.matched(name, 0) == (None, False)
+    rank.late = False
+    assert plan.matched(name, 0) == (64, False)
+
+    rank.late = True
+    late = arrive(plan, request(name="late"))
+    clock.time = 4.0
+    assert plan.matched(late, 0) == (0, False)
+
+
+def test_who_loads_nothing_lets_go_of_what_the_workers_hold():
+    rank = Rank(hit=64)
+    plan = half(rank)
+    name = arrive(plan, request())
+    plan.matched(name, 64)
+    plan.allocated(name, blocks(100), 0)
+    plan.allocated(name, blocks(100), 0)
+    assert rank.count("release") == 1
+
+
+def test_a_request_that_is_given_up_lets_go_of_it_too():
+    rank = Rank(hit=64)
+    plan = half(rank)
+    plan.left(arrive(plan, request()))
+    assert rank.count("release") == 1
+    assert not plan.knows("r")
+
+
+def test_after_a_load_the_workers_let_go_by_themselves():
+    rank = Rank(hit=64)
+    plan = half(rank)
+    name = arrive(plan, request())
+    external, _ = plan.matched(name, 0)
+    plan.allocated(name, blocks(100), external)
+    plan.left(name)
+    assert rank.count("release") == 0
+
+
+def test_blocks_of_others_are_not_loaded_into():
+    plan = half(Rank(hit=96))
+    name = arrive(plan, request())
+    external, _ = plan.matched(name, 48)
+    plan.allocated(name, blocks(100), external)
+    (load,) = step(plan, name, 96, 4, blocks(100)).loads
+    assert (load.start, load.end) == (48, 96)
+
+
+def test_a_prompt_is_stored_chunk_by_chunk_as_it_is_computed():
+    plan = half(Rank())
+    name = arrive(plan, request())
+    plan.matched(name, 0)
+    plan.allocated(name, blocks(40), 0)
+    (save,) = step(plan, name, 0, 40, blocks(40)).saves
+    assert (save.start, save.end, list(save.blocks)) == (0, 32, [1, 2])
+    assert step(plan, name, 40, 8, blocks(48)).saves == []
+    (save,) = step(plan, name, 48, 52, [4, 5, 6, 7], replaces=False).saves
+    assert (save.start, save.end, list(save.blocks)) == (32, 96, [1, 2, 3, 4, 5, 6])
+    assert array("I", save.tokens).tolist() == list(range(96))
+
+
+def test_what_was_found_is_not_stored_again():
+    plan = half(Rank(hit=64))
+    name = arrive(plan, request())
+    external, _ = plan.matched(name, 0)
+    plan.allocated(name, blocks(100), external)
+    (save,) = step(plan, name, 64, 36, blocks(100)).saves
+    assert (save.start, save.end) == (64, 96)
+
+
+@pytest.mark.parametrize(("wanted", "end"), [(True, 128), (False, 96)])
+def test_generated_tokens_are_stored_if_wanted(wanted, end):
+    plan = half(Rank(), write_generated=wanted)
+    name = arrive(plan, request(100, generated=40))
+    plan.allocated(name, blocks(140), 0)
+    (save,) = step(plan, name, 0, 139, blocks(140)).saves
+    assert save.end == end
+
+
+def test_guessed_tokens_are_not_stored():
+    plan = half(Rank())
+    name = arrive(plan, request(94))
+    plan.allocated(name, blocks(98), 0)
+    (save,) = step(plan, name, 0, 98, blocks(98)).saves  # four more than there are
+    assert save.end == 64
+
+
+def test_who_may_not_write_stores_nothing_and_who_may_not_read_asks_nothing():
+    rank = Rank(hit=64)
+    plan = half(rank)
+    plan.arrived(request(name="w"), Scope(), reads=True, writes=False)
+    plan.arrived(request(name="r"), Scope(), reads=False, writes=True)
+    assert plan.matched("w", 0) == (64, False)
+    assert plan.matched("r", 0) == (0, False)
+    plan.allocated("w", blocks(100), 0)
+    plan.allocated("r", blocks(100), 0)
+    assert step(plan, "w", 0, 100, blocks(100)).saves == []
+    assert [save.end for save in step(plan, "r", 0, 100, blocks(100)).saves] == [96]
+    assert rank.asked == [("find", "w"), ("release", "w")]
+
+
+def test_a_request_that_comes_back_after_preemption_is_asked_for_anew():
+    rank = Rank()
+    plan = half(rank)
+    name = arrive(plan, request())
+    plan.matched(name, 0)
+    plan.allocated(name, blocks(100), 0)
+    step(plan, name, 0, 100, blocks(100))
+    rank.hit, rank.tiers = 96, {"memory": 96}
+    assert plan.matched(name, 0) == (96, False)
+    plan.allocated(name, [21, 22, 23, 24, 25, 26, 27], 96)
+    planned = step(plan, name, 96, 4, [21, 22, 23, 24, 25, 26, 27])
+    assert list(planned.loads[0].blocks) == [21, 22, 23, 24, 25, 26, 27]
+    assert planned.saves == []
+    assert rank.count("find") == 2
+
+
+def test_what_did_not_arrive_is_stored_again_and_not_looked_for_again():
+    rank = Rank(hit=96)
+    plan = half(rank)
+    name = arrive(plan, request())
+    external, _ = plan.matched(name, 0)
+    plan.allocated(name, blocks(100), external)
+    step(plan, name, 96, 4, blocks(100))
+    plan.done({3, 4, 5, 6}, {})  # the second chunk and the third
+    (save,) = step(plan, name, 32, 68, (), replaces=False).saves
+    assert (save.start, save.end) == (32, 96)
+    assert plan.matched(name, 0) == (0, False)
+    assert rank.count("find") == 1
+
+
+def test_where_failures_are_seen_later_nothing_in_doubt_is_stored():
+    ranks = Rank(hit=64), Rank(hit=64)
+    plan = half(*ranks, checked_later=True)
+    name, other = arrive(plan, request()), arrive(plan, request(name="o"))
+    external, _ = plan.matched(name, 0)
+    plan.allocated(name, blocks(100), external)
+    plan.matched(other, 0)
+    plan.allocated(other, [1, 2, 3, 4, 11, 12, 13], 0)  # shares the blocks that are being loaded
+    planned = plan.plan(
+        [
+            Scheduled(name, 64, 36, blocks(100), True),
+            Scheduled(other, 64, 36, [1, 2, 3, 4, 11, 12, 13], True),
+        ]
+    )
+    assert len(planned.loads) == 1
+    assert planned.saves == []
+    plan.done((), {planned.number: 1})
+    assert step(plan, name, 100, 1, (), replaces=False).saves == []
+    plan.done((), {planned.number: 1})
+    assert [save.end for save in step(plan, name, 101, 1, (), replaces=False).saves] == [96]
+
+
+def test_vllms_own_word_on_a_requests_blocks_counts():
+    plan = half(Rank())
+    name = arrive(plan, request())
+    plan.allocated(name, blocks(100), 0)
+    planned = plan.plan(
+        [Scheduled(name, 0, 100, blocks(100), True)], lambda _: [9, 8, 7, 6, 5, 4, 3]
+    )
+    assert list(planned.saves[0].blocks) == [9, 8, 7, 6, 5, 4]
+
+
+def test_tokens_are_counted_by_the_tier_that_gives_them():
+    plan = half(Rank(hit=96, tiers={"memory": 32, "disk": 64}))
+    name = arrive(plan, request())
+    plan.matched(name, 16)
+    assert plan.sources(name, 80) == {"memory": 16, "disk": 64}
+    assert plan.sources(name, 20) == {"memory": 16, "disk": 4}
+
+
+def test_clearing_asks_every_rank_and_forgets_what_was_found():
+    ranks = Rank(hit=64), Rank(hit=64)
+    plan = half(*ranks)
+    name = arrive(plan, request())
+    assert plan.matched(name, 0) == (64, False)
+    for rank in ranks:
+        rank.hit = 0
+    assert plan.clear(1.0)
+    assert plan.matched(name, 0) == (0, False)
+    ranks[1].there = False
+    assert not plan.clear(1.0)
