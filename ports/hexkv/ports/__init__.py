@@ -59,7 +59,7 @@ from hexkv.ports.outcomes import (
     WriteOutcome,
 )
 from hexkv.ports.policy import Policy
-from hexkv.ports.serde import ErrorBound, LayerSerde, LossySerde, Peers, Serde
+from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.store import (
     ChunkStore,
     Entry,
@@ -99,7 +99,6 @@ __all__ = [
     "DeviceKV",
     "EngineClosed",
     "Entry",
-    "ErrorBound",
     "EventSink",
     "Executor",
     "Failed",
@@ -116,7 +115,6 @@ __all__ = [
     "LayerSerde",
     "LayoutMismatch",
     "Lease",
-    "LossySerde",
     "MemoryProvider",
     "MemoryRegion",
     "Miss",
@@ -124,7 +122,6 @@ __all__ = [
     "Namespace",
     "Outcome",
     "ParallelSlice",
-    "Peers",
     "Plane",
     "Policy",
     "PoolExhausted",

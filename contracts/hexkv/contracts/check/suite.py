@@ -32,11 +32,11 @@ from hexkv.ports import (
     ChunkStore,
     DeviceKV,
     DType,
-    LossySerde,
     MemoryProvider,
     Policy,
     Serde,
 )
+from hexkv.ports.serde import LossySerde
 
 
 class TestPlugin(PluginContract):

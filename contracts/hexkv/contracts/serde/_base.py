@@ -9,7 +9,8 @@ import pytest
 
 from hexkv.contracts.serde._nearness import beyond
 from hexkv.contracts.whole import Whole
-from hexkv.ports import DType, KVLayout, LayerGroup, LossySerde, Plane, Serde
+from hexkv.ports import DType, KVLayout, LayerGroup, Plane, Serde
+from hexkv.ports.serde import LossySerde
 
 Close = Callable[[bytes, bytes, KVLayout], bool]
 """Whether decoded bytes, the second, are as near to a finite chunk as the serde declares."""

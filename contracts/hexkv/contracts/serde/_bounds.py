@@ -13,7 +13,8 @@ import pytest
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.serde._base import CONTENTS, LAYOUTS, SerdeCase, decoded, encoded, plausible
 from hexkv.contracts.serde._nearness import FLOATS, beyond
-from hexkv.ports import DType, ErrorBound, KVLayout, LossySerde, Plane, Serde
+from hexkv.ports import DType, KVLayout, Plane, Serde
+from hexkv.ports.serde import ErrorBound, LossySerde
 
 
 def _element(number: float, dtype: DType) -> bytes:

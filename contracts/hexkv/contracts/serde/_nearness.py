@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from struct import unpack
 
-from hexkv.ports import DType, ErrorBound, KVLayout, LossySerde, Peers, Plane
+from hexkv.ports import DType, KVLayout, Plane
+from hexkv.ports.serde import ErrorBound, LossySerde, Peers
 
 FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 

@@ -32,7 +32,8 @@ from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
 from hexkv.kernels.coding.plain import GROUP, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Tables, tables
-from hexkv.ports import CorruptFrame, ErrorBound
+from hexkv.ports import CorruptFrame
+from hexkv.ports.serde import ErrorBound
 
 _ARITHMETIC = 2.0**-21
 """What single precision may add to the error, as a share of the largest magnitude."""

@@ -20,7 +20,7 @@ import numpy as np
 from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
 from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, narrowed
-from hexkv.ports import ErrorBound, Peers
+from hexkv.ports.serde import ErrorBound, Peers
 
 _ARITHMETIC = 2.0**-21
 _TOKENS = 64

@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
-from hexkv.ports import CorruptFrame, DType, ErrorBound, KVLayout, LayoutMismatch, Plane
+from hexkv.ports import CorruptFrame, DType, KVLayout, LayoutMismatch, Plane
+from hexkv.ports.serde import ErrorBound
 
 _HEAD = Struct("<8sQQ")
 _SIZE = 8
