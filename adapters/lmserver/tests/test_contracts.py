@@ -89,7 +89,14 @@ class _OverTheWire(StoreContract):
 
     @pytest.fixture
     def reopen(self, store, address, open_store):
-        return lambda: (store.close(), open_store(address, self.kind, **self.settings))[1]
+        opened = [store]
+
+        def again():
+            opened[-1].close()
+            opened.append(open_store(address, self.kind, **self.settings))
+            return opened[-1]
+
+        return again
 
     @pytest.fixture
     def service(self, breakable):

@@ -28,7 +28,12 @@ class Listing(StoreCase):
             not_offered("SupportsScan")
         return store
 
-    @promise("scan.1", "lists every chunk it holds once, with its size, and nothing else")
+    @promise(
+        "scan.1",
+        "lists every chunk it holds once, with its size, and nothing else",
+        clause="SupportsScan.scan",
+        why="the index that is rebuilt from it would exceed the budget, or miss chunks",
+    )
     def test_scan_lists_exactly_what_is_stored(
         self, store: ChunkStore, listing: SupportsScan
     ) -> None:
@@ -39,7 +44,12 @@ class Listing(StoreCase):
             (key, len(frame)) for key, frame in frames.items()
         )
 
-    @promise("scan.2", "lists a chunk by its last write, and no deleted one")
+    @promise(
+        "scan.2",
+        "lists a chunk by its last write, and no deleted one",
+        clause="SupportsScan.scan",
+        why="the budget would count what was replaced or is gone",
+    )
     def test_scan_follows_overwriting_and_deleting(
         self, store: ChunkStore, listing: SupportsScan
     ) -> None:
@@ -48,7 +58,12 @@ class Listing(StoreCase):
         store.delete([B], deadline())
         assert {entry.key: entry.size for entry in listing.scan()} == {A: 7000, C: 300}
 
-    @promise("scan.3", "says of each chunk when it was stored, in wall-clock seconds")
+    @promise(
+        "scan.3",
+        "says of each chunk when it was stored, in wall-clock seconds",
+        clause="Entry.stored",
+        why="the rebuilt index would evict the newest chunks first",
+    )
     def test_scan_tells_when_a_chunk_was_stored(
         self, store: ChunkStore, listing: SupportsScan
     ) -> None:
@@ -56,7 +71,12 @@ class Listing(StoreCase):
         (entry,) = listing.scan()
         assert entry.stored > 1_000_000_000, "that was before 2001: not wall-clock seconds"
 
-    @promise("scan.4", "goes on with a scan while chunks come and go")
+    @promise(
+        "scan.4",
+        "goes on with a scan while chunks come and go",
+        clause="SupportsScan.scan",
+        why="an engine that starts beside busy ones could never rebuild its index",
+    )
     def test_scan_bears_changes_meanwhile(self, store: ChunkStore, listing: SupportsScan) -> None:
         old = {chunk_key(f"old {i}"): b"old" for i in range(8)}
         new = {chunk_key(f"new {i}"): b"new" for i in range(8)}
@@ -81,7 +101,12 @@ class Quarantine(StoreCase):
             not_offered("SupportsQuarantine")
         return store
 
-    @promise("quarantine.1", "makes a quarantined chunk unreadable, and no other")
+    @promise(
+        "quarantine.1",
+        "makes a quarantined chunk unreadable, and no other",
+        clause="SupportsQuarantine.quarantine",
+        why="each request would read the damaged chunk again, and fail again",
+    )
     def test_a_quarantined_chunk_is_unreadable(
         self, store: ChunkStore, warden: SupportsQuarantine, raw: RawAccess
     ) -> None:
@@ -93,7 +118,12 @@ class Quarantine(StoreCase):
         if isinstance(store, SupportsScan):
             assert [entry.key for entry in store.scan()] == [B]
 
-    @promise("quarantine.2", "takes a new frame under a quarantined key")
+    @promise(
+        "quarantine.2",
+        "takes a new frame under a quarantined key",
+        clause="SupportsQuarantine.quarantine",
+        why="a prompt whose chunk was damaged once could never be cached again",
+    )
     def test_a_quarantined_key_can_be_written_again(
         self, store: ChunkStore, warden: SupportsQuarantine
     ) -> None:
@@ -103,7 +133,12 @@ class Quarantine(StoreCase):
             warden.quarantine([A], deadline())
             same(read(store, A), [None])
 
-    @promise("quarantine.3", "takes it lightly when there is nothing to set aside")
+    @promise(
+        "quarantine.3",
+        "takes it lightly when there is nothing to set aside",
+        clause="SupportsQuarantine.quarantine",
+        why="two readers that find the same damage at once are the rule",
+    )
     def test_quarantine_of_the_absent_is_no_error(
         self, store: ChunkStore, warden: SupportsQuarantine
     ) -> None:
@@ -123,7 +158,12 @@ class RangeRead(StoreCase):
             not_offered("SupportsRangeRead")
         return store
 
-    @promise("range.1", "reads a range as the same slice of the frame")
+    @promise(
+        "range.1",
+        "reads a range as the same slice of the frame",
+        clause="SupportsRangeRead.read_range",
+        why="one layer would be loaded with the bytes of another",
+    )
     @pytest.mark.parametrize(
         ("start", "size"), [(0, 1), (0, 9000), (1, 4096), (4096, 4096), (8999, 1), (17, 0)]
     )
@@ -136,7 +176,12 @@ class RangeRead(StoreCase):
         assert ranged.read_range(A, start, into, deadline()) == Hit(size)
         same([bytes(into)], [frame[start : start + size]])
 
-    @promise("range.2", "gives no hit for a range that the frame does not have")
+    @promise(
+        "range.2",
+        "gives no hit for a range that the frame does not have",
+        clause="SupportsRangeRead.read_range",
+        why="what was in the memory before would be taken for a layer",
+    )
     @pytest.mark.parametrize(("start", "size"), [(0, 101), (100, 1), (50, 51), (10_000, 1)])
     def test_a_range_beyond_the_end_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
@@ -145,7 +190,12 @@ class RangeRead(StoreCase):
         outcome = ranged.read_range(A, start, _room(size), deadline())
         assert not isinstance(outcome, Hit)
 
-    @promise("range.3", "gives no hit for a range of what it does not have")
+    @promise(
+        "range.3",
+        "gives no hit for a range of what it does not have",
+        clause="SupportsRangeRead.read_range",
+        why="a chunk that was evicted meanwhile would be a hit",
+    )
     def test_a_range_of_the_absent_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead
     ) -> None:

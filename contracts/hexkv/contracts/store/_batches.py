@@ -33,6 +33,7 @@ from hexkv.ports import (
 )
 
 A, B, C = (chunk_key(name) for name in "abc")
+MANY = 4000
 _BASE = bytes(range(0x41, 0x41 + KEY_BYTES))
 
 
@@ -60,7 +61,12 @@ LOOK_ALIKE = {
 class Batches(StoreCase):
     """Several chunks at once, and names that are easily confused."""
 
-    @promise("L1.20", "answers a batch in the order of the request, hits and misses mixed")
+    @promise(
+        "L1.20",
+        "answers a batch in the order of the request, hits and misses mixed",
+        clause="ChunkStore, the order of a batch",
+        why="a prompt would be answered with the KV of another part of it",
+    )
     def test_a_batch_is_answered_in_order(self, store: ChunkStore) -> None:
         keys = [chunk_key(f"chunk {i}") for i in range(12)]
         frames = {key: content(100 + i, seed=i) for i, key in enumerate(keys) if i % 3}
@@ -70,7 +76,12 @@ class Batches(StoreCase):
             here = store.contains(order, deadline())
             assert list(here) == [key in frames for key in order]
 
-    @promise("L1.21", "answers a key that is asked twice in a batch twice")
+    @promise(
+        "L1.21",
+        "answers a key that is asked twice in a batch twice",
+        clause="ChunkStore, the order of a batch",
+        why="two requests that share a prefix are often in one batch",
+    )
     def test_duplicates_in_a_batch_are_each_answered(self, store: ChunkStore) -> None:
         write(store, {A: b"aaa", B: b"b"})
         same(read(store, A, B, A, C, A), [b"aaa", b"b", b"aaa", None, b"aaa"])
@@ -80,7 +91,12 @@ class Batches(StoreCase):
         assert any(gone)
         same(read(store, A, B), [None, b"b"])
 
-    @promise("L1.22", "keeps one of two frames that a batch writes under one key, whole")
+    @promise(
+        "L1.22",
+        "keeps one of two frames that a batch writes under one key, whole",
+        clause="ChunkStore.write",
+        why="two requests that store the same chunk at once are the rule, not the exception",
+    )
     def test_duplicates_in_a_write_leave_one_of_them(self, store: ChunkStore) -> None:
         one, two = content(5000, seed=1), content(300, seed=2)
         outcomes = store.write([Item(A, memoryview(one)), Item(A, memoryview(two))], deadline())
@@ -89,8 +105,38 @@ class Batches(StoreCase):
         assert read(store, A) in ([one], [two])
 
     @promise(
+        "L1.26",
+        "answers a write in the order of its items, small and large mixed",
+        clause="ChunkStore.write",
+        why="the core would count one chunk's bytes, or its failure, for another",
+    )
+    def test_a_write_is_answered_in_order(self, store: ChunkStore) -> None:
+        sizes = [70_000, 0, 5000, 1, 300_000, 4096, 17]
+        frames = {chunk_key(f"chunk {i}"): content(n, seed=i) for i, n in enumerate(sizes)}
+        items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
+        assert list(store.write(items, deadline())) == [Stored(size) for size in sizes]
+        same(read(store, *frames), list(frames.values()))
+
+    @promise(
+        "L1.27",
+        "answers a batch of thousands, few of which are there",
+        clause="ChunkStore, the order of a batch",
+        why="a prompt of a million tokens is 4,000 chunks, looked up at once",
+        hint="split the batch where your client, protocol or server has a limit",
+    )
+    def test_a_batch_may_be_long(self, store: ChunkStore) -> None:
+        keys = [chunk_key(f"chunk {i}") for i in range(MANY)]
+        frames = {key: content(40, seed=i) for i, key in enumerate(keys) if i % 500 == 7}
+        write(store, frames)
+        assert list(store.contains(keys, deadline())) == [key in frames for key in keys]
+        same(read(store, *keys), [frames.get(key) for key in keys])
+        assert list(store.delete(keys, deadline())) == [key in frames for key in keys]
+
+    @promise(
         "L1.23",
         "keeps keys apart that differ in a single byte",
+        clause="ChunkKey",
+        why="the KV of another prompt, or of another model, would be given back",
         hint="a key is opaque bytes: use all of them, encode them without loss",
     )
     @pytest.mark.parametrize("pair", LOOK_ALIKE.values(), ids=LOOK_ALIKE)
@@ -111,6 +157,8 @@ class Batches(StoreCase):
     @promise(
         "L1.24",
         "answers at once when the deadline has passed: TimedOut, a failure, or the answer",
+        clause="ChunkStore, every call's deadline",
+        why="a request that is late already would be made later",
         hint="look at the deadline before you wait, and give Deadline.remaining() to what waits",
     )
     @pytest.mark.parametrize("operation", ["contains", "read", "write", "delete"])
@@ -131,7 +179,12 @@ class Batches(StoreCase):
         assert read(store, A) in ([frame], [None])
         assert read(store, B) in ([frame], [None])
 
-    @promise("L1.25", "tells the truth when the deadline has passed")
+    @promise(
+        "L1.25",
+        "tells the truth when the deadline has passed",
+        clause="ChunkStore, every call's deadline",
+        why="in a hurry, half a frame would be taken for a whole one",
+    )
     def test_an_expired_deadline_makes_nobody_lie(self, store: ChunkStore) -> None:
         frames = {A: content(5000, seed=1), B: content(300, seed=2)}
         write(store, frames)

@@ -32,6 +32,8 @@ class Damage(StoreCase):
     @promise(
         "L2.1",
         "gives damaged bytes back as they are, or no hit",
+        clause="ChunkStore.read",
+        why="a bit that flips on the medium must cost one chunk, not the engine",
         hint="the core verifies frames: mend nothing, guess nothing, and do not fall over",
     )
     @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -48,6 +50,8 @@ class Damage(StoreCase):
     @promise(
         "L2.2",
         "gives swapped chunks back as they are, or no hit",
+        clause="ChunkStore.read",
+        why="a restored backup or a repaired disk would answer prompts with others' KV",
         hint="look a chunk up by its key alone, never by where it used to be",
     )
     def test_swapped_chunks_are_seen_as_swapped(self, store: ChunkStore, raw: RawAccess) -> None:
@@ -59,7 +63,12 @@ class Damage(StoreCase):
         same(_survived(store, B, one), [one])
         same(read(store, C), [b"c"])
 
-    @promise("L2.3", "gives a stale chunk back as it is, or no hit")
+    @promise(
+        "L2.3",
+        "gives a stale chunk back as it is, or no hit",
+        clause="ChunkStore.read",
+        why="an old replica would answer with what a newer write has replaced",
+    )
     def test_a_stale_chunk_is_seen_as_stale(self, store: ChunkStore, raw: RawAccess) -> None:
         old, new = content(10_000, seed=1), content(12_000, seed=2)
         write(store, {A: old})
@@ -67,7 +76,12 @@ class Damage(StoreCase):
         raw.put(A, old)
         same(_survived(store, A, old), [old])
 
-    @promise("L2.4", "lets a damaged chunk be deleted and written anew")
+    @promise(
+        "L2.4",
+        "lets a damaged chunk be deleted and written anew",
+        clause="ChunkStore.write, ChunkStore.delete",
+        why="a chunk that was damaged once could never be cached again",
+    )
     @pytest.mark.parametrize("damage", [b"", b"short", b"long" * 5000])
     def test_damage_can_be_repaired(self, store: ChunkStore, raw: RawAccess, damage: bytes) -> None:
         frame = content(10_000)

@@ -26,32 +26,51 @@ A, B, C, D = (chunk_key(name) for name in "abcd")
 class Data(StoreCase):
     """One chunk at a time, in and out."""
 
-    @promise("L1.1", "gives back the bytes that were written")
-    @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 1 << 20])
+    @promise(
+        "L1.1",
+        "gives back the bytes that were written",
+        clause="ChunkStore.read",
+        why="the frame's checksum would fail, and the chunk never be a hit",
+    )
+    @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 65_537, 1 << 20, (8 << 20) + 1])
     def test_gives_back_what_was_written(self, store: ChunkStore, size: int) -> None:
         frame = content(size)
         write(store, {A: frame})
         same(read(store, A), [frame])
 
-    @promise("L1.2", "takes a frame of 64 MiB", hint="loop over short reads and short writes")
+    @promise(
+        "L1.2",
+        "takes a frame of 64 MiB",
+        clause="ChunkStore.write",
+        why="chunks of a large model would never be cached, or be cached in part",
+        hint="loop over short reads and short writes",
+    )
     def test_takes_a_large_frame(self, store: ChunkStore) -> None:
         frame = content(64 << 20)
         write(store, {A: frame})
         same(read(store, A), [frame])
 
-    @promise("L1.3", "takes buffers that start anywhere in memory")
+    @promise(
+        "L1.3",
+        "takes buffers that start anywhere in memory",
+        clause="Item.frame, Sink.room",
+        why="only engines whose memory happens to be aligned could use the store",
+    )
+    @pytest.mark.parametrize("offset", [1, 7, 511])
     @pytest.mark.parametrize("size", [1, 4096, 70_001])
-    def test_takes_unaligned_buffers(self, store: ChunkStore, size: int) -> None:
-        backing = bytearray(content(size + 1))
-        outcomes = store.write([Item(A, memoryview(backing)[1:])], deadline())
+    def test_takes_unaligned_buffers(self, store: ChunkStore, size: int, offset: int) -> None:
+        backing = bytearray(content(size + offset))
+        outcomes = store.write([Item(A, memoryview(backing)[offset:])], deadline())
         assert isinstance(outcomes[0], Stored)
-        sink = ListSink(offset=1)
+        sink = ListSink(offset=offset)
         (outcome,) = store.read([A], sink, deadline())
-        same([arrived(sink, 0, outcome)], [bytes(backing[1:])])
+        same([arrived(sink, 0, outcome)], [bytes(backing[offset:])])
 
     @promise(
         "L1.4",
         "lets go of the caller's buffers when the call returns",
+        clause="Item.frame",
+        why="the pool reuses the memory at once: another chunk's bytes would be stored or read",
         hint="keep a copy of the bytes, and no memoryview of them",
     )
     def test_lets_go_of_the_callers_buffers(self, store: ChunkStore) -> None:
@@ -74,6 +93,8 @@ class Data(StoreCase):
     @promise(
         "L1.5",
         "asks the sink for exactly the frame's size, and fills all of it",
+        clause="Sink.room",
+        why="what is left of the chunk that was in the memory before would be taken for KV",
         hint="Hit(size) means that every byte of the buffer was written",
     )
     @pytest.mark.parametrize("size", [1, 4096, 10_000])
@@ -86,7 +107,12 @@ class Data(StoreCase):
         assert set(sink.calls) == {(0, size)}
         same([arrived(sink, 0, outcomes[0])], [frame])
 
-    @promise("L1.6", "says Stored with the frame's size, and then the frame is readable")
+    @promise(
+        "L1.6",
+        "says Stored with the frame's size, and then the frame is readable",
+        clause="Stored",
+        why="the core would count a chunk that is not there, and look for it in vain",
+    )
     def test_stored_means_readable(self, store: ChunkStore) -> None:
         frame = content(300)
         (first,) = store.write([Item(A, memoryview(frame))], deadline())
@@ -96,12 +122,24 @@ class Data(StoreCase):
         assert again in (Stored(300), Stored(0))
         same(read(store, A), [frame])
 
-    @promise("L1.7", "answers Miss(ABSENT) for what it does not have", hint="a miss is no error")
+    @promise(
+        "L1.7",
+        "answers Miss(ABSENT) for what it does not have",
+        clause="ChunkStore.read",
+        why="every prompt that is new would look like a broken tier, until the breaker opens",
+        hint="a miss is no error",
+    )
     def test_a_miss_is_a_value(self, store: ChunkStore) -> None:
         sink = ListSink()
         assert list(store.read([A], sink, deadline())) == [Miss(MissReason.ABSENT)]
 
-    @promise("L1.8", "replaces a frame whole", hint="truncate, or publish a new file by renaming")
+    @promise(
+        "L1.8",
+        "replaces a frame whole",
+        clause="ChunkStore.write",
+        why="the end of an old frame would stick to a new one",
+        hint="truncate, or publish a new file by renaming",
+    )
     @pytest.mark.parametrize(
         ("old", "new"), [(9000, 100), (100, 9000), (5000, 5000), (5000, 0), (0, 5000)]
     )
@@ -110,20 +148,35 @@ class Data(StoreCase):
         write(store, {A: content(new, seed=3)})
         same(read(store, A, B), [content(new, seed=3), content(old, seed=2)])
 
-    @promise("L1.9", "contains what can be read, and nothing else")
+    @promise(
+        "L1.9",
+        "contains what can be read, and nothing else",
+        clause="ChunkStore.contains",
+        why="an engine would promise its scheduler a hit that never comes, or compute in vain",
+    )
     def test_contains_agrees_with_read(self, store: ChunkStore) -> None:
         write(store, {A: b"a", C: b""})
         assert list(store.contains([A, B, C, D], deadline())) == [True, False, True, False]
         store.delete([A], deadline())
         assert list(store.contains([A, C], deadline())) == [False, True]
 
-    @promise("L1.10", "tells for each deleted chunk whether it was there")
+    @promise(
+        "L1.10",
+        "tells for each deleted chunk whether it was there",
+        clause="ChunkStore.delete",
+        why="the budget would be wrong by each chunk that was or was not there",
+    )
     def test_delete_tells_whether_it_was_there(self, store: ChunkStore) -> None:
         write(store, {A: b"a", C: b"c"})
         assert list(store.delete([A, B, C], deadline())) == [True, False, True]
         assert list(store.delete([A], deadline())) == [False]
 
-    @promise("L1.11", "forgets what is deleted, and nothing beside it")
+    @promise(
+        "L1.11",
+        "forgets what is deleted, and nothing beside it",
+        clause="ChunkStore.delete",
+        why="what was deleted for good, for a customer perhaps, would come back",
+    )
     def test_a_deleted_chunk_is_a_miss(self, store: ChunkStore) -> None:
         write(store, {A: b"a", B: b"b"})
         store.delete([A], deadline())
@@ -134,6 +187,8 @@ class Data(StoreCase):
     @promise(
         "L1.12",
         "answers a refused room with Miss(REFUSED), and disturbs no neighbour",
+        clause="Sink.room",
+        why="one chunk for which there is no memory would cost the whole batch",
         hint="Sink.room may give None",
     )
     def test_a_refused_room_is_a_miss(self, store: ChunkStore) -> None:
@@ -147,6 +202,8 @@ class Data(StoreCase):
     @promise(
         "L1.13",
         "puts exactly the frame's bytes on the medium",
+        clause="ChunkStore.write",
+        why="another engine, or a later version, could not read what this one has written",
         hint="the `raw` fixture must give the frame as the medium holds it",
     )
     def test_what_is_written_is_on_the_medium(self, store: ChunkStore, raw: RawAccess) -> None:
@@ -161,6 +218,8 @@ class Data(StoreCase):
     @promise(
         "L1.14",
         "reads what is on the medium",
+        clause="ChunkStore.read",
+        why="what another engine has written could not be read",
         hint="at the latest after it was opened again, where it keeps an index of its own",
     )
     def test_what_is_on_the_medium_is_read(
@@ -173,7 +232,12 @@ class Data(StoreCase):
         same(read(store, A), [frame])
         assert list(store.contains([A], deadline())) == [True]
 
-    @promise("L1.15", "agrees with a dictionary, whatever it is asked in which order")
+    @promise(
+        "L1.15",
+        "agrees with a dictionary, whatever it is asked in which order",
+        clause="ChunkStore, every call",
+        why="calls that are right alone and wrong together are found by users",
+    )
     @pytest.mark.parametrize("seed", range(3))
     def test_agrees_with_a_dictionary(self, store: ChunkStore, seed: int) -> None:
         random = Random(seed)  # noqa: S311 - nothing here is secret

@@ -31,13 +31,20 @@ ABILITIES: tuple[type, ...] = (
 class Lifecycle(StoreCase):
     """What must hold before the first chunk and after the last."""
 
-    @promise("L0.1", "has every method of a ChunkStore")
+    @promise(
+        "L0.1",
+        "has every method of a ChunkStore",
+        clause="ChunkStore",
+        why="the core would find out at the first request that needs the method",
+    )
     def test_is_a_chunk_store(self, store: ChunkStore) -> None:
         assert isinstance(store, ChunkStore)
 
     @promise(
         "L0.2",
         "has all methods of an optional ability, or none",
+        clause="SupportsScan, SupportsQuarantine, SupportsRangeRead, SupportsSharing",
+        why="an ability that is half there is not used, and nobody is told",
         hint="a misspelt method makes the core believe that the ability is not offered",
     )
     def test_offers_an_ability_whole_or_not_at_all(self, store: ChunkStore) -> None:
@@ -46,7 +53,13 @@ class Lifecycle(StoreCase):
             present = {name for name in methods if hasattr(store, name)}
             assert present in (set(), methods), f"{ability.__name__} without {methods - present}"
 
-    @promise("L0.3", "holds nothing when it is new", hint="the `store` fixture must be empty")
+    @promise(
+        "L0.3",
+        "holds nothing when it is new",
+        clause="ChunkStore",
+        why="an engine that starts would count chunks that nobody stored",
+        hint="the `store` fixture must be empty",
+    )
     def test_begins_empty(self, store: ChunkStore, raw: RawAccess) -> None:
         key = chunk_key("never written")
         assert read(store, key) == [None]
@@ -55,7 +68,12 @@ class Lifecycle(StoreCase):
         assert raw.get(key) is None
         assert raw.keys() == set()
 
-    @promise("L0.4", "answers an empty batch with an empty answer")
+    @promise(
+        "L0.4",
+        "answers an empty batch with an empty answer",
+        clause="ChunkStore, every call",
+        why="a request of which nothing is left to ask would fail",
+    )
     def test_an_empty_batch_has_an_empty_answer(self, store: ChunkStore) -> None:
         sink = ListSink()
         assert list(store.contains([], deadline())) == []
@@ -64,7 +82,13 @@ class Lifecycle(StoreCase):
         assert list(store.delete([], deadline())) == []
         assert sink.calls == []
 
-    @promise("L0.5", "may be closed twice", hint="remember that you are closed")
+    @promise(
+        "L0.5",
+        "may be closed twice",
+        clause="ChunkStore.close",
+        why="an engine that is closed while it fails would hide the first error behind a second",
+        hint="remember that you are closed",
+    )
     def test_may_be_closed_twice(self, store: ChunkStore) -> None:
         write(store, {chunk_key("a"): b"frame"})
         store.close()
@@ -73,6 +97,8 @@ class Lifecycle(StoreCase):
     @promise(
         "L0.6",
         "fails as a store does once it is closed",
+        clause="ChunkStore.close",
+        why="a worker that is late when the engine closes would end with a foreign error",
         hint="raise a StoreError, or answer with anything but a hit",
     )
     def test_a_closed_store_fails_as_a_store_does(self, store: ChunkStore) -> None:

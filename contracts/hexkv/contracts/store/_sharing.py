@@ -50,7 +50,12 @@ class Sharing(StoreCase):
             not_offered("SupportsSharing")
         return store
 
-    @promise("sharing.1", "lends the very memory that it was given to keep")
+    @promise(
+        "sharing.1",
+        "lends the very memory that it was given to keep",
+        clause="SupportsSharing.lend",
+        why="each hit in memory would cost a copy, which is most of its time",
+    )
     def test_lends_the_memory_it_keeps(self, sharing: SupportsSharing) -> None:
         block = _block()
         _keep(sharing, A, block)
@@ -63,6 +68,8 @@ class Sharing(StoreCase):
     @promise(
         "sharing.2",
         "holds a share of its own, whatever the caller does with the lease",
+        clause="SupportsSharing.keep",
+        why="the block would be reused while the store still lends it",
         hint="keep(lease) calls lease.share(), and releases that share later",
     )
     def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsSharing) -> None:
@@ -76,7 +83,12 @@ class Sharing(StoreCase):
         assert block.held == 1
         same(read(store, A), [frame])
 
-    @promise("sharing.3", "reads, contains and lists what it keeps")
+    @promise(
+        "sharing.3",
+        "reads, contains and lists what it keeps",
+        clause="SupportsSharing.keep",
+        why="a chunk would be there for one way of asking and not for another",
+    )
     def test_what_is_kept_is_a_chunk_like_any_other(
         self, store: ChunkStore, sharing: SupportsSharing
     ) -> None:
@@ -88,7 +100,12 @@ class Sharing(StoreCase):
             listed = {entry.key: entry.size for entry in store.scan()}
             assert listed == {A: len(frame), B: len(b"written")}
 
-    @promise("sharing.4", "lends nothing after a delete, and lets go of the block")
+    @promise(
+        "sharing.4",
+        "lends nothing after a delete, and lets go of the block",
+        clause="ChunkStore.delete",
+        why="the pool would run out of blocks that nobody uses",
+    )
     def test_lends_nothing_after_a_delete(
         self, store: ChunkStore, sharing: SupportsSharing
     ) -> None:
@@ -100,7 +117,12 @@ class Sharing(StoreCase):
             assert lease is None
         same(read(store, A), [None])
 
-    @promise("sharing.5", "leaves what it has lent to the borrower, even after a delete")
+    @promise(
+        "sharing.5",
+        "leaves what it has lent to the borrower, even after a delete",
+        clause="SupportsSharing.lend",
+        why="an eviction would pull the memory from under a transfer to the device",
+    )
     def test_a_borrower_outlasts_a_delete_and_a_close(
         self, store: ChunkStore, sharing: SupportsSharing
     ) -> None:
@@ -116,7 +138,12 @@ class Sharing(StoreCase):
             assert one.held == two.held == 1
         assert one.held == two.held == 0
 
-    @promise("sharing.6", "lends in the order of the request, each time a lease of its own")
+    @promise(
+        "sharing.6",
+        "lends in the order of the request, each time a lease of its own",
+        clause="SupportsSharing.lend",
+        why="a prompt would be answered with the KV of another part of it",
+    )
     def test_lends_in_order_and_independently(self, sharing: SupportsSharing) -> None:
         blocks = {A: _block(1), B: _block(2)}
         frames = {key: _keep(sharing, key, block) for key, block in blocks.items()}
@@ -132,7 +159,12 @@ class Sharing(StoreCase):
                 leases[0].release()
                 assert bytes(leases[3].frame) == frames[B]
 
-    @promise("sharing.7", "lets go of a block when another takes its place")
+    @promise(
+        "sharing.7",
+        "lets go of a block when another takes its place",
+        clause="SupportsSharing.keep",
+        why="each chunk that is stored anew would cost a block for ever",
+    )
     def test_replacing_lets_go(self, store: ChunkStore, sharing: SupportsSharing) -> None:
         old, new = _block(1), _block(2)
         _keep(sharing, A, old)
@@ -148,7 +180,12 @@ class Sharing(StoreCase):
         assert list(store.delete([A], deadline())) == [True]
         same(read(store, A), [None])
 
-    @promise("sharing.8", "lends what was written as bytes whole, or not at all")
+    @promise(
+        "sharing.8",
+        "lends what was written as bytes whole, or not at all",
+        clause="SupportsSharing.lend",
+        why="what came from a lower tier would be lent without its end",
+    )
     def test_what_was_written_is_lent_whole_or_not(
         self, store: ChunkStore, sharing: SupportsSharing
     ) -> None:
@@ -160,6 +197,8 @@ class Sharing(StoreCase):
     @promise(
         "sharing.9",
         "has given back every lease once it is closed",
+        clause="ChunkStore.close",
+        why="an engine that was closed would leave its pool's memory in use",
         hint="close() releases what keep() shared; read() releases what it borrowed",
     )
     def test_leases_balance(self, store: ChunkStore, sharing: SupportsSharing) -> None:
