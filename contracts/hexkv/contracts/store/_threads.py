@@ -138,8 +138,10 @@ class Threads(StoreCase):
         def work(worker: int) -> None:
             if worker == 0:
                 begun.wait(30)
-                promptly(store.close)
-                closed.set()
+                try:
+                    promptly(store.close)
+                finally:
+                    closed.set()  # else the others would go on for ever
                 return
             after = 0
             while after < 3:
