@@ -1,0 +1,265 @@
+"""What the workers' half does with a step: real engines over tensors of vLLM's shape."""
+
+import random
+from array import array
+
+import pytest
+import torch
+
+from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
+from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
+from hexkv.adapters.vllm.serving import Desk, Scopes
+from hexkv.adapters.vllm.windows import LayerShape, pages_of
+from hexkv.adapters.vllm.worker_half import WorkerHalf
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load as configure
+from hexkv.ports import InvalidRequest, Namespace
+
+LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8
+CHUNK = 2 * BLOCK
+PROMPT = random.Random(5).choices(range(50_000), k=4 * CHUNK)
+ALL, PLAIN = len(PROMPT), Scope()
+NAMES = [f"layer.{i}" for i in range(LAYERS)]
+MINE, OTHER = [1, 2, 3, 4, 5, 6, 7, 8], [20, 11, 12, 13, 14, 15, 16, 17]
+
+
+class Rank:
+    """One worker: its KV memory, its engine and the half between them."""
+
+    def __init__(self, *, layerwise=False, tiers=None):
+        made = torch.Generator().manual_seed(1)
+        self.caches = {
+            name: torch.randn(BLOCKS, HEADS, BLOCK, 2 * WIDTH, generator=made) for name in NAMES
+        }
+        size = HEADS * BLOCK * 2 * WIDTH * 4
+        shapes = dict.fromkeys(NAMES, LayerShape(size, HEADS, WIDTH, WIDTH))
+        self.pages = pages_of(self.caches, shapes, count=BLOCKS, block=BLOCK, apart=False)
+        settings = {
+            "chunk": {"size": CHUNK},
+            "pool": {"bytes": "4MiB"},
+            "tiers": tiers or [{"store": "memory"}],
+        }
+        self.engine = build(configure(None, {}, settings), Namespace("toy", self.pages.layout))
+        self.scopes = Scopes(self.engine.namespace)
+        self.half = WorkerHalf(
+            self.engine, self.pages, self.scopes, layer_names=NAMES, layerwise=layerwise, loaders=1
+        )
+        self.desk = Desk(self.engine, self.scopes)
+
+    def run(self, step, *, layers=NAMES):
+        """One step as vLLM runs it."""
+        self.half.start(step)
+        for name in layers:
+            self.half.wait_for_layer(name)
+        self.half.end_loads(step)
+        self.half.save(step)
+
+    def find(self, tokens=PROMPT, scope=PLAIN, name="r"):
+        question = {"op": "find", "id": name, "scope": list(scope)}
+        return self.desk(question, memoryview(packed(tokens)))["hit"]
+
+    def equal(self, left, right):
+        """Whether the blocks *left* hold the same as the blocks *right*, in every layer."""
+        return all(torch.equal(cache[left], cache[right]) for cache in self.caches.values())
+
+
+@pytest.fixture
+def rank():
+    rank = Rank()
+    yield rank
+    rank.half.close()
+
+
+def packed(tokens):
+    return array("I", tokens).tobytes()
+
+
+def save(end=ALL, blocks=MINE, start=0, scope=PLAIN):
+    return Save("s", scope, packed(PROMPT[:end]), start, end, blocks[: end // BLOCK])
+
+
+def load(end=ALL, blocks=OTHER, start=0, later=False, scope=PLAIN):
+    return Load("r", scope, packed(PROMPT[:end]), start, end, blocks, later)
+
+
+def store(rank, **said):
+    rank.run(Step(1, saves=[save(**said)]))
+
+
+def lose(rank, chunk):
+    """Take one chunk, and none after it, off every tier."""
+    tokens = PROMPT[: (chunk + 1) * CHUNK]
+    kept = [PROMPT[:CHUNK]] if chunk else []
+    rank.engine.clear(tokens)
+    for prefix in kept:
+        rank.half.save(Step(2, saves=[save(end=len(prefix))]))
+
+
+def test_what_was_saved_is_loaded_into_other_blocks(rank):
+    assert rank.find() == 0
+    store(rank)
+    assert rank.find() == len(PROMPT)
+    rank.run(Step(2, loads=[load()]))
+    assert rank.equal(OTHER, MINE)
+    assert rank.half.bad_blocks() == set()
+    counts = rank.half.tally.take()
+    assert (counts[STORED_TOKENS], counts[LOADED_TOKENS]) == (len(PROMPT), len(PROMPT))
+    assert rank.half.tally.take() == {}
+
+
+def test_blocks_before_the_start_stay_as_they_are(rank):
+    store(rank)
+    before = rank.caches["layer.0"][OTHER[:3]].clone()
+    rank.run(Step(2, loads=[load(start=3 * BLOCK)]))
+    assert torch.equal(rank.caches["layer.0"][OTHER[:3]], before)
+    assert rank.equal(OTHER[3:], MINE[3:])
+    assert rank.half.bad_blocks() == set()
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_what_is_lost_between_finding_and_loading_is_reported_block_by_block(layerwise):
+    rank = Rank(layerwise=layerwise)
+    try:
+        store(rank)
+        lose(rank, 1)
+        rank.run(Step(2, loads=[load()]))
+        assert rank.half.bad_blocks() == set(OTHER[2:])
+        assert rank.equal(OTHER[:2], MINE[:2])
+        assert rank.half.bad_blocks() == set()
+        assert rank.half.tally.take()[FAILED_TOKENS] == 3 * CHUNK
+    finally:
+        rank.half.close()
+
+
+def test_nothing_is_stored_that_was_computed_from_what_did_not_arrive(rank):
+    store(rank, end=CHUNK)
+    spoiled = Save("r", Scope(), packed(PROMPT), CHUNK, len(PROMPT), OTHER)
+    rank.run(Step(2, loads=[load(end=2 * CHUNK)], saves=[spoiled]))
+    assert rank.half.bad_blocks() == set(OTHER[2:4])
+    assert rank.find() == CHUNK
+    rank.run(Step(3, saves=[spoiled]))
+    assert rank.find() == len(PROMPT)
+
+
+def test_layers_arrive_before_the_model_reads_them():
+    rank = Rank(layerwise=True)
+    try:
+        store(rank)
+        step = Step(2, loads=[load()])
+        rank.half.start(step)
+        for name in NAMES:
+            rank.half.wait_for_layer(name)
+            assert torch.equal(rank.caches[name][OTHER], rank.caches[name][MINE])
+        rank.half.wait_for_layer("drafter.0")
+        rank.half.end_loads(step)
+        assert rank.half.bad_blocks() == set()
+        assert rank.half.finished_steps() == {2: 1}
+    finally:
+        rank.half.close()
+
+
+def test_a_model_that_did_not_wait_for_all_layers_computed_without_them():
+    rank = Rank(layerwise=True)
+    try:
+        store(rank)
+        rank.run(Step(2, loads=[load()]), layers=NAMES[:2])
+        assert rank.half.bad_blocks() == set(OTHER)
+    finally:
+        rank.half.close()
+
+
+def over(rank):
+    """What has arrived, once something has."""
+    _, future = rank.half._outside.running["r"]
+    future.exception(timeout=10)
+    return rank.half.arrived()
+
+
+def test_a_load_between_steps_is_reported_once_when_it_is_over(rank):
+    store(rank)
+    rank.run(Step(2, loads=[load(later=True)]))
+    assert over(rank) == {"r"}
+    assert rank.half.arrived() == set()
+    assert rank.half.bad_blocks() == set()
+    assert rank.half.finished_steps() == {}
+    assert rank.equal(OTHER, MINE)
+
+
+def test_a_load_between_steps_that_fails_is_reported_with_its_blocks(rank):
+    store(rank)
+    lose(rank, 1)
+    rank.run(Step(2, loads=[load(later=True)]))
+    assert over(rank) == {"r"}
+    assert rank.half.bad_blocks() == set(OTHER[2:])
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_load_that_cannot_even_begin_is_a_failed_one(rank, later):
+    store(rank)
+    step = Step(2, loads=[load(blocks=[1000] * 8, later=later)])
+    if later:
+        rank.half.start(step)
+        assert over(rank) == {"r"}
+    else:
+        with pytest.raises(InvalidRequest):
+            rank.half.start(step)
+        rank.half.failed(step)
+    assert rank.half.bad_blocks() == {1000}
+
+
+def test_a_step_that_failed_as_a_whole_reports_every_block_and_request(rank):
+    step = Step(2, loads=[load(later=True), load(blocks=MINE)])
+    rank.half.failed(step)
+    assert rank.half.arrived() == {"r"}
+    assert rank.half.bad_blocks() == {*OTHER, *MINE}
+
+
+def test_finding_holds_chunks_until_they_are_loaded_or_let_go(rank):
+    store(rank)
+    assert rank.engine.health().pins == {}
+    rank.find()
+    assert rank.engine.health().pins == {"r": 4}
+    rank.run(Step(2, loads=[load()]))
+    assert rank.engine.health().pins == {}
+    rank.find(name="other")
+    rank.desk({"op": "release", "id": "other"}, memoryview(b""))
+    assert rank.engine.health().pins == {}
+
+
+def test_requests_of_another_kind_share_nothing(rank):
+    store(rank, scope=Scope(salt="a"))
+    assert rank.find(scope=Scope(salt="a")) == len(PROMPT)
+    for scope in (Scope(), Scope(salt="b"), Scope(lora="a"), Scope(salt="a", inputs="x")):
+        assert rank.find(scope=scope) == 0
+
+
+def test_clearing_leaves_nothing(rank):
+    store(rank)
+    assert rank.desk({"op": "clear"}, memoryview(b"")) == {"chunks": 4}
+    assert rank.find() == 0
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{"op": "dance"}, {"op": "find"}, {"op": "find", "id": "r", "scope": ["a"]}, {}],
+)
+def test_questions_without_meaning_are_refused(rank, question):
+    with pytest.raises(InvalidRequest):
+        rank.desk(question, memoryview(b""))
+
+
+def test_chunks_are_read_ahead_from_slow_tiers_and_given_back(tmp_path):
+    rank = Rank(tiers=[{"store": "disk", "settings": {"root": str(tmp_path)}}])
+    try:
+        store(rank)
+        assert rank.engine.flush(10)
+        rank.find()
+        assert rank.engine.health().prefetches == 1
+        rank.run(Step(2, loads=[load()]))
+        assert rank.equal(OTHER, MINE)
+        assert rank.engine.health().prefetches == 0
+        rank.find()
+        assert rank.desk.release("r")
+        assert rank.engine.health().prefetches == 0
+    finally:
+        rank.half.close()
