@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import pluggy
 
-from hexkv.ports import Clock
+from hexkv.ports import ChunkKey, Clock
 
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
@@ -40,6 +40,26 @@ class OpenContext:
 
     budget: int | None = None
     """Bytes that the core will let the tier hold. A store may refuse to exceed it, too."""
+
+
+class BackDoor(Protocol):
+    """A store's medium, reached without any method of the store: so damage can be tried."""
+
+    def get(self, key: ChunkKey) -> bytes | None:
+        """The bytes that the medium holds as *key*'s frame, or ``None``."""
+        ...
+
+    def put(self, key: ChunkKey, frame: bytes) -> None:
+        """Make the medium hold *frame* under *key*, in place of what was there."""
+        ...
+
+    def keys(self) -> set[ChunkKey]:
+        """Every key under which the medium holds a frame."""
+        ...
+
+    def close(self) -> None:
+        """End it; the medium stays as it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +98,9 @@ class AdapterSpec:
 
     contract: int = 1
     """Version of the contracts it was written for: ``hexkv.contracts.promise.CONTRACT``."""
+
+    back_door: Callable[[Any], BackDoor | None] | None = None
+    """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from hexkv.contracts.doubles import deadline
+from hexkv.plugins.spec import BackDoor
 from hexkv.ports import (
     NAMESPACE_BYTES,
     ChunkKey,
@@ -85,6 +86,25 @@ class _ReadsRanges(Apart):
 
 class _Both(_Lists, _ReadsRanges):
     inner: SupportsScan  # type: ignore[assignment]
+
+
+class RawApart:
+    """The back door to what such a store holds, and to nothing of others."""
+
+    def __init__(self, door: BackDoor, salt: Salt) -> None:
+        self._door = door
+        self._salt = salt
+
+    def get(self, key: ChunkKey) -> bytes | None:
+        return self._door.get(self._salt(key))
+
+    def put(self, key: ChunkKey, frame: bytes) -> None:
+        moved = self._salt(key)
+        self._salt.used.add(moved)
+        self._door.put(moved, frame)
+
+    def keys(self) -> set[ChunkKey]:
+        return {self._salt(key) for key in self._door.keys() & self._salt.used}
 
 
 def apart(store: ChunkStore, salt: Salt) -> Apart:

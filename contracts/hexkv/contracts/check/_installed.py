@@ -8,15 +8,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
-from hexkv.contracts.check._apart import Salt, apart, sweep
+from hexkv.contracts.check._apart import RawApart, Salt, apart, sweep
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext
 from hexkv.ports import ChunkStore, SupportsScan
+
+if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+    from hexkv.contracts.store import RawAccess
 
 _PREFIXES = ("prefix", "namespace")
 """Settings that keep stores on one service apart."""
@@ -65,8 +69,24 @@ class Installed:
         sibling = None
         if "sibling" in wanted and self._setting(_PREFIXES):
             sibling = self._beside(ended)
+        raw = self._raw(direct, salt, ended) if "raw" in wanted else None
         lasting = bool(self.spec.schemes or self._setting(_FOLDERS))
-        return Candidate(store, reopen=again if lasting else None, service=service, sibling=sibling)
+        return Candidate(
+            store, raw, reopen=again if lasting else None, service=service, sibling=sibling
+        )
+
+    def _raw(
+        self, settings: Mapping[str, object], salt: Salt | None, ended: ExitStack
+    ) -> RawAccess | None:
+        """The medium, past the store; only what is the test's own."""
+        if self.spec.back_door is None:
+            return None
+        parsed = self.registry.parse(self.spec.kind, self.spec.name, settings)
+        door = self.spec.back_door(parsed)
+        if door is None:
+            return None
+        ended.callback(door.close)
+        return door if salt is None else RawApart(door, salt)
 
     def _beside(self, ended: ExitStack) -> ChunkStore:
         """A second store on the same service, with a prefix of its own."""

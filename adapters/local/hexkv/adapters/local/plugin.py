@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, CommandSpec, NoSettings, OpenContext, hookimpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,12 @@ def _open_fs(settings: SharedFileSettings, context: OpenContext) -> object:
     return SharedFileStore(settings.root, context.clock, ttl=settings.ttl)
 
 
+def _behind_disk(settings: DiskSettings) -> BackDoor:
+    from hexkv.adapters.local.back_door import BackDoor
+
+    return BackDoor(settings.root)
+
+
 def _fsck(arguments: Sequence[str]) -> int:
     from hexkv.adapters.local.fsck import run
 
@@ -96,7 +102,14 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
         AdapterSpec("memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings),
         AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory),
-        AdapterSpec("store", "disk", "one file per chunk in a directory", _open_disk, DiskSettings),
+        AdapterSpec(
+            "store",
+            "disk",
+            "one file per chunk in a directory",
+            _open_disk,
+            DiskSettings,
+            back_door=_behind_disk,
+        ),
         AdapterSpec(
             "store",
             "fs",

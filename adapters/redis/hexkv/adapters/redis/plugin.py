@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hexkv.adapters.redis.address import Address, Location
-from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, hookimpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,12 @@ def _open(settings: RedisSettings, context: OpenContext) -> object:
     return RedisStore(route, prefix=settings.prefix.encode(), ttl=settings.ttl)
 
 
+def _back_door(settings: RedisSettings) -> BackDoor | None:
+    from hexkv.adapters.redis.back_door import BackDoor
+
+    return BackDoor(settings) if settings.topology == "single" else None
+
+
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
@@ -121,5 +127,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             requires=("redis",),
             hint="pip install hexkv-redis",
             schemes=("redis", "rediss", "unix"),
+            back_door=_back_door,
         )
     ]
