@@ -53,12 +53,17 @@ check: namespace $(VENV)/full
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
 
-# What comes from the distribution only: Redis with TLS. Without it, where nobody is root, the
-# tests that need it are skipped and say so; elsewhere the tests' Valkey comes from PyPI.
+# What comes from the distribution only: Redis with TLS, and three libraries that Mooncake stands on.
+# Without them, where nobody is root, the tests that need them are skipped and say so; the tests'
+# Valkey and Mooncake itself come from PyPI.
 servers:
 	@command -v redis-server > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends redis-server; } > /dev/null || \
 	  echo "redis-server cannot be installed: its tests are skipped"
+	@ldconfig -p | grep -q libibverbs.so.1 || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends \
+	  libibverbs1 libnuma1 libcurl4; } > /dev/null || \
+	  echo "libibverbs1 cannot be installed: the tests with Mooncake are skipped"
 
 # One stray __init__.py would hide every other distribution, this project's pytest plugin included.
 namespace:

@@ -9,8 +9,8 @@ import mooncake_servers
 from hexkv.adapters.mooncake._connection import Connection
 from hexkv.adapters.mooncake._native import library
 from hexkv.adapters.mooncake._objects import EMPTY
-from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake._rehearsal import Place
+from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext

@@ -153,9 +153,14 @@ class SharedFileStore:
         self._check_open()
         if deadline.expired:
             return TimedOut()
+        path = self._path(key)
+
+        def attempt() -> ReadOutcome:
+            return call(path)
+
+        gone: ReadOutcome = Miss()
         try:
-            gone: ReadOutcome = Miss()
-            return _again(lambda: call(self._path(key)), otherwise=gone)
+            return _again(attempt, otherwise=gone)
         except OSError as error:
             return Failed(store_error(error, f"reading from {self._root}"))
 
