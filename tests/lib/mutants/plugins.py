@@ -115,3 +115,10 @@ class TestDoesNotSayHowToGetIt(GramophoneContract):
 
     breaks = "plugin.6"
     change = ('"pip it"', '""')
+
+
+class TestIsOfAnotherAge(GramophoneContract):
+    """It was written for contracts that this kit does not check."""
+
+    breaks = "plugin.7"
+    change = ('"hint": "pip it"', '"hint": "pip it", "contract": 0')

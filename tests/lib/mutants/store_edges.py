@@ -117,6 +117,27 @@ class TestMixesDuplicates(DictContract):
             return outcomes
 
 
+class TestWritesTheSmallestFirst(DictContract):
+    """Items are written, and answered, in order of their size."""
+
+    breaks = "L1.26"
+
+    class Make(DictStore):
+        def write(self, items, deadline):
+            return super().write(sorted(items, key=lambda item: len(item.frame)), deadline)
+
+
+class TestAnswersAThousandAtMost(DictContract):
+    """What does not fit into one command is taken to be absent."""
+
+    breaks = "L1.27"
+
+    class Make(DictStore):
+        def contains(self, keys, deadline):
+            first = super().contains(keys[:1000], deadline)
+            return [*first, *[False] * (len(keys) - len(first))]
+
+
 class TestIsOptimisticWhenLate(DictContract):
     """When the deadline has passed, a chunk that is there counts as read."""
 
@@ -242,6 +263,7 @@ class TestRemembersPerThread(DictContract):
         def publish(self, name, frame):
             super().publish(name, frame)
             self.seen()[name] = frame
+            time.sleep(0.001)  # else each thread might do all its work in one turn
 
         def forget(self, key):
             self.seen().pop(key, None)
