@@ -139,6 +139,10 @@ class TestHexkvStoreOnADirectory(_OverTheWire):
     def exposed(self):
         return None
 
+    @pytest.fixture
+    def limit(self):
+        return None  # the disk is the limit here, and the store `disk` is measured beside it
+
 
 class TestLMStore(_OverTheWire):
     kind = "lm"

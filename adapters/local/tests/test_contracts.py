@@ -1,9 +1,8 @@
 """The contracts that both stores and the plugin keep."""
 
 import itertools
-import mmap
 import os
-from contextlib import closing
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,9 +11,6 @@ from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-
-SIZE = 16 << 20
-"""Bytes of the frames by which the contract measures."""
 
 
 class Files:
@@ -52,30 +48,35 @@ class Strangers:
 
 
 class File:
-    """One file, overwritten in place and read, past the page cache where the store goes past it.
+    """One file: written anew, published by its name, and read; all of it in one call each.
 
-    Aligned memory of its own stands between for the memory of others, as it must in a store.
+    Past the page cache where the store goes past it.
     """
 
     def __init__(self, path, direct):
-        flags = os.O_RDWR | os.O_CREAT
-        try:
-            self.file = os.open(path, flags | (os.O_DIRECT if direct != "off" else 0))
-        except OSError:  # a file system without O_DIRECT, such as tmpfs
-            self.file = os.open(path, flags)
-        self.pages = mmap.mmap(-1, SIZE)
+        self.path = path
+        self.direct = os.O_DIRECT if direct != "off" else 0
 
     def write(self, frame):
-        self.pages[:] = frame
-        assert os.pwrite(self.file, self.pages, 0) == SIZE
+        aside = self.path.with_suffix(".new")
+        with self._opened(aside, os.O_RDWR | os.O_CREAT) as file:
+            assert os.pwrite(file, frame, 0) == len(frame)
+        aside.replace(self.path)
 
     def read(self, into):
-        assert os.preadv(self.file, [self.pages], 0) == SIZE
-        into[:] = self.pages
+        with self._opened(self.path, os.O_RDONLY) as file:
+            assert os.preadv(file, [into], 0) == len(into)
 
-    def close(self):
-        os.close(self.file)
-        self.pages.close()
+    @contextmanager
+    def _opened(self, path, flags):
+        try:
+            file = os.open(path, flags | self.direct)
+        except OSError:  # a file system without O_DIRECT, such as tmpfs
+            file = os.open(path, flags)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
 
 class TestDiskStore(StoreContract):
@@ -93,9 +94,7 @@ class TestDiskStore(StoreContract):
 
     @pytest.fixture
     def limit(self, tmp_path_factory):
-        path = tmp_path_factory.mktemp("limit") / "file"
-        with closing(File(path, self.direct)) as limit:
-            yield limit
+        return File(tmp_path_factory.mktemp("limit") / "file", self.direct)
 
     @pytest.fixture
     def store(self, tmp_path):

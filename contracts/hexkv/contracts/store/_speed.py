@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from mmap import mmap
 from statistics import median
 from typing import ClassVar
 
@@ -45,7 +46,7 @@ class Speed(StoreCase):
         bound: Limit,
         request: pytest.FixtureRequest,
     ) -> None:
-        frame = memoryview(content(SIZE))
+        frame = _pages(content(SIZE))
 
         def write() -> None:
             (outcome,) = store.write([Item(KEY, frame)], deadline())
@@ -66,11 +67,11 @@ class Speed(StoreCase):
         bound: Limit,
         request: pytest.FixtureRequest,
     ) -> None:
-        frame = memoryview(content(SIZE))
+        frame = _pages(content(SIZE))
         bound.write(frame)
         (outcome,) = store.write([Item(KEY, frame)], deadline())
         assert isinstance(outcome, Stored)
-        room = memoryview(bytearray(SIZE))
+        room = _pages(bytes(SIZE))
         sink = _Same(room)
 
         def read() -> None:
@@ -79,6 +80,13 @@ class Speed(StoreCase):
         _near(read, lambda: bound.read(room), self.least, request)
         right = room == frame
         assert right, "fast, and wrong"
+
+
+def _pages(data: bytes) -> memoryview:
+    """*data* in memory as the pool gives it, which begins with a page."""
+    pages = mmap(-1, len(data))
+    pages[:] = data
+    return memoryview(pages)
 
 
 class _Same:
