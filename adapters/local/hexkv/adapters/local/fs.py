@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local._files import ABSENT, FileIO, regular_size, remove, store_error
+from hexkv.adapters.local._files import FileIO, regular_size, remove, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
 from hexkv.adapters.local._sweep import PART, Sweeper
 from hexkv.ports import (
@@ -90,7 +90,7 @@ class SharedFileStore:
         self._check_open()
         try:
             return [
-                not deadline.expired and _again(partial(regular_size, self._path(key))) is not None
+                not deadline.expired and _unless_gone(partial(_there, self._path(key)))
                 for key in keys
             ]
         except OSError as error:
@@ -119,7 +119,7 @@ class SharedFileStore:
         del deadline
         self._check_open()
         try:
-            return [_again(partial(remove, self._path(key)), otherwise=False) for key in keys]
+            return [_unless_gone(partial(remove, self._path(key))) for key in keys]
         except OSError as error:
             raise store_error(error, f"deleting from {self._root}") from error
 
@@ -154,14 +154,11 @@ class SharedFileStore:
         if deadline.expired:
             return TimedOut()
         path = self._path(key)
-
-        def attempt() -> ReadOutcome:
-            return call(path)
-
-        gone: ReadOutcome = Miss()
         try:
-            return _again(attempt, otherwise=gone)
+            return _again(lambda: call(path))
         except OSError as error:
+            if error.errno == errno.ESTALE:
+                return Miss()
             return Failed(store_error(error, f"reading from {self._root}"))
 
     def _write(self, item: Item, deadline: Deadline) -> WriteOutcome:
@@ -193,22 +190,28 @@ class SharedFileStore:
             raise StoreError(f"the store of {self._root} is closed")
 
 
-def _again(call: Callable[[], T], otherwise: T | None = None) -> T:
-    """What *call* gives, at the second try if the first failed in passing.
-
-    What is stale twice was removed by another host: *otherwise*, if there is such an answer.
-    """
+def _again(call: Callable[[], T]) -> T:
+    """What *call* gives, at the second try if the first failed in passing."""
     try:
         return call()
     except OSError as error:
         if error.errno not in _PASSING:
             raise
+    return call()
+
+
+def _unless_gone(call: Callable[[], bool]) -> bool:
+    """Likewise; what is stale twice was removed by another host, and is not there."""
     try:
-        return call()
+        return _again(call)
     except OSError as error:
-        if error.errno == errno.ESTALE and otherwise is not None:
-            return otherwise
+        if error.errno == errno.ESTALE:
+            return False
         raise
+
+
+def _there(path: str) -> bool:
+    return regular_size(path) is not None
 
 
 def _write_file(path: str, frame: memoryview) -> None:
@@ -231,7 +234,7 @@ def _publish(part: str, path: str, size: int) -> None:
     """Give a written file its name."""
     try:
         os.replace(part, path)
-    except (*ABSENT, OSError) as error:
+    except OSError as error:
         # A server that did it, and whose answer was lost, is asked again and finds no such file.
         if error.errno not in (errno.ENOENT, errno.ESTALE) or _size(part) is not None:
             raise
