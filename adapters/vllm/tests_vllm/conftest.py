@@ -1,0 +1,51 @@
+"""A toy engine, made of vLLM's own parts."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():  # what vLLM imports is deprecated here and there
+    warnings.simplefilter("ignore")
+    from vllm_toy import Toy
+
+HERE = Path(__file__).parent
+SCRIPT = HERE.parent / "e2e" / "tiny_llama.py"
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A model's folder. Only its configuration is read."""
+    folder = tmp_path_factory.mktemp("model") / "tiny-llama"
+    subprocess.run([sys.executable, str(SCRIPT), str(folder)], check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture
+def start(model, tmp_path):
+    """Starts toys; the test's end ends them."""
+    toys = []
+
+    def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, **settings):
+        extra = {
+            "chunk": {"size": chunk},
+            "pool": {"bytes": pool},
+            "tiers": tiers or [{"store": "memory"}],
+            "socket_dir": str(tmp_path),
+            **(connector or {}),
+        }
+        toys.append(Toy(model, extra, **settings))
+        return toys[-1]
+
+    yield begin
+    for toy in toys:
+        toy.close()
+
+
+def pytest_collection_modifyitems(items):
+    """vLLM's warnings are vLLM's own affair."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("default"))

@@ -1,0 +1,214 @@
+"""vLLM's own scheduler and this connector around a model that can be seen through.
+
+The KV of a token is a digest of all tokens up to it, and the next token follows from the KV
+that is really in the blocks. So a wrong byte anywhere in a prefix gives other tokens.
+"""
+
+import copy
+import functools
+import hashlib
+from array import array
+
+import torch
+from vllm import SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from hexkv.adapters.vllm.connector import HexKVConnector, KVConnectorRole
+
+BLOCK, HEADS, WIDTH = 16, 1, 16
+NAMES = ["layer.0", "layer.1"]
+
+
+def link(before, token):
+    """The KV of a token, a whole number below 2**24, from that of the one before it."""
+    seed = f"{before} {token}".encode()
+    return int.from_bytes(hashlib.blake2b(seed, digest_size=3).digest(), "little")
+
+
+def alone(prompt, count):
+    """What the model generates after *prompt*, computed from nothing but the tokens."""
+    tokens, state = list(prompt), 0
+    for token in tokens:
+        state = link(state, token)
+    for _ in range(count):
+        tokens.append(state % 1000)
+        state = link(state, tokens[-1])
+    return tokens[len(prompt) :]
+
+
+TRANSFER = {
+    "kv_connector": "HexKVConnector",
+    "kv_connector_module_path": "hexkv.adapters.vllm.connector",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+
+
+@functools.cache
+def configuration(model, budget, prefix_caching):
+    """vLLM's configuration, which takes seconds to make."""
+    return EngineArgs(
+        model=model,
+        max_model_len=1024,
+        dtype="float32",
+        enforce_eager=True,
+        block_size=BLOCK * 2,  # what the CPU's backend accepts; the toy has its own
+        max_num_batched_tokens=budget,
+        max_num_seqs=8,
+        enable_prefix_caching=prefix_caching,
+        kv_transfer_config=TRANSFER,
+    ).create_engine_config()
+
+
+class Toy:
+    """One engine of vLLM with one worker. Closed by :meth:`close`."""
+
+    def __init__(self, model, extra, *, blocks=64, budget=256, prefix_caching=True):
+        config = copy.deepcopy(configuration(str(model), budget, prefix_caching))
+        config.kv_transfer_config = KVTransferConfig(**TRANSFER, kv_connector_extra_config=extra)
+        config.cache_config.block_size = BLOCK
+        config.cache_config.num_gpu_blocks = blocks
+        spec = FullAttentionSpec(
+            block_size=BLOCK, num_kv_heads=HEADS, head_size=WIDTH, dtype=torch.float32
+        )
+        kv = KVCacheConfig(
+            num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(NAMES, spec)]
+        )
+        self.caches = {name: torch.zeros(blocks, HEADS, BLOCK, 2 * WIDTH) for name in NAMES}
+        self.worker = HexKVConnector(config, KVConnectorRole.WORKER, kv)
+        self.worker.register_kv_caches(self.caches)
+        self.scheduler = Scheduler(
+            config,
+            kv,
+            StructuredOutputManager(config),
+            block_size=BLOCK,
+            hash_block_size=BLOCK,
+            log_stats=True,
+        )
+        init_none_hash(sha256)
+        self._hasher = get_request_block_hasher(BLOCK, sha256)
+        self._tables = {}
+        self.requests = {}
+        self.preempted = 0
+        self.cached = {}
+
+    @property
+    def engine(self):
+        return self.worker._rig.half._engine
+
+    def add(self, name, prompt, count=4, *, params=None, salt=None):
+        """Put a request in the queue."""
+        extra = {"kv_transfer_params": params} if params else None
+        sampling = SamplingParams(
+            max_tokens=count, ignore_eos=True, temperature=0.0, extra_args=extra
+        )
+        request = Request(
+            name, list(prompt), sampling, None, cache_salt=salt, block_hasher=self._hasher
+        )
+        self.requests[name] = request
+        self.scheduler.add_request(request)
+
+    def run(self, steps=2000):
+        """Step until nothing is left to do."""
+        for _ in range(steps):
+            if not self.scheduler.has_unfinished_requests():
+                return
+            self.step()
+        raise AssertionError(f"not done after {steps} steps")
+
+    def answers(self):
+        """What every request got so far."""
+        return {name: list(request.output_token_ids) for name, request in self.requests.items()}
+
+    def forget(self):
+        """Empty vLLM's own prefix cache."""
+        assert self.scheduler.reset_prefix_cache()
+
+    def step(self):
+        """One step of the engine."""
+        output = self.scheduler.schedule()
+        worker, known = self.worker, KVConnectorOutput()
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        first = getattr(output, "has_sync_kv_loads", True)
+        if first:
+            worker.start_load_kv(None)
+        sampled = self._forward(output)
+        if not first:
+            worker.start_load_kv(None)
+        worker.wait_for_save()
+        _, known.finished_recving = worker.get_finished(output.finished_req_ids)
+        known.invalid_block_ids = worker.get_block_ids_with_load_errors()
+        known.kv_connector_stats = worker.get_kv_connector_stats()
+        known.kv_connector_worker_meta = worker.build_connector_worker_meta()
+        worker.clear_connector_metadata()
+        names = list(sampled)
+        told = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=[sampled[name] for name in names],
+            kv_connector_output=known,
+        )
+        self.scheduler.update_from_output(output, told)
+
+    def _forward(self, output):
+        """Write the KV of what is scheduled, and give the next token of who is at its end."""
+        cached = output.scheduled_cached_reqs
+        computed = {}
+        for new in output.scheduled_new_reqs:
+            self._tables[new.req_id] = list(new.block_ids[0])
+            computed[new.req_id] = new.num_computed_tokens
+            self.cached.setdefault(new.req_id, new.num_computed_tokens)
+        for place, name in enumerate(cached.req_ids):
+            blocks = cached.new_block_ids[place]
+            if name in cached.resumed_req_ids:
+                self.preempted += 1
+                self._tables[name] = list(blocks[0])
+            elif blocks is not None:
+                self._tables[name].extend(blocks[0])
+            computed[name] = cached.num_computed_tokens[place]
+        for name in NAMES:
+            self.worker.wait_for_layer_load(name)
+        sampled = {}
+        for name, count in output.num_scheduled_tokens.items():
+            start, tokens = computed[name], self.requests[name].all_token_ids
+            state = self._read(name, start - 1) if start else 0
+            for at in range(start, start + count):
+                state = link(state, tokens[at])
+                self._write(name, at, state)
+            sampled[name] = [state % 1000] if start + count == len(tokens) else []
+        return sampled
+
+    def _read(self, name, at):
+        """The state in the KV of one token, if all before it says the same in all layers."""
+        states, tokens = [0], self.requests[name].all_token_ids
+        for place in range(at + 1):
+            states.append(link(states[-1], tokens[place]))
+        places = torch.arange(at + 1)
+        blocks = torch.tensor(self._tables[name])[places // BLOCK]
+        wanted = torch.tensor(states[1:], dtype=torch.float32)[:, None]
+        for cache in self.caches.values():
+            if not bool((cache[blocks, 0, places % BLOCK] == wanted).all()):
+                return -1  # whatever follows from wrong KV is wrong
+        return states[-1]
+
+    def _write(self, name, at, state):
+        block, offset = self._tables[name][at // BLOCK], at % BLOCK
+        for cache in self.caches.values():
+            cache[block, 0, offset] = state
+
+    def close(self):
+        """End both halves."""
+        self.scheduler.shutdown()
+        self.worker.shutdown()
+
+
+def packed(tokens):
+    return memoryview(array("I", tokens)).cast("B").cast("I")
