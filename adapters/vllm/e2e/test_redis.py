@@ -33,7 +33,8 @@ def stored(start, same, redis_server, config):
 
 @pytest.fixture(scope="module")
 def engine(start, config, stored):
-    return start(config)
+    """Loads between steps, not before the one that needs it."""
+    return start(config, options={"loading": "async", "async_lookup": True})
 
 
 def test_another_engine_loads_from_redis_what_a_killed_one_stored(engine, same):
