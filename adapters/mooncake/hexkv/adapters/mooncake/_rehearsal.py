@@ -34,7 +34,8 @@ class Place:
 
     def enter(self, client: Client, segment_bytes: int) -> int:
         """Set *client* up, asking the master once; 0 if that went well."""
-        os.environ.setdefault(_RETRIES, "1")
+        # Straight to the library, which asks the C library. Who tries again is the store.
+        os.putenv(_RETRIES, "1")
         return client.setup(
             self.local_host,
             self.metadata,
