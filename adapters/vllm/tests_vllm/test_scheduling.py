@@ -126,6 +126,21 @@ def test_everything_is_lost_at_once_for_many_requests(start, mode):
     check(toy)
 
 
+def test_nothing_is_stored_that_was_computed_from_what_was_lost(start, mode):
+    toy = start(connector=mode)
+    toy.add("cold", prompt(9, 64))
+    toy.run()
+    for turn in range(2):
+        toy.forget()
+        for i in range(3):
+            toy.add(f"{turn}.{i}", prompt(9, 64) + prompt(i, 70))
+        if not turn:
+            toy.engine.clear()  # after it was found, and before the step that completes chunks
+        toy.run()
+        check(toy)
+    assert [toy.cached[f"1.{i}"] for i in range(3)] == [128] * 3
+
+
 def test_a_request_may_refuse_to_read_or_to_write(start):
     toy = start()
     toy.add("silent", prompt(1, 100), params={"hexkv": {"write": False}})
