@@ -86,15 +86,19 @@ class Staging:
             surplus = []
             while self._idle and self._lent + sum(b.size for b in self._idle) > self.limit:
                 surplus.append(self._idle.pop(0))
-        for buffer in surplus:
-            buffer.close(client)
-        return Loan(
-            self,
-            [
+        try:
+            for buffer in surplus:
+                buffer.close(client)
+            made = [
                 Buffer(client, size) if buffer is None else buffer
                 for size, buffer in zip(wanted, buffers, strict=True)
-            ],
-        )
+            ]
+        except BaseException:
+            with self._changed:
+                self._lent -= total
+                self._changed.notify_all()
+            raise
+        return Loan(self, made)
 
     def give_back(self, loan: Loan) -> None:
         """See :meth:`Loan.release`."""

@@ -1,0 +1,71 @@
+"""An engine, built from a configuration, that has Mooncake as a tier."""
+
+from threading import Event
+
+import pytest
+
+from configured import CHUNK, FRAME, NAMESPACE, PROMPT, computed, hit
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.ports import Deadline
+from mooncake_servers import Master, Node
+
+
+@pytest.fixture
+def open_engine(prefix):
+    def open_engine(master):
+        quick = {"failures": 2, "pause": 0.05, "longest_pause": 0.2}
+        settings = {"address": master.address, "prefix": prefix}
+        wanted = {
+            "chunk": {"size": CHUNK},
+            "pool": {"bytes": 32 * FRAME},
+            "tiers": [{"store": "mooncake", "settings": settings, "breaker": quick, "retries": 0}],
+            "deadlines": {"lookup": 2.0, "retrieve": 3.0, "store": 5.0, "close": 10.0},
+        }
+        return build(load(None, {}, wanted), NAMESPACE)
+
+    return open_engine
+
+
+def until(reached):
+    limit, pause = Deadline.after(SystemClock(), 30.0), Event()
+    while not reached():
+        assert not limit.expired, "the tier did not come back within 30 s"
+        pause.wait(0.05)
+
+
+def stores_and_loads(engine):
+    engine.store(PROMPT, computed())
+    engine.flush(5.0)
+    return hit(engine) == len(PROMPT)
+
+
+def test_chunks_move_between_the_pool_and_a_node_in_place(master, open_engine):
+    with open_engine(master) as engine:
+        until(lambda: stores_and_loads(engine))
+        (tier,) = engine._stack.tiers
+        mover = tier.store._mover
+        assert mover.address(engine._pool.memory[:FRAME]) is not None
+        assert mover._staging._idle == []
+
+
+def test_another_engine_finds_what_one_has_stored(master, open_engine):
+    with open_engine(master) as engine, open_engine(master) as other:
+        until(lambda: stores_and_loads(engine))
+        until(lambda: hit(other) == len(PROMPT))
+
+
+def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_engine, tmp_path):
+    with Master(tmp_path, "--client_ttl=2") as master, Node(tmp_path, master):
+        with open_engine(master) as engine:
+            until(lambda: stores_and_loads(engine))
+            master.kill()
+            clock = SystemClock()
+            for _ in range(4):
+                begun = clock.now()
+                assert hit(engine) == 0
+                assert clock.now() - begun < 6.0
+            master.start()
+            until(lambda: stores_and_loads(engine))
+        assert engine.health().leases == {}

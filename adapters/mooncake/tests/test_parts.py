@@ -1,0 +1,181 @@
+"""What needs no server: settings, numbers, errands and turns."""
+
+import sys
+from threading import Event, Thread
+
+import pytest
+
+from hexkv.adapters.mooncake._errands import Errands, OutOfTime
+from hexkv.adapters.mooncake._native import error_of, library, read_outcome
+from hexkv.adapters.mooncake._staging import Staging
+from hexkv.adapters.mooncake._turns import Turns
+from hexkv.adapters.mooncake.plugin import MooncakeSettings
+from hexkv.contracts.doubles import deadline
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import (
+    AdapterUnavailable,
+    Deadline,
+    Miss,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"address": "nowhere"},
+        {"address": "host:0"},
+        {"address": "http://host:50051"},
+        {"address": "user@host:50051"},
+        {"metadata": "etcd"},
+        {"segment_bytes": -1},
+        {"replicas": 0},
+        {"connect_timeout": 0.0},
+        {"call_timeout": -1.0},
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"\w"):
+        MooncakeSettings(**wrong)
+
+
+def test_a_master_is_named_plainly_or_by_a_url():
+    assert MooncakeSettings("host:1234").master == "host:1234"
+    assert MooncakeSettings("mooncake://host:1234/").master == "host:1234"
+    assert MooncakeSettings("[::1]:1234").master == "[::1]:1234"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-200, StoreFull),
+        (-600, StoreError),
+        (-706, StoreUnreachable),
+        (-707, StoreUnreachable),
+        (-800, StoreUnreachable),
+        (-900, StoreUnreachable),
+        (-12345, StoreUnreachable),
+    ],
+)
+def test_every_number_is_an_error_of_a_store(code, kind):
+    assert type(error_of(code)) is kind
+    assert str(code) in str(error_of(code))
+
+
+@pytest.mark.parametrize("code", [-703, -704])
+def test_what_is_not_there_is_a_miss(code):
+    assert read_outcome(code) == Miss()
+
+
+def test_a_missing_library_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mooncake.store", None)
+    with pytest.raises(AdapterUnavailable, match=r"pip install hexkv-mooncake\[tcp\]"):
+        library()
+
+
+@pytest.fixture
+def errands():
+    errands = Errands("test", most=2)
+    yield errands
+    errands.close()
+
+
+def test_an_errand_gives_or_raises_what_its_call_does(errands):
+    assert errands.run(lambda: 42, 30) == 42
+    with pytest.raises(ZeroDivisionError):
+        errands.run(lambda: 1 // 0, 30)
+
+
+def test_an_errand_that_hangs_is_given_up_and_ended_only_when_it_ends(errands):
+    go, ended = Event(), Event()
+    with pytest.raises(OutOfTime):
+        errands.run(lambda: go.wait(30), 0.01, after=ended.set)
+    assert not ended.is_set()
+    go.set()
+    assert ended.wait(30)
+
+
+def test_when_every_thread_hangs_the_next_errand_is_refused_and_ended(errands):
+    go, ended = Event(), []
+    for _ in range(2):
+        with pytest.raises(OutOfTime):
+            errands.run(lambda: go.wait(30), 0.01)
+    with pytest.raises(StoreUnreachable, match="2 calls hang"):
+        errands.run(lambda: 1, 30, after=lambda: ended.append(1))
+    assert ended == [1]
+    go.set()
+
+
+def test_closing_frees_whoever_waits_for_an_errand(errands):
+    go, begun, raised = Event(), Event(), []
+
+    def call():
+        begun.set()
+        go.wait(30)
+
+    def wait():
+        try:
+            errands.run(call, 30)
+        except StoreError as error:
+            raised.append(str(error))
+
+    waiting = Thread(target=wait)
+    waiting.start()
+    assert begun.wait(30)
+    errands.close()
+    waiting.join(30)
+    assert raised == ["the store is closed"]
+    go.set()
+    with pytest.raises(StoreError, match="closed"):
+        errands.run(lambda: 1, 30)
+
+
+def test_readers_share_and_whoever_changes_is_alone():
+    turns, now = Turns(), Deadline.after(SystemClock(), 0.01)
+    with turns.reading({"a", "b"}, deadline()), turns.reading({"a"}, deadline()):
+        with pytest.raises(OutOfTime), turns.changing(["a"], now):
+            pass
+        changing = turns.changing(["c"], deadline())
+        with changing, pytest.raises(OutOfTime), turns.reading({"c"}, now):
+            pass
+    changing = turns.changing(["a"], deadline())
+    with changing, pytest.raises(OutOfTime), turns.changing(["b", "a"], now):
+        pass
+    with turns.changing(["a", "b", "c"], deadline()):
+        pass
+
+
+class Registry:
+    """What staging uses of a client."""
+
+    def __init__(self):
+        self.known = {}
+
+    def register_buffer(self, address, size):
+        self.known[address] = size
+        return 0
+
+    def unregister_buffer(self, address):
+        del self.known[address]
+        return 0
+
+
+def test_staging_is_bounded_used_again_and_not_lent_while_somebody_has_it():
+    client, staging, now = Registry(), Staging(8192), Deadline.after(SystemClock(), 0.01)
+    loan = staging.lend(client, [5000], deadline())
+    loan.share()
+    loan.release()
+    with pytest.raises(OutOfTime):
+        staging.lend(client, [100], now)
+    (first,) = loan.buffers
+    loan.release()
+    again = staging.lend(client, [8000], deadline())
+    assert again.buffers == [first]
+    again.release()
+    large = staging.lend(client, [100_000], deadline())
+    assert sum(client.known.values()) == 102_400
+    large.release()
+    staging.lend(client, [1], deadline()).release()
+    assert sum(client.known.values()) <= 8192
