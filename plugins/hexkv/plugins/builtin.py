@@ -33,6 +33,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
+    yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
 
 
 def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
@@ -69,6 +70,12 @@ def _explain(arguments: Sequence[str]) -> int:
 
 def _inspect(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.inspect import run
+
+    return run(arguments)
+
+
+def _serdes(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.serdes import run
 
     return run(arguments)
 

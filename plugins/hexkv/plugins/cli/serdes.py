@@ -1,0 +1,129 @@
+"""``hexkv serdes``: how fast each serde is here, and what to load over which link."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import inf
+from random import Random
+from statistics import NormalDist
+from struct import pack
+from typing import Annotated
+
+import typer
+
+from hexkv.core.adapting import Form, choose
+from hexkv.core.runtime import RAW
+from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import missing
+from hexkv.plugins.schema import parse_size
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import DType, KVLayout, Serde
+
+_LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=2, heads=8, key_width=128)
+_TOKENS = 256
+
+
+def serdes(
+    links: Annotated[
+        str, typer.Option("--links", help="Bytes per second of links, with units.")
+    ] = "10MB,100MB,1250MB,3GB,12500MB",
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to load.")] = 8192,
+    row: Annotated[str, typer.Option("--row", help="Bytes of KV of a token.")] = "128KiB",
+    prefill: Annotated[float, typer.Option(min=1e-3, help="Tokens computed per second.")] = 10_000,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that decode.")] = 4,
+    within: Annotated[float, typer.Option(min=0, help="Seconds there are; 0: the fewest.")] = 0,
+    patience: Annotated[float, typer.Option(min=0.01, help="Seconds to measure a serde.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Measure the installed serdes on made-up KV, and say what to load over which link."""
+    try:
+        rates = [_size(link) for link in links.split(",")]
+        size = tokens * _size(row)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    forms = measured(patience, threads)
+    chosen = [
+        choose(forms, size=size, tokens=tokens, link_rate=rate, prefill_rate=prefill, within=within)
+        for rate in rates
+    ]
+    if as_json:
+        answers = zip(rates, map(asdict, chosen), strict=True)
+        print_json(
+            {
+                "forms": [asdict(form) for form in forms[1:]],
+                "links": [{"bytes_per_second": rate} | answer for rate, answer in answers],
+            }
+        )
+        return
+    print_table(
+        ["serde", "ratio ", f"decodes, {threads} threads "],
+        [(f.serde, f"{f.ratio:.2f}", f"{f.decode_rate / 1e9:.2f} GB/s") for f in forms[1:]],
+    )
+    typer.echo(f"\n{tokens:,} tokens, {size / 1e6:,.0f} MB of KV:\n")
+    print_table(
+        ["link ", "load", "seconds "],
+        [
+            (f"{rate / 1e6:,.0f} MB/s", best.serde or "nothing: compute", f"{best.seconds:.3f}")
+            for rate, best in zip(rates, chosen, strict=True)
+        ],
+    )
+
+
+def _size(text: str) -> int:
+    """*text* in bytes.
+
+    Raises:
+        ValueError: it is no size, or that of nothing.
+    """
+    size = parse_size(text)
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"{text!r} is no size")
+    return size
+
+
+def measured(patience: float, threads: int) -> list[Form]:
+    """Raw KV and every serde that can be opened here: lossless first, then the larger first."""
+    registry, context = discover(), OpenContext(SystemClock())
+    found = []
+    for name in registry.names("serde"):
+        if not missing(registry.find("serde", name)):
+            serde = registry.open("serde", name, {}, context)
+            found.append((not serde.lossless, _measure(name, serde, patience, threads)))
+    found.sort(key=lambda one: (one[0], one[1].ratio))
+    return [Form(RAW, 1.0, inf), *(form for _, form in found)]
+
+
+def _measure(name: str, serde: Serde, patience: float, threads: int) -> Form:
+    """The best of many runs: a serde may be slow until its code is compiled."""
+    chunk = _made_up()
+    into = memoryview(bytearray(serde.bound(len(chunk))))
+    back = memoryview(bytearray(len(chunk)))
+    payload = into[: serde.encode(chunk, _LAYOUT, _TOKENS, into)]
+    best, end = inf, time.monotonic() + patience
+    while best == inf or time.monotonic() < end:
+        start = time.thread_time()
+        serde.decode(payload, _LAYOUT, _TOKENS, back)
+        best = min(best, time.thread_time() - start)
+    return Form(name, len(chunk) / len(payload), threads * len(chunk) / best)
+
+
+def _made_up() -> memoryview:
+    """A chunk whose elements have the magnitudes of Gaussian ones: KV of no model."""
+    size = _LAYOUT.chunk_bytes(_TOKENS)
+    normal = NormalDist()
+    high = bytes(pack("<f", normal.inv_cdf((i + 0.5) / 256))[3] for i in range(256))
+    random = Random(0)  # noqa: S311 - nothing here is secret
+    chunk = bytearray(random.randbytes(size))
+    chunk[1::2] = random.randbytes(size // 2).translate(high)
+    return memoryview(chunk)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Measure the serdes, and say what to load over which link.")
+    app.command()(serdes)
+    return run_app(app, "hexkv serdes", arguments)
