@@ -36,9 +36,9 @@ def text(words):
     return " ".join(f"w{word}" for word in words)
 
 
-def same(server, model, reference, words):
+def same(server, model, reference, words, *, as_text=False):
     """Tokens that were cached for a prompt which was answered as without a connector."""
-    answer = server.complete(str(model), words)
+    answer = server.complete(str(model), text(words) if as_text else words)
     [choice], [expected] = answer.choices, reference(words)
     assert choice.finish_reason == "length"
     assert choice.text.split() == [f"w{token}" for token in expected.tokens]
@@ -67,7 +67,8 @@ def test_one_flag_is_enough(first, model, reference):
 
 def test_text_is_cached_like_tokens(first, model, reference):
     words = prompt("text", TOKENS)
-    assert same(first, model, reference, text(words)) == 0
+    assert same(first, model, reference, words, as_text=True) == 0
+    assert same(first, model, reference, words) == 3 * CHUNK
 
 
 def test_vllm_and_hexkv_say_what_was_loaded(first, model, reference):
