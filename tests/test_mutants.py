@@ -14,6 +14,7 @@ CORRECT = [
     "TestBoundedSerde",
     "TestLossySerde",
     "TestSlotKV",
+    "TestBlockwiseKV",
     "TestPlainMemory",
     "TestPlainChunker",
     "TestListPolicy",
@@ -29,6 +30,7 @@ MODEST = {
         "a bound on its error, float16, float32, float8_e4m3fn, float8_e5m2, per_layer, uint8"
     ),
     "TestBoundedSerde": "per_layer",
+    "TestSlotKV": "units of several tokens",
 }
 """Correct adapters that offer less than there is."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
 from hexkv.contracts.device import DeviceContract, Holed
-from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
+from hexkv.kernels import NOWHERE, BlockKV, ContiguousKV, PagedKV, opaque_layout, torch_dtype
 from hexkv.kernels.dtypes import bits
 from hexkv.ports import DType, KVLayout, LayerGroup, Plane
 
@@ -18,6 +20,15 @@ MIXED = KVLayout(
         LayerGroup(2, (Plane("k", 2, 3),)),
     ),
 )
+
+
+class Share(NamedTuple):
+    """Some bytes of a block, which are no view of it."""
+
+    page: torch.Tensor
+    block: int
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 class RawTensors:
@@ -36,6 +47,18 @@ class RawTensors:
 
     def everything(self):
         return b"".join(t.contiguous().numpy().tobytes() for planes in self.tensors for t in planes)
+
+
+class RawShares(RawTensors):
+    """The same, where a token has a share of a block's bytes."""
+
+    def get(self, layer, plane, position):
+        share = self.place(layer, plane, position)
+        return share.page[share[1:]].numpy().tobytes()
+
+    def put(self, layer, plane, position, row):
+        share = self.place(layer, plane, position)
+        share.page[share[1:]] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
 
 
 def zeros(layout, shape):
@@ -146,3 +169,51 @@ class TestPagedWithHeadsFirst(TestPaged):
 
         pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
         return PagedKV(self.layout, pages, slots), RawTensors(words, place)
+
+
+class TestOpaqueBlocks(Windows):
+    """Blocks of one run of bytes, of other sizes in other layers, in no order."""
+
+    block = 4
+    layout = opaque_layout(4, (24, 20))
+    places = (*range(26, 13, -1), *range(13))
+
+    @pytest.fixture
+    def unit(self):
+        return self.block
+
+    def pages(self):
+        return [
+            torch.zeros(28, 1, size * self.block, dtype=torch.uint8)
+            for size in (plane.width for (plane,) in self.layout.planes)
+        ]
+
+    def window(self, blocks):
+        pages = self.pages()
+
+        def place(layer, plane, at):
+            # A token's share of the block's bytes, in the order of its dimensions.
+            first, second = pages[layer].shape[1:]
+            share = first * second // self.block
+            run = torch.arange(at % self.block * share, (at % self.block + 1) * share)
+            return Share(pages[layer], blocks[at // self.block], run // second, run % second)
+
+        return BlockKV(self.layout, pages, blocks, self.block), RawShares([pages], place)
+
+    def make(self):
+        return self.window(list(self.places))
+
+    @pytest.fixture
+    def holed(self):
+        blocks = [NOWHERE if at in (5, 6) else block for at, block in enumerate(self.places)]
+        return Holed(*self.window(blocks), range(5 * self.block, 7 * self.block))
+
+
+class TestOpaqueBlocksWithGaps(TestOpaqueBlocks):
+    """Blocks whose bytes are not one run, as where heads are outermost in memory."""
+
+    def pages(self):
+        return [
+            torch.zeros(2, 28, plane.width * self.block // 2, dtype=torch.uint8).transpose(0, 1)
+            for (plane,) in self.layout.planes
+        ]

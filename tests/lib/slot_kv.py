@@ -13,11 +13,13 @@ BLOCK, BLOCKS = 4, 9
 class SlotKV:
     """A DeviceKV over pages of a few slots."""
 
+    blocks = BLOCKS
+
     def __init__(self, layout, slots):
         self.layout = layout
         self.slots = slots
         self.memory = [
-            [bytearray(BLOCKS * BLOCK * self.row(plane)) for plane in planes]
+            [bytearray(self.blocks * BLOCK * self.row(plane)) for plane in planes]
             for planes in layout.planes
         ]
 
@@ -91,6 +93,17 @@ class SlotKV:
         self.memory[layer][plane][self.where(layer, plane, self.slots[position])] = row
 
 
+class BlockwiseKV(SlotKV):
+    """The same, and nobody may look into a block."""
+
+    blocks = 27
+
+    def check_span(self, span, *, write):
+        super().check_span(span, write=write)
+        if span.start % BLOCK or span.end % BLOCK:
+            raise InvalidRequest("a block is cut through")
+
+
 class RawSlots:
     def __init__(self, layout, kv, slots):
         self.layout = layout
@@ -130,3 +143,22 @@ class SlotContract(DeviceContract):
         slots = [-1 if at in (6, 7, 13) else slot for at, slot in enumerate(self.slots)]
         device = self.Make(self.layout, slots)
         return Holed(device, RawSlots(self.layout, device, slots), {6, 7, 13})
+
+
+class BlockwiseContract(SlotContract):
+    """Four tokens are moved together, or not at all."""
+
+    Make = BlockwiseKV
+    layout = KVLayout.attention(DType.UINT8, layers=2, heads=1, key_width=1)
+    slots = [block * BLOCK + at for block in range(25, -1, -1) for at in range(BLOCK)]
+
+    @pytest.fixture
+    def unit(self):
+        return BLOCK
+
+    @pytest.fixture
+    def holed(self):
+        holes = range(5 * BLOCK, 7 * BLOCK)
+        slots = [-1 if at in holes else slot for at, slot in enumerate(self.slots)]
+        device = self.Make(self.layout, slots)
+        return Holed(device, RawSlots(self.layout, device, slots), holes)

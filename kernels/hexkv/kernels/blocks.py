@@ -99,13 +99,14 @@ class BlockKV:
         return len(self._blocks) * self._block
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        chosen = check_spans(self._layout, self.tokens, spans, layers)
-        for start, end, data in spans:
-            blocks = self._between(start, end)
+        chosen = check_spans(self._layout, self.tokens, spans, layers, write=True)
+        found = [self._between(start, end) for start, end, _ in spans]
+        for (start, end, _), blocks in zip(spans, found, strict=True):
             if NOWHERE in blocks:
                 raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
+        for (start, end, data), blocks in zip(spans, found, strict=True):
             where = torch.tensor(blocks, device=self._device)
-            for layer, chunk in self._rows(start, end, data, chosen, write=True):
+            for layer, chunk in self._rows(start, end, data, chosen):
                 page = self._pages[layer]
                 if self._device.type == "cpu":
                     torch.index_select(page, 0, where, out=chunk)
@@ -115,13 +116,13 @@ class BlockKV:
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self.tokens, spans, layers)
+        found = [self._between(start, end) for start, end, _ in spans]
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():
-            for start, end, data in spans:
-                blocks = self._between(start, end)
+            for (start, end, data), blocks in zip(spans, found, strict=True):
                 kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
                 where = torch.tensor([blocks[i] for i in kept], device=self._device)
-                for layer, chunk in self._rows(start, end, data, chosen, write=False):
+                for layer, chunk in self._rows(start, end, data, chosen):
                     some = chunk if len(kept) == len(blocks) else chunk[kept]
                     some = some.to(self._device, non_blocking=True)
                     self._pages[layer].index_copy_(0, where, some)
@@ -135,14 +136,12 @@ class BlockKV:
         return self._blocks[start // self._block : end // self._block]
 
     def _rows(
-        self, start: int, end: int, data: memoryview, layers: range, *, write: bool
+        self, start: int, end: int, data: memoryview, layers: range
     ) -> list[tuple[int, torch.Tensor]]:
         """Each layer of a chunk as a tensor like its pages, one row for each block."""
         if start == end:
             return []
         if data.readonly:
-            if write:
-                raise InvalidRequest("the chunk's memory is read-only")
             # torch has no read-only tensors, and warns about making a writable one of these.
             data = memoryview(bytearray(data))
         rows = []

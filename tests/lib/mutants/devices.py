@@ -6,7 +6,7 @@ import ctypes
 from threading import Event
 
 from hexkv.ports import Finished
-from slot_kv import BLOCK, BLOCKS, SlotContract, SlotKV
+from slot_kv import BLOCK, BLOCKS, BlockwiseContract, BlockwiseKV, SlotContract, SlotKV
 
 
 class TestDoesNotSayHowLong(SlotContract):
@@ -362,3 +362,28 @@ class TestKeepsTheCallersData(SlotContract):
         def gather_all(self, spans, layers):
             super().gather_all(spans, layers)
             self.last = [span.data[:] for span in spans]
+
+
+class TestCutsBlocksThrough(BlockwiseContract):
+    """A span may start and end inside a block."""
+
+    breaks = "device.18"
+
+    class Make(BlockwiseKV):
+        def check_span(self, span, *, write):
+            SlotKV.check_span(self, span, write=write)
+
+
+class TestRoundsToWholeBlocks(BlockwiseContract):
+    """The blocks that a span touches are left out unless it has all of them."""
+
+    breaks = "device.18"
+
+    class Make(BlockwiseKV):
+        def check_span(self, span, *, write):
+            SlotKV.check_span(self, span, write=write)
+
+        def places(self, start, end, layers):
+            for place, (layer, plane, position) in super().places(start, end, layers):
+                if start <= position // BLOCK * BLOCK and position // BLOCK * BLOCK + BLOCK <= end:
+                    yield place, (layer, plane, position)

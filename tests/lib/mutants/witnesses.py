@@ -12,7 +12,7 @@ from mutants.memories import PlainMemoryContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from plain_serde import CutSerde, PlainContract, PlainSerde
-from slot_kv import SlotContract
+from slot_kv import BlockwiseContract, SlotContract
 
 
 class TestCapableStore(WholeContract):
@@ -55,6 +55,10 @@ class TestBoundedSerde(PlainContract):
 
 
 class TestSlotKV(SlotContract):
+    pass
+
+
+class TestBlockwiseKV(BlockwiseContract):
     pass
 
 

@@ -59,6 +59,9 @@ class Candidate:
     holed: Holed | None = None
     """For such a window, where positions may have no place: one in which some have none."""
 
+    unit: int = 1
+    """For such a window: how many tokens it moves together or not at all."""
+
     near: Close | None = None
     """For a lossy serde: whether what came back is as near as it declares."""
 

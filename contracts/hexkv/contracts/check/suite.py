@@ -123,6 +123,10 @@ class TestDevice(DeviceContract):
         return candidate.memory or not_offered("raw")
 
     @pytest.fixture
+    def unit(self, candidate: Candidate) -> int:
+        return candidate.unit
+
+    @pytest.fixture
     def holed(self, candidate: Candidate) -> Holed | None:
         return candidate.holed
 

@@ -13,5 +13,6 @@ class DeviceContract(Moves, Requests, DeviceCase):
     """Subclass this, give it a ``device`` and a ``raw`` fixture, and run pytest.
 
     One class for each kind of window: other strides, other block sizes, slots in another
-    order. Where positions may have no place, give ``holed``, too. See :class:`RawKV`.
+    order. Where positions may have no place, give ``holed``, too; where only whole blocks are
+    moved, ``unit``. See :class:`RawKV`.
     """

@@ -12,7 +12,7 @@ from hexkv.contracts.doubles import FRESH, ListSink, deadline
 from hexkv.contracts.whole import Whole
 from hexkv.ports import DeviceKV, KVLayout, Span, Transfer
 
-TOKENS, LAYERS = 24, 2
+UNITS, LAYERS = 24, 2
 """The least that the window of the ``device`` fixture must have."""
 
 Cuts = list[tuple[int, int]]
@@ -43,15 +43,23 @@ class Holed(NamedTuple):
     """Is asked only for positions that have a place."""
 
     holes: Collection[int]
-    """Those that have none: one at least, and neither the first nor the last position."""
+    """Those that have none: one unit at least, and neither the first nor the last."""
 
 
 class DeviceCase(Whole):
     """The fixtures that an author gives."""
 
     @pytest.fixture
+    def unit(self) -> int:
+        """How many tokens are moved together or not at all: more than one for opaque blocks.
+
+        Spans start and end between units; positions without a place are whole units.
+        """
+        return 1
+
+    @pytest.fixture
     def device(self) -> DeviceKV:
-        """A window of 24 tokens or more on two layers or more; every position has a place."""
+        """A window of 24 units or more on two layers or more; every position has a place."""
         raise NotImplementedError(f"give {type(self).__name__} a `device` fixture")
 
     @pytest.fixture
@@ -65,17 +73,22 @@ class DeviceCase(Whole):
         return None
 
 
+def scaled(cuts: Cuts, unit: int) -> Cuts:
+    """*cuts* of units as cuts of tokens."""
+    return [(start * unit, end * unit) for start, end in cuts]
+
+
 SPANS: dict[str, Callable[[int], Cuts]] = {
     "all of it": lambda n: [(0, n)],
-    "the first token": lambda _: [(0, 1)],
-    "the last token": lambda n: [(n - 1, n)],
+    "the first unit": lambda _: [(0, 1)],
+    "the last unit": lambda n: [(n - 1, n)],
     "a run inside": lambda n: [(3, n - 2)],
     "chunks and a shorter last one": lambda n: [(i, min(i + 7, n)) for i in range(0, n, 7)],
     "chunks from the last to the first": lambda n: [(i - 4, i) for i in range(n, 3, -4)],
     "with gaps, in no order": lambda n: [(10, 14), (n - 3, n), (1, 2), (4, 9)],
-    "single tokens": lambda n: [(i, i + 1) for i in range(0, n, 2)],
+    "single units": lambda n: [(i, i + 1) for i in range(0, n, 2)],
 }
-"""Disjoint spans of a window of *n* tokens, by what is special about them."""
+"""Disjoint spans of a window of *n* units, by what is special about them."""
 
 
 def noise(size: int, seed: int) -> bytes:

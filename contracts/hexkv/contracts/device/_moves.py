@@ -11,7 +11,7 @@ import pytest
 from hexkv.contracts.device._base import (
     LAYERS,
     SPANS,
-    TOKENS,
+    UNITS,
     Cuts,
     DeviceCase,
     RawKV,
@@ -24,6 +24,7 @@ from hexkv.contracts.device._base import (
     noise,
     put_chunk,
     same,
+    scaled,
     unspilled,
     untouched,
 )
@@ -34,9 +35,9 @@ from hexkv.ports import DeviceKV, KVLayout, Span
 ROUNDS = 12
 
 
-def _some(device: DeviceKV, random: Random) -> tuple[Cuts, range]:
+def _some(device: DeviceKV, unit: int, random: Random) -> tuple[Cuts, range]:
     """Disjoint spans in any order, empty ones among them, and a run of layers."""
-    marks = sorted(random.choices(range(device.tokens + 1), k=random.randint(2, 6)))
+    marks = sorted(random.choices(range(0, device.tokens + 1, unit), k=random.randint(2, 6)))
     cuts = list(pairwise(marks))
     random.shuffle(cuts)
     first = random.randint(0, device.layout.layers)
@@ -52,13 +53,13 @@ class Moves(DeviceCase):
         level="L0",
         clause="DeviceKV",
         why="the engine would turn the request away, or fail in the middle of it",
-        hint="the `device` fixture gives 24 tokens and two layers at least",
+        hint="the `device` fixture gives 24 units and two layers at least",
     )
-    def test_is_a_device(self, device: DeviceKV) -> None:
+    def test_is_a_device(self, device: DeviceKV, unit: int) -> None:
         assert isinstance(device, DeviceKV)
         assert isinstance(device.layout, KVLayout)
         assert device.layout.layers >= LAYERS
-        assert device.tokens >= TOKENS
+        assert device.tokens >= UNITS * unit
 
     @pytest.mark.parametrize("cuts", SPANS.values(), ids=SPANS)
     @promise(
@@ -69,11 +70,11 @@ class Moves(DeviceCase):
         hint="[layer][plane][token][head * width]; where a token lies, its slot says",
     )
     def test_gathers_layer_major(
-        self, device: DeviceKV, raw: RawKV, cuts: Callable[[int], Cuts]
+        self, device: DeviceKV, raw: RawKV, unit: int, cuts: Callable[[int], Cuts]
     ) -> None:
         fill(device, raw)
         sink = ListSink()
-        spans = empty(device, sink, cuts(device.tokens))
+        spans = empty(device, sink, scaled(cuts(device.tokens // unit), unit))
         done(device.gather(spans))
         for index, (start, end, _) in enumerate(spans):
             same(sink.data(index), chunk(device, raw, start, end), f"tokens [{start}, {end})")
@@ -87,12 +88,12 @@ class Moves(DeviceCase):
         why="storing a request would damage a block of the pool, or another request",
     )
     def test_gathering_writes_the_data_alone(
-        self, device: DeviceKV, raw: RawKV, cuts: Callable[[int], Cuts]
+        self, device: DeviceKV, raw: RawKV, unit: int, cuts: Callable[[int], Cuts]
     ) -> None:
         fill(device, raw)
         before = raw.everything()
         sink = ListSink()
-        spans = empty(device, sink, cuts(device.tokens))
+        spans = empty(device, sink, scaled(cuts(device.tokens // unit), unit))
         done(device.gather(spans))
         unspilled(sink, spans)
         same(raw.everything(), before, "the engine's memory")
@@ -106,11 +107,11 @@ class Moves(DeviceCase):
         hint="the same order as in gather, the other way",
     )
     def test_scatters_each_row_to_its_place(
-        self, device: DeviceKV, raw: RawKV, cuts: Callable[[int], Cuts]
+        self, device: DeviceKV, raw: RawKV, unit: int, cuts: Callable[[int], Cuts]
     ) -> None:
         fill(device, raw)
         sink = ListSink()
-        spans = full(device, sink, cuts(device.tokens), seed=1)
+        spans = full(device, sink, scaled(cuts(device.tokens // unit), unit), seed=1)
         done(device.scatter(spans))
         for index, (start, end, data) in enumerate(spans):
             same(chunk(device, raw, start, end), bytes(data), f"tokens [{start}, {end})")
@@ -126,11 +127,11 @@ class Moves(DeviceCase):
         hint="whole blocks may hold tokens that are not in the span",
     )
     def test_scattering_touches_the_spans_alone(
-        self, device: DeviceKV, raw: RawKV, cuts: Callable[[int], Cuts]
+        self, device: DeviceKV, raw: RawKV, unit: int, cuts: Callable[[int], Cuts]
     ) -> None:
         fill(device, raw)
         before = raw.everything()
-        spans = full(device, ListSink(), cuts(device.tokens), seed=2)
+        spans = full(device, ListSink(), scaled(cuts(device.tokens // unit), unit), seed=2)
         old = [chunk(device, raw, start, end) for start, end, _ in spans]
         done(device.scatter(spans))
         for (start, end, _), data in zip(spans, old, strict=True):
@@ -144,10 +145,10 @@ class Moves(DeviceCase):
         why="while a request is stored layer by layer, each layer would damage the others",
         hint="layout.layer_span(layer, tokens) says where a layer's bytes begin",
     )
-    def test_gathers_some_layers(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_gathers_some_layers(self, device: DeviceKV, raw: RawKV, unit: int) -> None:
         fill(device, raw)
         for seed in range(ROUNDS):
-            cuts, layers = _some(device, Random(seed))  # noqa: S311 - nothing here is secret
+            cuts, layers = _some(device, unit, Random(seed))  # noqa: S311 - nothing here is secret
             sink = ListSink()
             done(device.gather(empty(device, sink, cuts), layers))
             for index, (start, end) in enumerate(cuts):
@@ -162,9 +163,9 @@ class Moves(DeviceCase):
         clause="DeviceKV.scatter",
         why="a layer that has not arrived yet would overwrite one that has",
     )
-    def test_scatters_some_layers(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_scatters_some_layers(self, device: DeviceKV, raw: RawKV, unit: int) -> None:
         for seed in range(ROUNDS):
-            cuts, layers = _some(device, Random(seed))  # noqa: S311 - nothing here is secret
+            cuts, layers = _some(device, unit, Random(seed))  # noqa: S311 - nothing here is secret
             fill(device, raw)
             spans = full(device, ListSink(), cuts, seed)
             want = []
@@ -207,11 +208,17 @@ class Moves(DeviceCase):
         clause="DeviceKV",
         why="a prompt that is all in the cache, or not at all, is a common one",
     )
-    def test_moves_nothing_when_there_is_nothing(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_moves_nothing_when_there_is_nothing(
+        self, device: DeviceKV, raw: RawKV, unit: int
+    ) -> None:
         fill(device, raw)
         before = raw.everything()
         n, nothing = device.tokens, memoryview(bytearray())
-        for spans in ([], [Span(0, 0, nothing)], [Span(n, n, nothing), Span(5, 5, nothing)]):
+        for spans in (
+            [],
+            [Span(0, 0, nothing)],
+            [Span(n, n, nothing), Span(5 * unit, 5 * unit, nothing)],
+        ):
             done(device.gather(spans))
             done(device.scatter(spans))
             done(device.gather(spans, range(1, 2)))
@@ -228,10 +235,11 @@ class Moves(DeviceCase):
         why="a window lives as long as its request, and the engine goes on computing",
         hint="keep views of the engine's tensors, no copies",
     )
-    def test_moves_what_is_there_now(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_moves_what_is_there_now(self, device: DeviceKV, raw: RawKV, unit: int) -> None:
+        cuts = scaled([(0, 8), (16, 20)], unit)
         for seed in range(3):
             fill(device, raw, seed)
             sink = ListSink()
-            done(device.gather(empty(device, sink, [(0, 8), (16, 20)])))
-            for index, (start, end) in enumerate([(0, 8), (16, 20)]):
+            done(device.gather(empty(device, sink, cuts)))
+            for index, (start, end) in enumerate(cuts):
                 same(sink.data(index), chunk(device, raw, start, end), f"fill {seed}")

@@ -19,6 +19,7 @@ from hexkv.contracts.device._base import (
     full,
     put_chunk,
     same,
+    scaled,
     untouched,
 )
 from hexkv.contracts.doubles import ListSink, deadline
@@ -28,7 +29,7 @@ from hexkv.ports import DeviceKV, InvalidRequest, Span, Transfer
 PATIENCE = 5.0
 """Seconds of real time after which a call counts as hanging."""
 
-Wrong = Callable[[DeviceKV], tuple[Span, range | None]]
+Wrong = Callable[[DeviceKV, int], tuple[Span, range | None]]
 
 
 def _span(device: DeviceKV, start: int, end: int, more: int = 0) -> Span:
@@ -36,25 +37,44 @@ def _span(device: DeviceKV, start: int, end: int, more: int = 0) -> Span:
     return Span(start, end, memoryview(bytearray(size)))
 
 
-def _stretched(device: DeviceKV) -> Span:
+def _short(device: DeviceKV, unit: int) -> Span:
+    """Two units with the data of one."""
+    return Span(2 * unit, 4 * unit, _span(device, 2 * unit, 3 * unit).data)
+
+
+def _stretched(device: DeviceKV, unit: int) -> Span:
     """A span whose data has every second byte of a buffer."""
-    wide = memoryview(bytearray(2 * device.layout.chunk_bytes(2)))
-    return Span(2, 4, wide[::2])
+    wide = memoryview(bytearray(2 * device.layout.chunk_bytes(2 * unit)))
+    return Span(2 * unit, 4 * unit, wide[::2])
 
 
 WRONG: dict[str, Wrong] = {
-    "past the end": lambda d: (_span(d, d.tokens - 1, d.tokens + 1), None),
-    "before the beginning": lambda d: (_span(d, -1, 1), None),
-    "the end before the start": lambda d: (_span(d, 5, 3), None),
-    "a token's bytes short": lambda d: (Span(2, 4, _span(d, 2, 3).data), None),
-    "a byte short": lambda d: (_span(d, 2, 4, -1), None),
-    "a byte long": lambda d: (_span(d, 2, 4, +1), None),
-    "data with gaps": lambda d: (_stretched(d), None),
-    "a layer too many": lambda d: (_span(d, 2, 4), range(1, d.layout.layers + 1)),
-    "a layer before the first": lambda d: (_span(d, 2, 4), range(-1, 1)),
-    "layers that are no run": lambda d: (_span(d, 2, 4), range(0, d.layout.layers, 2)),
+    "past the end": lambda d, u: (_span(d, d.tokens - u, d.tokens + u), None),
+    "before the beginning": lambda d, u: (_span(d, -u, u), None),
+    "the end before the start": lambda d, u: (_span(d, 5 * u, 3 * u), None),
+    "half the bytes": lambda d, u: (_short(d, u), None),
+    "a byte short": lambda d, u: (_span(d, 2 * u, 4 * u, -1), None),
+    "a byte long": lambda d, u: (_span(d, 2 * u, 4 * u, +1), None),
+    "data with gaps": lambda d, u: (_stretched(d, u), None),
+    "a layer too many": lambda d, u: (
+        _span(d, 2 * u, 4 * u),
+        range(1, d.layout.layers + 1),
+    ),
+    "a layer before the first": lambda d, u: (_span(d, 2 * u, 4 * u), range(-1, 1)),
+    "layers that are no run": lambda d, u: (
+        _span(d, 2 * u, 4 * u),
+        range(0, d.layout.layers, 2),
+    ),
 }
-"""Requests that mean nothing."""
+"""Requests that mean nothing, to a device of units of so many tokens."""
+
+CUT_THROUGH: dict[str, Callable[[int], tuple[int, int]]] = {
+    "a token before the end": lambda unit: (0, 2 * unit - 1),
+    "a token after the start": lambda unit: (unit + 1, 3 * unit),
+    "a unit's length, from inside one": lambda unit: (1, unit + 1),
+    "the first half of a unit": lambda unit: (unit, unit + unit // 2),
+}
+"""Spans that do not start and end between units."""
 
 
 class Requests(DeviceCase):
@@ -69,17 +89,12 @@ class Requests(DeviceCase):
         hint="check all spans, and the layers, before you move the first",
     )
     @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-    def test_turns_nonsense_away(self, device: DeviceKV, raw: RawKV, wrong: Wrong) -> None:
+    def test_turns_nonsense_away(
+        self, device: DeviceKV, raw: RawKV, unit: int, wrong: Wrong
+    ) -> None:
         fill(device, raw)
         before = raw.everything()
-        span, layers = wrong(device)
-        sink = ListSink()
-        good = empty(device, sink, [(8, 10)])
-        with pytest.raises(InvalidRequest):
-            device.gather([*good, span], layers)
-        untouched(sink, 0, "the first span was moved nevertheless")
-        with pytest.raises(InvalidRequest):
-            device.scatter([*full(device, ListSink(), [(8, 10)], seed=4), span], layers)
+        _turned_away(device, *wrong(device, unit), unit)
         same(raw.everything(), before, "the engine's memory")
 
     @promise(
@@ -89,17 +104,18 @@ class Requests(DeviceCase):
         clause="DeviceKV.gather",
         why="a chunk that others read may be shown read-only: writing there would damage theirs",
     )
-    def test_minds_read_only_data(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_minds_read_only_data(self, device: DeviceKV, raw: RawKV, unit: int) -> None:
         fill(device, raw)
         sink = ListSink()
-        good, other = empty(device, sink, [(0, 8), (8, 12)])
+        good, other = empty(device, sink, scaled([(0, 8), (8, 12)], unit))
         with pytest.raises(InvalidRequest):
             device.gather([good, Span(other.start, other.end, other.data.toreadonly())])
         untouched(sink, 0, "the first span was moved nevertheless")
         untouched(sink, 1, "read-only data was written")
-        (span,) = full(device, ListSink(), [(3, 9)], seed=5)
-        done(device.scatter([Span(3, 9, span.data.toreadonly())]))
-        same(chunk(device, raw, 3, 9), bytes(span.data), "what was scattered")
+        (span,) = full(device, ListSink(), scaled([(3, 9)], unit), seed=5)
+        start, end, data = span
+        done(device.scatter([Span(start, end, data.toreadonly())]))
+        same(chunk(device, raw, start, end), bytes(span.data), "what was scattered")
 
     @promise(
         "device.13",
@@ -151,9 +167,12 @@ class Requests(DeviceCase):
         clause="Transfer",
         why="layers are copied while others are computed, and late copies are waited for later",
     )
-    def test_several_transfers_may_be_under_way(self, device: DeviceKV, raw: RawKV) -> None:
+    def test_several_transfers_may_be_under_way(
+        self, device: DeviceKV, raw: RawKV, unit: int
+    ) -> None:
         fill(device, raw)
-        sink, cuts = ListSink(), [(0, 8), (8, 16), (16, device.tokens)]
+        sink = ListSink()
+        cuts = [(0, 8 * unit), (8 * unit, 16 * unit), (16 * unit, device.tokens)]
         spans = empty(device, sink, cuts)
         last = full(device, ListSink(), cuts[2:], seed=7)
         want = [chunk(device, raw, *cut) for cut in cuts[:2]]
@@ -197,10 +216,10 @@ class Requests(DeviceCase):
         why="the block is used for another chunk by then",
         hint="keep no view, no array and no tensor over the caller's data",
     )
-    def test_lets_go_of_the_data(self, device: DeviceKV) -> None:
+    def test_lets_go_of_the_data(self, device: DeviceKV, unit: int) -> None:
         for move in (device.gather, device.scatter):
             sink = ListSink()
-            spans = full(device, sink, [(0, 8), (16, 20)], seed=8)
+            spans = full(device, sink, scaled([(0, 8), (16, 20)], unit), seed=8)
             done(move(spans))
             for span in spans:
                 span.data.release()
@@ -209,6 +228,37 @@ class Requests(DeviceCase):
                 sink.reclaim()
             except BufferError:
                 raise AssertionError("a view of the caller's data was kept") from None
+
+    @pytest.mark.parametrize("cut", CUT_THROUGH.values(), ids=CUT_THROUGH)
+    @promise(
+        "device.18",
+        "turns a span that cuts a unit through away, before anything moves",
+        level="L2",
+        clause="DeviceKV.gather",
+        why="half an opaque block would be filed as tokens, and come back as other tokens' KV",
+        hint="start and end are multiples of the unit; never round them",
+    )
+    def test_cuts_no_unit_through(
+        self, device: DeviceKV, raw: RawKV, unit: int, cut: Callable[[int], tuple[int, int]]
+    ) -> None:
+        if unit == 1:
+            not_offered("units of several tokens")
+        fill(device, raw)
+        before = raw.everything()
+        _turned_away(device, _span(device, *cut(unit)), None, unit)
+        same(raw.everything(), before, "the engine's memory")
+
+
+def _turned_away(device: DeviceKV, span: Span, layers: range | None, unit: int) -> None:
+    """Both ways, with *span* behind one that is in order, and that must not have been moved."""
+    sink = ListSink()
+    good = empty(device, sink, scaled([(8, 10)], unit))
+    with pytest.raises(InvalidRequest):
+        device.gather([*good, span], layers)
+    untouched(sink, 0, "the first span was moved nevertheless")
+    other = full(device, ListSink(), scaled([(8, 10)], unit), seed=4)
+    with pytest.raises(InvalidRequest):
+        device.scatter([*other, span], layers)
 
 
 def _offered(holed: Holed | None) -> Holed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib import import_module
 from threading import Lock, Thread
 from typing import Protocol
 
@@ -46,8 +45,9 @@ class Coder(Protocol):
 
 
 def _compiled() -> Coder:
-    module: Coder = import_module("hexkv.kernels.coding.compiled")
-    return module
+    from hexkv.kernels.coding import compiled
+
+    return compiled
 
 
 class Choice:

@@ -96,8 +96,7 @@ def _shares(values: Floats, peaks: Floats) -> Floats:
     """*values* as parts of *peaks*. A quotient, not a product: ``1 / peak`` may overflow."""
     divisors = np.where(peaks > 0, peaks, 1).astype(np.float32)
     with np.errstate(under="ignore"):
-        shares: Floats = values / divisors[..., None]
-    return shares
+        return np.asarray(values / divisors[..., None], np.float32)
 
 
 def _float8() -> Floats:

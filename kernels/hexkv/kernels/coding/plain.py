@@ -87,7 +87,7 @@ def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Stre
         sent[token, :lanes] = full
         low[token, :lanes] = states & 0xFFFF
         states = np.where(full, states >> 16, states)
-        states = (states // count << BITS) + states % count + start
+        states = ((states // count << BITS) + states % count + start).astype(np.uint32)
     by_group = (groups, tokens, GROUP)
     sent = sent.reshape(tokens, groups, GROUP).transpose(1, 0, 2)
     low = low.reshape(tokens, groups, GROUP).transpose(1, 0, 2)
