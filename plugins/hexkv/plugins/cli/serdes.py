@@ -88,7 +88,7 @@ def _size(text: str) -> int:
 def measured(patience: float, threads: int) -> list[Form]:
     """Raw KV and every serde that can be opened here: lossless first, then the larger first."""
     registry, context = discover(), OpenContext(SystemClock())
-    found = []
+    found: list[tuple[bool, Form]] = []
     for name in registry.names("serde"):
         if not missing(registry.find("serde", name)):
             serde = registry.open("serde", name, {}, context)

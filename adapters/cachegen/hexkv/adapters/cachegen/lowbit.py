@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
 from hexkv.kernels.coding import lowbit
@@ -92,7 +93,9 @@ class Int4:
         return ErrorBound(share, Peers.CHANNEL if _by_channel(place) else Peers.HEAD)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
-        least, largest, steps = [], [], []
+        least: list[Words] = []
+        largest: list[Words] = []
+        steps: list[npt.NDArray[np.uint8]] = []
         for part in _parts(values, place):
             low, high = part.min(axis=-1), part.max(axis=-1)
             with np.errstate(over="ignore", invalid="ignore"):

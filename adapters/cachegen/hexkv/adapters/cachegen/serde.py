@@ -112,7 +112,7 @@ class LossySerde:
         _expect(chunk, layout.chunk_bytes(tokens))
         end = self.bound(len(chunk))
         at = self.index_bytes(layout)
-        sizes = []
+        sizes: list[int] = []
         for layer in range(layout.layers):
             if layout.dtype not in FLOATS or not chunk or at >= end:
                 break
@@ -189,7 +189,9 @@ class LossySerde:
 
     def _part(self, raw: memoryview, layer: int, layout: KVLayout, tokens: int) -> list[memoryview]:
         """The bytes of a layer's part."""
-        sizes, blocks, at = [], [], 0
+        sizes: list[int] = []
+        blocks: list[memoryview] = []
+        at = 0
         for place in _places(layer, layout, tokens):
             plane = raw[at : at + place.size]
             at += place.size
