@@ -6,10 +6,11 @@ import operator
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
-from hexkv.ports import DIGEST_BYTES, InvalidTokens
+from hexkv.ports import InvalidTokens, Pages
+
+__all__ = ["TOKEN_BYTES", "Pages", "Tokens", "Words", "beginning", "pack", "words"]
 
 TOKEN_BYTES = 4
 
@@ -39,29 +40,6 @@ class _Tensor(Protocol):
     def cpu(self) -> _Tensor: ...
     def numpy(self) -> Buffer: ...
     def tolist(self) -> object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """A prompt whose chunks the host has named already, by a chain of digests of its own.
-
-    Some engines ask for pages of their KV memory and never say which tokens these are
-    (SGLang's hierarchical cache). As bare chains are made (:mod:`hexkv.core.keys`), theirs
-    name the same chunks.
-
-    Raises:
-        InvalidTokens: a digest has not ``DIGEST_BYTES`` bytes, or *tokens* is less than one.
-    """
-
-    digests: Sequence[bytes]
-    """One for each page, in order."""
-
-    tokens: int
-    """Tokens in a page."""
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1 or any(len(digest) != DIGEST_BYTES for digest in self.digests):
-            raise InvalidTokens(f"pages have tokens, and digests of {DIGEST_BYTES} bytes")
 
 
 Tokens: TypeAlias = Sequence[int] | Buffer | Values | Pages

@@ -1,10 +1,8 @@
 """The vocabulary and the contracts the two sides of the hexagon agree on.
 
-Nothing in here does work: value objects, protocols, errors. It imports the standard
-library only, so an adapter that depends on it depends on nothing else. Read the modules
-in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``; then
-``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock`` and ``errors`` as
-needed.
+Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
+the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
+then ``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock``, ``errors`` as needed.
 """
 
 from hexkv.ports.chunker import Bounds, Chunker
@@ -41,6 +39,7 @@ from hexkv.ports.keys import (
     NAMESPACE_BYTES,
     ChunkKey,
     Namespace,
+    Pages,
     ParallelSlice,
     namespace_of,
 )
@@ -121,6 +120,7 @@ __all__ = [
     "MissReason",
     "Namespace",
     "Outcome",
+    "Pages",
     "ParallelSlice",
     "Plane",
     "Policy",
