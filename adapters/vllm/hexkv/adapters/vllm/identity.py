@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.weights import digest_of
 from hexkv.plugins.config import Loaded
+from hexkv.plugins.weights import digest_of
 from hexkv.ports import KVLayout, Namespace, ParallelSlice
 
 if TYPE_CHECKING:

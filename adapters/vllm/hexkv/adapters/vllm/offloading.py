@@ -37,10 +37,10 @@ from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.staging import WORDS, Staging
-from hexkv.adapters.vllm.weights import digest_of
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.weights import digest_of
 from hexkv.ports import ConfigError, Namespace, ParallelSlice
 
 log = logging.getLogger("vllm.hexkv")
