@@ -72,6 +72,15 @@ class Maintained(Lifecycle):
             known = chain.from_iterable(t.index.keys() for t in listed if t.index is not None)
             return self._stack.forget(list(dict.fromkeys(known)), listed, deadline)
 
+    def names(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Sequence[ChunkKey]:
+        """What the chunks of *tokens* are called, in order: the keys that events speak of.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            return self._prompt(tokens, namespace).keys
+
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
 
