@@ -11,7 +11,7 @@ from array import array
 
 import torch
 from vllm import SamplingParams
-from vllm.config import KVTransferConfig
+from vllm.config import KVEventsConfig, KVTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -71,9 +71,11 @@ def configuration(model, budget, prefix_caching):
 class Toy:
     """One engine of vLLM with one worker. Closed by :meth:`close`."""
 
-    def __init__(self, model, extra, *, blocks=64, budget=256, prefix_caching=True):
+    def __init__(self, model, extra, *, blocks=64, budget=256, prefix_caching=True, events=False):
         config = copy.deepcopy(configuration(str(model), budget, prefix_caching))
         config.kv_transfer_config = KVTransferConfig(**TRANSFER, kv_connector_extra_config=extra)
+        if events:
+            config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         config.cache_config.block_size = BLOCK
         config.cache_config.num_gpu_blocks = blocks
         spec = FullAttentionSpec(

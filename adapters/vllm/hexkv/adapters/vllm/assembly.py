@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import Configuration, configure
+from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
 from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf, Shape
@@ -22,6 +23,7 @@ from hexkv.adapters.vllm.windows import BlockPages, pages_of
 from hexkv.adapters.vllm.worker_half import WorkerHalf
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.schema import TierSettings
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -52,7 +54,12 @@ def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration
         if not caller.reachable(_START_SECONDS):
             log.error("the worker of rank %d does not listen in %s: no hits", rank, place)
     overlapping = bool(getattr(config.scheduler_config, "async_scheduling", False))
-    shape = Shape(configured.engine.settings.chunk.size, memory.block, world > 1 or overlapping)
+    shape = Shape(
+        configured.engine.settings.chunk.size,
+        memory.block,
+        world > 1 or overlapping,
+        listens(config),
+    )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         log.warning(
             "kv_load_failure_policy is %r: a request whose KV is found and then lost fails."
@@ -104,7 +111,9 @@ def worker_half(
     inside = inside_of_blocks(config, memory, caches, version) if opaque else {}
     namespace = namespace_of(config, pages.layout, rank, configured.engine, inside=inside)
     with ExitStack() as opened:
-        engine = build(configured.engine, namespace)
+        # One rank speaks for all: their tiers differ in bytes, not in chunks.
+        ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
+        engine = build(configured.engine, namespace, events=[ledger] if ledger else [])
         opened.callback(engine.close)
         scopes = Scopes(engine.namespace)
         slower = any(tier.store != "memory" for tier in settings.tiers)
@@ -122,6 +131,7 @@ def worker_half(
         # Where nobody else sees what this rank stores, each of them has to.
         saves=rank.first or not slower,
         beside=_beside(next(iter(caches.values())).device),
+        ledger=ledger,
     )
     tiers = ", ".join(
         f"{tier.name} of {_size(tier.budget_bytes)}" for tier in engine.health().tiers
@@ -141,6 +151,17 @@ def worker_half(
     if opaque:
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
     return Rig(half, listener)
+
+
+def listens(config: VllmConfig) -> bool:
+    """Whether vLLM publishes KV events."""
+    events = getattr(config, "kv_events_config", None)
+    return bool(events is not None and events.enable_kv_cache_events)
+
+
+def _media(tiers: Sequence[TierSettings]) -> dict[str, str]:
+    """VLLM's words for where tiers keep chunks."""
+    return {tier.name: "CPU" if tier.store == "memory" else "STORAGE" for tier in tiers}
 
 
 def _place(config: VllmConfig, configured: Configuration, *, make: bool) -> Path:

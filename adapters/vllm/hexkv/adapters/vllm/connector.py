@@ -9,6 +9,8 @@ reaches vLLM: the cache is left out, and vLLM computes.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +24,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import Rig
+from hexkv.adapters.vllm.events import Told
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import scope_of
 from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Scope, Step
-from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, scheduled
+from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, published, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
         KVConnectorPromMetrics,
         KVConnectorStats,
@@ -56,18 +60,20 @@ class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
         self.step = step
 
 
-class FinishedSteps(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
-    """Steps whose loads are over, and on how many ranks, on their way to the scheduler."""
+class Happened(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
+    """What the ranks have to say after a step, on its way to the scheduler."""
 
-    def __init__(self, ranks: dict[int, int]) -> None:
-        self.ranks = ranks
+    def __init__(self, steps: Mapping[int, int], told: Sequence[Told]) -> None:
+        """Take steps whose loads are over, on how many ranks; and what the tiers took and lost."""
+        self.steps = steps
+        self.told = told
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        ranks = dict(self.ranks)
-        if isinstance(other, FinishedSteps):
-            for number, count in other.ranks.items():
-                ranks[number] = ranks.get(number, 0) + count
-        return FinishedSteps(ranks)
+        if not isinstance(other, Happened):
+            return self
+        steps = Counter(self.steps)
+        steps.update(other.steps)
+        return Happened(dict(steps), [*self.told, *other.told])
 
 
 class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
@@ -89,6 +95,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._configured = assembly.read(vllm_config, self._memory)
         self._scheduler: SchedulerHalf | None = None
         self._rig: Rig | None = None
+        self._told: list[Told] = []
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
 
@@ -179,8 +186,10 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         return set() if self._rig is None else self._rig.half.bad_blocks()
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        steps = {} if self._rig is None else self._rig.half.finished_steps()
-        return FinishedSteps(steps) if steps else None
+        if self._rig is None:
+            return None
+        steps, told = self._rig.half.finished_steps(), self._rig.half.events()
+        return Happened(steps, told) if steps or told else None
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         counts = {} if self._rig is None else self._rig.half.tally.take()
@@ -240,9 +249,17 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     @guarded(None)
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         if self._scheduler is not None:
-            told = connector_output.kv_connector_worker_meta
-            steps = told.ranks if isinstance(told, FinishedSteps) else {}
+            happened = connector_output.kv_connector_worker_meta
+            steps: Mapping[int, int] = {}
+            if isinstance(happened, Happened):
+                steps = happened.steps
+                self._told.extend(happened.told)
             self._scheduler.done(connector_output.invalid_block_ids, steps)
+
+    @guarded(())
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        told, self._told = self._told, []
+        return published(told) if told else ()
 
     @guarded((False, None))
     def request_finished(

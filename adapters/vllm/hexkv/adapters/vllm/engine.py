@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from hexkv.ports import DeviceKV, Namespace
+from hexkv.ports import ChunkKey, DeviceKV, Namespace
 
 
 class Lookup(Protocol):
@@ -98,6 +98,10 @@ class Engine(Protocol):
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> Stored: ...
+
+    def names(
+        self, tokens: memoryview, *, namespace: Namespace | None = None
+    ) -> Sequence[ChunkKey]: ...
 
     def clear(self) -> int: ...
 

@@ -52,6 +52,8 @@ class Save:
     start: int
     end: int
     blocks: Sequence[int]
+    hashes: Sequence[bytes] = ()
+    """vLLM's, of the blocks from the one before *start* (or the first) on, if somebody listens."""
 
 
 @dataclass(slots=True)

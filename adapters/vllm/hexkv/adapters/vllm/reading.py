@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hexkv.adapters.vllm.events import Told
 from hexkv.adapters.vllm.scheduler_half import Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.schema import TierSettings
@@ -87,6 +88,31 @@ def by_source(
             name = _SOURCES.get(stores.get(tier, ""), "EXTERNAL_UNSPECIFIED")
             counted[sources[name]] = counted.get(sources[name], 0) + amount
     return counted
+
+
+def published(told: Sequence[Told]) -> list[Any]:
+    """What the tiers took and lost, as vLLM's events."""
+    events = import_module("vllm.distributed.kv_events")
+    convert = import_module("vllm.v1.core.kv_cache_utils").maybe_convert_block_hash
+    made: list[Any] = []
+    for one in told:
+        chunk = one.chunk
+        hashes = [convert(known) for known in chunk.hashes]
+        if one.stored:
+            made.append(
+                events.BlockStored(
+                    block_hashes=hashes,
+                    parent_block_hash=None if chunk.parent is None else convert(chunk.parent),
+                    token_ids=list(chunk.tokens),
+                    block_size=chunk.block,
+                    lora_id=None,
+                    medium=one.medium,
+                    lora_name=chunk.lora or None,
+                )
+            )
+        else:
+            made.append(events.BlockRemoved(block_hashes=hashes, medium=one.medium))
+    return made
 
 
 def _single(groups: Sequence[Sequence[int]] | None) -> Sequence[int]:

@@ -29,6 +29,9 @@ class Request(Protocol):
     def all_token_ids(self) -> Sequence[int]: ...
 
     @property
+    def block_hashes(self) -> Sequence[bytes]: ...
+
+    @property
     def num_prompt_tokens(self) -> int: ...
 
     @property
@@ -135,9 +138,13 @@ class Tracked:
         most = self.request.num_tokens if generated else self.request.num_prompt_tokens
         return min(self.known, most) // chunk * chunk
 
-    def save(self, end: int, block_tokens: int) -> Save:
-        """What the workers are to store, up to *end*."""
+    def save(self, end: int, block_tokens: int, *, events: bool = False) -> Save:
+        """What the workers are to store, up to *end*; with *events* also vLLM's names for it."""
         start, self.saved = self.saved, end
+        hashes: Sequence[bytes] = ()
+        if events and len(self.request.block_hashes) >= end // block_tokens:
+            first = max(0, start // block_tokens - 1)
+            hashes = tuple(self.request.block_hashes[first : end // block_tokens])
         return Save(
             self.request.request_id,
             self.scope,
@@ -145,6 +152,7 @@ class Tracked:
             start,
             end,
             tuple(self.blocks[: end // block_tokens]),
+            hashes,
         )
 
     def spoiled(self, bad: set[int], block_tokens: int, chunk: int) -> bool:

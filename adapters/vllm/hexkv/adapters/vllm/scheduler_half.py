@@ -41,6 +41,9 @@ class Shape:
     """Whether a load can fail unseen by whoever stores what was computed from it: on another
     rank, or in a step that was planned before the failure was known."""
 
+    events: bool = False
+    """Whether somebody listens to what is stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -167,7 +170,7 @@ class SchedulerHalf:
                 tracked.blocks = tracked.blocks if told is None else list(told)
                 used = tracked.blocks[: end // block]
                 if len(used) * block == end and doubted.isdisjoint(used):
-                    step.saves.append(tracked.save(end, block))
+                    step.saves.append(tracked.save(end, block, events=self._shape.events))
         return step
 
     def done(self, bad_blocks: Collection[int], steps: Mapping[int, int]) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hexkv.adapters.vllm.engine import Engine, Layers, Retrieved
+from hexkv.adapters.vllm.events import Ledger, Shown, Told
 from hexkv.adapters.vllm.messages import Load, Save, Step
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.serving import Scopes
@@ -61,7 +62,7 @@ class WorkerHalf:
         loaders: threads for loads outside of steps.
         saves: whether this rank stores; others may do it for all.
         beside: a context for each thread that loads beside the model's stream.
-        tally: what is counted for vLLM's metrics.
+        ledger: told of chunks before they are stored, where somebody listens to that.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class WorkerHalf:
         loaders: int = 2,
         saves: bool = True,
         beside: Callable[[], AbstractContextManager[object]] = ExitStack,
-        tally: Tally | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._engine = engine
         self._windows = windows
@@ -84,7 +85,8 @@ class WorkerHalf:
         self._layerwise = layerwise
         self._saves = saves
         self._beside = beside
-        self.tally = Tally() if tally is None else tally
+        self.tally = Tally()
+        self._ledger = ledger
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
         self._outside = _Outside()
         self._layered: list[_Layered] = []
@@ -161,6 +163,10 @@ class WorkerHalf:
         done, self._finished_steps = self._finished_steps, {}
         return done
 
+    def events(self) -> list[Told]:
+        """What the tiers took and lost, since the last call."""
+        return [] if self._ledger is None else self._ledger.take()
+
     def failed(self, step: Step) -> None:
         """Something went wrong with *step* as a whole: nothing in it can be relied on."""
         self._layered.clear()
@@ -215,6 +221,7 @@ class WorkerHalf:
 
     def _save(self, save: Save) -> None:
         tokens = memoryview(save.tokens).cast("I")
+        self._announce(save, tokens)
         began = time.monotonic()
         report = self._engine.store(
             tokens,
@@ -226,6 +233,23 @@ class WorkerHalf:
         kept = report.stored_tokens + report.queued_tokens
         size = kept * self._engine.namespace.layout.token_bytes
         self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
+
+    def _announce(self, save: Save, tokens: memoryview) -> None:
+        """Tell the ledger what vLLM calls the chunks that are about to be stored."""
+        if self._ledger is None or not save.hashes:
+            return
+        names = self._engine.names(tokens, namespace=self._scopes.namespace(save.scope))
+        block, size = self._windows.block, save.end // len(names)
+        own = (save.end - save.start) // block
+        parent = save.hashes[0] if len(save.hashes) > own else None
+        hashes, chunks = save.hashes[-own:], []
+        for start in range(save.start, save.end, size):
+            first = (start - save.start) // block
+            mine = tuple(hashes[first : first + size // block])
+            said = tuple(tokens[start : start + size])
+            chunks.append(Shown(mine, parent, said, block, save.scope.lora.partition(" ")[0]))
+            parent = mine[-1]
+        self._ledger.expect(names[save.start // size :], chunks)
 
     def _begin(self, load: Load) -> None:
         context = self._engine.retrieve_layers(
