@@ -1,0 +1,1 @@
+"""How the models in ``hexkv/adapters/hf/models`` were made. Not part of the wheel."""

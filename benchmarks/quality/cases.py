@@ -1,0 +1,54 @@
+"""What the models are asked: a prefix to remember, and what follows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from training import recall
+
+PREFIX = 1_792
+"""Bytes of text that are cached: seven chunks. With the rest as many as the model was taught."""
+
+SUFFIX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt."""
+
+    prefix: Tensor
+    """``[tokens]``, whose KV is cached."""
+
+    suffix: Tensor
+    """``[tokens]``, which are computed after it."""
+
+    judged: Tensor
+    """Places in the suffix; what the model expects after them counts."""
+
+    wanted: Tensor
+    """What really follows there."""
+
+
+def texts(text: bytes, count: int) -> list[Case]:
+    """*count* pieces, evenly spread over *text*."""
+    every = (len(text) - PREFIX - SUFFIX) // count
+    cases = []
+    for start in range(0, every * count, every):
+        piece = torch.tensor(list(text[start : start + PREFIX + SUFFIX]))
+        suffix = piece[PREFIX:]
+        cases.append(Case(piece[:PREFIX], suffix, torch.arange(SUFFIX - 1), suffix[1:]))
+    return cases
+
+
+def questions(count: int) -> list[Case]:
+    """*count* long lists of facts, each followed by questions about some of them."""
+    tokens, labels = recall.sequences(count, recall.MOST, torch.Generator().manual_seed(25))
+    after = labels[0, recall.MOST :] >= 0
+    answers = after.nonzero().flatten()
+    return [
+        Case(row[: recall.MOST], row[recall.MOST :], answers - 1, row[recall.MOST :][answers])
+        for row in tokens
+    ]

@@ -1,0 +1,183 @@
+"""One serde on one model: how many bytes it takes, and what the model makes of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import expm1, sqrt
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM
+
+from benchmarks.measure import must
+from benchmarks.quality.cases import Case
+from hexkv.adapters.hf.cache import planes_of
+from hexkv.adapters.hf.shape import layout_of
+from hexkv.kernels import ContiguousKV
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline, DType, KVLayout, Serde, Span, Transfer
+
+CHUNK = 256
+"""Tokens. What is left at the end of a prefix is encoded as a shorter chunk."""
+
+RAW = "raw"
+
+Layers = list[list[Tensor]]
+"""``[layer][plane]`` of ``[1, heads, tokens, width]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one case did."""
+
+    raw_bytes: int
+    payload_bytes: int
+    tokens: int
+    """Of the prefix."""
+
+    divergence: float
+    """Nats, on average over what is judged: how far the expectation is from the raw KV's."""
+
+    surprise: float
+    """Nats by which what really follows surprises more than after raw KV, on average."""
+
+    agreed: float
+    """Share of judged places where the likeliest token is the raw KV's."""
+
+    right: float
+    """Share of judged places where it is what really follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All cases of one model."""
+
+    bytes_per_token: float
+    ratio: float
+    kl: float
+    kl_error: float
+    """Standard error of the mean, over the cases."""
+
+    perplexity_change: float
+    """As a share."""
+
+    perplexity_change_error: float
+    agreement: float
+    right: float
+
+
+def measure(
+    model: LlamaForCausalLM, cases: Iterable[Case], serdes: Mapping[str, Serde]
+) -> dict[str, Summary]:
+    """What each of *serdes* does to *model*, and :data:`RAW`, which does nothing."""
+    layout = replace(layout_of(model), dtype=DType.BFLOAT16)
+    answers: dict[str, list[Answer]] = {name: [] for name in (RAW, *serdes)}
+    for case in cases:
+        remembered = read(model, case.prefix)
+        expected = expect(model, case, remembered)
+        chunks = cut(layout, remembered)
+        raw_bytes = sum(len(chunk) for _, _, chunk in chunks)
+        answers[RAW].append(_judge(case, expected, expected, raw_bytes, raw_bytes))
+        for name, serde in serdes.items():
+            decoded, size = through(serde, layout, chunks)
+            given = expect(model, case, joined(layout, decoded))
+            if serde.lossless:
+                must(bool((given == expected).all()), f"{name} gives back what it was given")
+            answers[name].append(_judge(case, given, expected, raw_bytes, size))
+    return {name: _summary(given) for name, given in answers.items()}
+
+
+@torch.no_grad()
+def read(model: LlamaForCausalLM, prefix: Tensor) -> Layers:
+    """The KV of *prefix*, in bfloat16."""
+    cache = DynamicCache()
+    model(input_ids=prefix[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return [[plane.bfloat16() for plane in planes] for planes in planes_of(cache)]
+
+
+@torch.no_grad()
+def expect(model: LlamaForCausalLM, case: Case, remembered: Layers) -> Tensor:
+    """Log-probabilities ``[judged, vocabulary]`` with *remembered* as the KV of the prefix."""
+    cache = DynamicCache()
+    for index, (keys, values) in enumerate(remembered):
+        cache.update(keys.float(), values.float(), index)
+    logits: Tensor = model(input_ids=case.suffix[None], past_key_values=cache).logits[0]
+    return logits[case.judged].double().log_softmax(-1)
+
+
+def cut(layout: KVLayout, layers: Layers) -> list[Span]:
+    """The chunks of *layers*."""
+    window = ContiguousKV(layout, layers)
+    spans = []
+    for start in range(0, window.tokens, CHUNK):
+        end = min(start + CHUNK, window.tokens)
+        spans.append(Span(start, end, memoryview(bytearray(layout.chunk_bytes(end - start)))))
+    _finish(window.gather(spans))
+    return spans
+
+
+def joined(layout: KVLayout, chunks: Sequence[Span]) -> Layers:
+    """The layers whose chunks these are."""
+    tokens = chunks[-1].end
+    layers = [
+        [torch.empty(1, p.heads, tokens, p.width, dtype=torch.bfloat16) for p in planes]
+        for planes in layout.planes
+    ]
+    _finish(ContiguousKV(layout, layers).scatter(chunks))
+    return layers
+
+
+def through(serde: Serde, layout: KVLayout, chunks: Sequence[Span]) -> tuple[list[Span], int]:
+    """What comes back from *serde*, and how many bytes it had made of it."""
+    back, total = [], 0
+    for start, end, chunk in chunks:
+        payload = memoryview(bytearray(serde.bound(len(chunk))))
+        size = serde.encode(chunk, layout, end - start, payload)
+        decoded = memoryview(bytearray(len(chunk)))
+        serde.decode(payload[:size], layout, end - start, decoded)
+        back.append(Span(start, end, decoded))
+        total += size
+    return back, total
+
+
+def _finish(transfer: Transfer) -> None:
+    must(transfer.wait(Deadline.after(SystemClock(), 10)), "memory is copied within ten seconds")
+
+
+def _judge(case: Case, given: Tensor, expected: Tensor, raw_bytes: int, size: int) -> Answer:
+    follows = case.wanted[:, None]
+    likeliest = given.argmax(-1)
+    return Answer(
+        raw_bytes,
+        size,
+        len(case.prefix),
+        float((expected.exp() * (expected - given)).sum(-1).mean()),
+        float((expected.gather(-1, follows) - given.gather(-1, follows)).mean()),
+        float((likeliest == expected.argmax(-1)).double().mean()),
+        float((likeliest == case.wanted).double().mean()),
+    )
+
+
+def _summary(answers: Sequence[Answer]) -> Summary:
+    payload = sum(answer.payload_bytes for answer in answers)
+    raw = sum(answer.raw_bytes for answer in answers)
+    kl, kl_error = _mean([answer.divergence for answer in answers])
+    surprise, surprise_error = _mean([answer.surprise for answer in answers])
+    return Summary(
+        bytes_per_token=round(payload / sum(answer.tokens for answer in answers), 1),
+        ratio=round(raw / payload, 3),
+        kl=kl,
+        kl_error=kl_error,
+        perplexity_change=expm1(surprise),
+        perplexity_change_error=surprise_error,
+        agreement=statistics.fmean(answer.agreed for answer in answers),
+        right=statistics.fmean(answer.right for answer in answers),
+    )
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.fmean(values), spread / sqrt(len(values))
