@@ -166,8 +166,8 @@ def test_one_token_may_stay_as_it_was_but_does_not_grow(name):
 
 GOLDEN = {
     "cachegen fine": "f0d9528bce281ab5",
-    "cachegen default": "d35c292888a26874",
-    "cachegen small": "dcd65327da897639",
+    "cachegen default": "e98ebc3eec2a5402",
+    "cachegen small": "8ec2109dcc47e50e",
     "cachegen tiny": "1d9552e49262fa96",
     "int8": "d5c3181405a2e1ae",
     "int4": "e0c0cbcdbc977dc5",
@@ -189,7 +189,7 @@ FIRST = 24 + 8 * LAYOUT.layers + 8 * 2
 """Where the first plane's block begins in a payload for ``LAYOUT``."""
 
 
-@pytest.mark.parametrize("half", [0, 1, 16, 255])
+@pytest.mark.parametrize("half", [0, 15, 255])
 def test_an_alphabet_that_there_is_not_is_corrupt(half):
     payload = bytearray(encode(cachegen(), gaussian(LAYOUT, 20), LAYOUT, 20))
     payload[FIRST] = half

@@ -53,8 +53,8 @@ class Level:
 
 LEVELS = {
     "fine": Level(31, 31),
-    "default": Level(15, 15),
-    "small": Level(15, 7),
+    "default": Level(14, 14),
+    "small": Level(14, 7),
     "tiny": Level(7, 3),
 }
 """By name; any of them reads what another one wrote."""
