@@ -1,0 +1,94 @@
+"""What can be configured here, and how it comes together with an engine's configuration.
+
+SGLang's extra configuration holds all: keys of its own, those of :class:`SGLangSettings`,
+``config`` for a YAML file, and whatever else an engine's configuration has (``tiers``, ...).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from hexkv.adapters.sglang.settings import SGLangSettings
+from hexkv.plugins.config import DEFAULT, Loaded, load
+from hexkv.plugins.registry import Registry
+from hexkv.ports import ConfigError
+
+FILE = "config"
+"""The key that names a YAML file; else ``HEXKV_CONFIG`` does."""
+
+SGLANGS = {
+    "allocator",
+    "backend_name",
+    "class_name",
+    "hicache_storage_pass_prefix_keys",
+    "interface_v1",
+    "module_path",
+    "prefetch_threshold",
+    "prefetch_timeout_base",
+    "prefetch_timeout_per_ki_token",
+    "tp_lcm_size",
+}
+"""Keys that SGLang reads and leaves in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that was configured."""
+
+    ours: SGLangSettings
+    engine: Loaded
+
+
+class Said:
+    """What was said, until it is known how many tokens a page has."""
+
+    def __init__(
+        self,
+        extra: Mapping[str, object],
+        registry: Registry,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Read everything, and refuse what cannot be.
+
+        Args:
+            extra: SGLang's extra configuration; stronger than file and environment.
+            registry: what is installed.
+            environ: in place of the process's environment.
+
+        Raises:
+            ConfigError: an unknown key, or a bad value.
+        """
+        own = {field.name for field in fields(SGLangSettings)}
+        ours = registry.parse("device", "sglang", {k: v for k, v in extra.items() if k in own})
+        if not isinstance(ours, SGLangSettings):
+            raise ConfigError("another adapter is called 'sglang'")
+        file = extra.get(FILE)
+        if file is not None and not isinstance(file, str | os.PathLike):
+            raise ConfigError(f"{FILE}: the path of a file, not {file!r}")
+        known = own | SGLANGS | {FILE}
+        self.ours = ours
+        self._file, self._environ = file, environ
+        self._rest = {name: value for name, value in extra.items() if name not in known}
+        self._loaded = load(file, environ, self._rest)
+
+    def with_pages(self, tokens: int) -> Configuration:
+        """The configuration for pages of *tokens* tokens, which chunks are then.
+
+        Raises:
+            ConfigError: another size of chunks was asked for, or chains that SGLang has not.
+        """
+        wanted = {"size": tokens, "bare": True, "keep_tail": False}
+        for name, value in wanted.items():
+            place = ("chunk", name)
+            said = getattr(self._loaded.settings.chunk, name)
+            if self._loaded.origin(place) != DEFAULT and said != value:
+                raise ConfigError(
+                    f"{self._loaded.locate(place)}: is {said}; under SGLang it is {value}, for a"
+                    " chunk is a page as SGLang names it (--page-size)"
+                )
+        chunk = self._rest.get("chunk")
+        given = chunk if isinstance(chunk, Mapping) else {}
+        rest = {**self._rest, "chunk": {**given, **wanted}}
+        return Configuration(self.ours, load(self._file, self._environ, rest))

@@ -1,0 +1,285 @@
+"""The storage backend of SGLang's hierarchical cache: tiers behind device and host memory.
+
+SGLang loads the class by name (``--hicache-storage-backend dynamic``), makes one in each
+scheduler process, and calls it from three threads at once: ``batch_exists`` on the one that
+prefetches, reads on its second one, writes on the one that backs up. A page that is damaged on
+a tier is dropped there and missing here: SGLang computes it again, and stores it again.
+
+There are three ways to ask for pages, all in use: with flat copies (``batch_get``), in the host
+pool by index (``batch_get_v1``, with ``"interface_v1": 1``), and in several pools at once
+(``batch_get_v2``, for models with more than one kind of state).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.opening import open_engine
+from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, pages_of, shape_of
+from hexkv.adapters.sglang.shelf import Engine, Shelf
+from hexkv.adapters.sglang.sides import KV, Sides
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.guard import Guard
+from hexkv.ports import ConfigError, InvalidRequest
+
+log = logging.getLogger("hexkv.sglang")
+guarded = Guard(log)
+
+_METRICS = ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector")
+
+
+def _no(keys: Sequence[str], *_: object, **__: object) -> list[bool]:
+    return [False] * len(keys)
+
+
+def _none(keys: Sequence[str], *_: object, **__: object) -> list[None]:
+    return [None] * len(keys)
+
+
+class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
+    """hexkv as SGLang's third level. After ``close`` everything is a miss."""
+
+    def __init__(self, storage_config: Any, kwargs: object = None) -> None:
+        """Read the configuration.
+
+        Args:
+            storage_config: a ``HiCacheStorageConfig``; which fields it has depends on SGLang.
+            kwargs: nothing yet.
+
+        Raises:
+            ConfigError: it cannot be. SGLang does not start, or does not attach.
+        """
+        del kwargs
+        self._said = Said(getattr(storage_config, "extra_config", None) or {}, discover())
+        self._rank = Rank.of(storage_config)
+        self._name = getattr(storage_config, "model_name", None)
+        self._engine: Engine | None = None
+
+    def register_mem_pool_host(self, mem_pool_host: FlatPool) -> None:
+        """Take the pool of the model's KV, and open the tiers.
+
+        Raises:
+            ConfigError, AdapterUnavailable, StoreError, PoolExhausted: they cannot be opened.
+            LayoutMismatch: the pool's pages cannot be moved.
+        """
+        super().register_mem_pool_host(mem_pool_host)
+        self.close()
+        pages = pages_of(mem_pool_host, opaque=self._said.ours.layout == "opaque")
+        inside = {}
+        if pages.opaque:
+            if self._said.ours.namespace == "canonical":
+                raise ConfigError(
+                    f"namespace: is 'canonical', but only SGLang understands the pages of a"
+                    f" {type(mem_pool_host).__name__} in layout {mem_pool_host.layout}"
+                )
+            shape = shape_of(mem_pool_host)
+            inside = {"pages": f"{shape.kind} {shape.order} {shape.dtype}"}
+        self._engine = open_engine(
+            self._said, pages.layout, self._rank, page=pages.page, name=self._name, inside=inside
+        )
+        self._pages: Pages = pages
+        self._shelf = Shelf(self._engine, pages.page)
+        self._sides = Sides(self._engine, pages, self._rank)
+
+    def register_mem_host_pool_v2(self, host_pool: FlatPool, host_pool_name: Any) -> None:
+        """Take a further pool."""
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if str(host_pool_name) != KV and self._engine is not None:
+            self._sides.register(str(host_pool_name), host_pool)
+
+    @guarded(0)
+    def batch_exists(self, keys: list[str], extra_info: object = None) -> int:
+        """How many of *keys* from the first one on are stored."""
+        del extra_info
+        return self._shelf.find(keys) if self._reads else 0
+
+    def exists(self, key: str) -> bool:
+        return bool(self.batch_exists([key]))
+
+    @guarded(_none)
+    def batch_get(
+        self,
+        keys: list[str],
+        target_locations: Sequence[torch.Tensor] | None = None,
+        target_sizes: object = None,
+    ) -> list[torch.Tensor | None]:
+        """Pages flattened by SGLang, in *target_locations*; ``None`` for those not found."""
+        del target_sizes
+        if not self._reads:
+            return [None] * len(keys)
+        pages = target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys]
+        window, copy = self._pages.flat_window(pages)
+        hit = self._shelf.load(keys, window)
+        for page, row in zip(pages[:hit], copy, strict=False):
+            flat = row if isinstance(self._pages, HostPages) else self._pages.flat(row)
+            page.copy_(flat.view(page.shape))
+        return [*pages[:hit], *[None] * (len(keys) - hit)]
+
+    @guarded(False)
+    def batch_set(
+        self,
+        keys: list[str],
+        values: Sequence[torch.Tensor] | None = None,
+        target_locations: object = None,
+        target_sizes: object = None,
+    ) -> bool:
+        """Store pages flattened by SGLang. Whether all are kept."""
+        del target_locations, target_sizes
+        if not self._writes:
+            return True
+        if values is None or len(values) != len(keys):
+            raise InvalidRequest("one flat page is needed for each key")
+        return self._shelf.save(keys, self._pages.flat_window(values)[0])
+
+    def get(
+        self, key: str, target_location: torch.Tensor | None = None, target_sizes: object = None
+    ) -> torch.Tensor | None:
+        del target_sizes
+        found = self.batch_get([key], None if target_location is None else [target_location])
+        return found[0]
+
+    def set(
+        self,
+        key: str,
+        value: torch.Tensor | None = None,
+        target_location: object = None,
+        target_sizes: object = None,
+    ) -> bool:
+        del target_location, target_sizes
+        return self.batch_set([key], None if value is None else [value])
+
+    @guarded(_no)
+    def batch_get_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: object = None
+    ) -> list[bool]:
+        """Load pages into the host pool, at the slots *host_indices*. Which ones arrived."""
+        del extra_info
+        if not self._reads:
+            return [False] * len(keys)
+        starts = self._starts(keys, host_indices)
+        if isinstance(self._pages, HostPages):
+            hit = self._shelf.load(keys, self._pages.window(starts))
+        else:
+            window, room = self._pages.empty(len(keys))
+            hit = self._shelf.load(keys, window)
+            for index, row in zip(starts[:hit], room, strict=False):
+                self._pages.give(index, row)
+        return [i < hit for i in range(len(keys))]
+
+    @guarded(_no)
+    def batch_set_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: object = None
+    ) -> list[bool]:
+        """Store pages of the host pool. All are kept, or none can be relied on."""
+        del extra_info
+        if not self._writes:
+            return [True] * len(keys)
+        starts = self._starts(keys, host_indices)
+        known = self._pages
+        window = known.window(starts) if isinstance(known, HostPages) else known.gathered(starts)
+        return [self._shelf.save(keys, window)] * len(keys)
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: Sequence[Any] | None = None,
+        extra_info: object = None,
+    ) -> object:
+        """How many pages from the first one on can be used, with what other pools need."""
+        del extra_info
+        found = self._find_all(keys, list(pool_transfers or ()))
+        return self._sides.result(found)
+
+    @guarded(lambda *_, **__: None)
+    def _find_all(self, keys: list[str], transfers: list[Any]) -> object:
+        pages = self._shelf.find(keys) if self._reads else 0
+        return self._sides.find(keys, pages, transfers)
+
+    def batch_get_v2(
+        self, transfers: Sequence[Any], extra_info: object = None
+    ) -> dict[str, list[bool]]:
+        """Load pages of several pools. By pool, which ones arrived."""
+        return {t.name: self._move(t, "get", extra_info) for t in transfers}
+
+    def batch_set_v2(
+        self, transfers: Sequence[Any], extra_info: object = None
+    ) -> dict[str, list[bool]]:
+        """Store pages of several pools. By pool, which ones are kept."""
+        return {t.name: self._move(t, "set", extra_info) for t in transfers}
+
+    def _move(self, transfer: Any, way: str, extra_info: object) -> list[bool]:
+        keys = list(transfer.keys or ())
+        if str(transfer.name) == KV:
+            ours = self.batch_get_v1 if way == "get" else self.batch_set_v1
+            return ours(keys, transfer.host_indices, extra_info)
+        if way == "set" and not self._writes:
+            return [True] * len(keys)
+        return self._move_side(keys, transfer, way)
+
+    @guarded(_no)
+    def _move_side(self, keys: list[str], transfer: Any, way: str) -> list[bool]:
+        if self._engine is None or (way == "get" and not self._reads):
+            return [False] * len(keys)
+        side = self._sides[str(transfer.name)]
+        starts = _starts(keys, transfer.host_indices, side.pages.page)
+        return side.load(keys, starts) if way == "get" else side.save(keys, starts)
+
+    @guarded(None)
+    def clear(self) -> None:
+        """Delete every page that this rank knows of."""
+        if self._engine is not None:
+            self._engine.clear()
+
+    @guarded(None)
+    def get_stats(self) -> object:
+        """SGLang's ``StorageMetrics`` of what moved since this was last asked."""
+        if self._engine is None:
+            return None
+        loaded, saved = self._shelf.traffic()
+        for module in _METRICS:
+            try:
+                kind = import_module(module).StorageMetrics
+            except (ImportError, AttributeError):
+                continue
+            metrics: object = kind(loaded[0], saved[0], loaded[1], saved[1])
+            return metrics
+        return None
+
+    @guarded(None)
+    def close(self) -> None:
+        """Write what is under way, and close the tiers. Twice is allowed."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    @property
+    def _reads(self) -> bool:
+        return self._engine is not None and self._said.ours.read
+
+    @property
+    def _writes(self) -> bool:
+        return self._engine is not None and self._said.ours.write
+
+    def _starts(self, keys: Sequence[str], host_indices: torch.Tensor) -> list[int]:
+        return _starts(keys, host_indices, self._pages.page)
+
+
+def _starts(keys: Sequence[str], indices: torch.Tensor | None, page: int) -> list[int]:
+    """The index of each page's first slot.
+
+    Raises:
+        InvalidRequest: there are other slots than the pages have.
+    """
+    if indices is None or indices.numel() != len(keys) * page:
+        count = 0 if indices is None else indices.numel()
+        raise InvalidRequest(f"{len(keys)} pages of {page} slots are not {count} slots")
+    starts: list[int] = indices[::page].tolist()
+    return starts

@@ -1,0 +1,186 @@
+"""Whose KV it is: what SGLang knows about a model and a rank, as a namespace.
+
+SGLang's names of pages tell tokens, LoRA adapters and salts apart, and nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+
+from hexkv.adapters.sglang.configuration import Configuration
+from hexkv.plugins.weights import digest_of
+from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
+
+log = logging.getLogger("hexkv.sglang")
+
+_ARGUMENTS = (
+    ("sglang.srt.runtime_context", "get_server_args"),
+    ("sglang.srt.server_args", "get_global_server_args"),  # before 0.5.23
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A scheduler's place among those of one model."""
+
+    tensor: int = 0
+    tensors: int = 1
+    stage: int = 0
+    stages: int = 1
+    context: int = 0
+    contexts: int = 1
+
+    replicated: bool = False
+    """Whether the ranks of a stage hold the same KV (latent attention), not each its own heads."""
+
+    @classmethod
+    def of(cls, config: object) -> Rank:
+        """The rank that a ``HiCacheStorageConfig`` describes; older versions say less.
+
+        Raises:
+            ConfigError: pages are divided in a way that they cannot be found by.
+        """
+
+        def number(name: str, otherwise: int) -> int:
+            return int(getattr(config, name, otherwise) or otherwise)
+
+        if number("dcp_size", 1) > 1:
+            raise ConfigError("hexkv does not cache KV that is divided by decode context")
+        return cls(
+            number("tp_rank", 0),
+            number("tp_size", 1),
+            number("pp_rank", 0),
+            number("pp_size", 1),
+            number("attn_cp_rank", 0),
+            number("attn_cp_size", 1),
+            bool(getattr(config, "is_mla_model", False)),
+        )
+
+    @property
+    def piece(self) -> ParallelSlice:
+        """The part of the model's KV that is here."""
+        if self.replicated:
+            return ParallelSlice(self.stage, self.stages)
+        return ParallelSlice(self.stage * self.tensors + self.tensor, self.stages * self.tensors)
+
+    @property
+    def whole(self) -> ParallelSlice:
+        """The place among all ranks, for what each of them has of its own."""
+        return ParallelSlice(self.stage * self.tensors + self.tensor, self.stages * self.tensors)
+
+
+def server_arguments() -> object | None:
+    """SGLang's arguments in this process, where there is a server."""
+    for module, name in _ARGUMENTS:
+        try:
+            found: object = getattr(import_module(module), name)()
+        except (ImportError, AttributeError, ValueError, RuntimeError, AssertionError):
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def namespace_of(
+    layout: KVLayout,
+    rank: Rank,
+    configured: Configuration,
+    *,
+    page: int,
+    arguments: object | None,
+    name: str | None = None,
+    inside: Mapping[str, str] | None = None,
+) -> Namespace:
+    """The namespace of one rank's KV.
+
+    Args:
+        layout: of the KV here.
+        rank: whose KV it is.
+        configured: name and revision in here are taken for true.
+        page: tokens in a page.
+        arguments: SGLang's own; ``None`` outside a server.
+        name: of the model, where there are no arguments.
+        inside: what else decides about the bytes in a page, where only SGLang understands them.
+
+    Raises:
+        ConfigError: nothing says which model it is, or SGLang would mix LoRA adapters.
+    """
+    said = configured.engine.settings.model
+    path = str(getattr(arguments, "model_path", None) or name or "")
+    if not path and not said.name:
+        raise ConfigError("nothing says which model this is: set model.name")
+    _refuse_mixing(arguments)
+    extra = dict(inside or {})
+    if quantization := getattr(arguments, "quantization", None):
+        extra["quantization"] = str(quantization)
+    overrides = getattr(arguments, "json_model_override_args", None)
+    if overrides and overrides != "{}":
+        extra["overrides"] = sha256(str(overrides).encode()).hexdigest()[:32]
+    if (length := _length(path, arguments)) is not None:
+        extra["length"] = length
+    # SGLang keeps eight bits in plain bytes, whatever they stand for.
+    if layout.dtype is DType.UINT8:
+        extra["kv_cache_dtype"] = str(getattr(arguments, "kv_cache_dtype", "auto"))
+    if rank.contexts > 1:
+        extra["context"] = f"{rank.context} of {rank.contexts}"
+    if configured.ours.namespace == "own":
+        extra |= {"engine": "sglang", "page": str(page)}
+    return Namespace(
+        model="" if said.name else Path(path).name if Path(path).is_dir() else path,
+        layout=layout,
+        revision="" if said.revision else _revision(path, arguments),
+        parallel=rank.piece,
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def _revision(path: str, arguments: object | None) -> str:
+    if str(getattr(arguments, "load_format", "")).rpartition(".")[2].lower() == "dummy":
+        return f"dummy-{getattr(arguments, 'random_seed', '')}"
+    if Path(path).is_dir():
+        return digest_of(Path(path))
+    revision = str(getattr(arguments, "revision", None) or "")
+    if not revision:
+        log.warning(
+            "nothing says which weights %s has: set model.revision, or equal names mean equal KV",
+            path,
+        )
+    return revision
+
+
+def _length(path: str, arguments: object | None) -> str | None:
+    """How long sequences may be, where RoPE depends on it."""
+    config = Path(path) / "config.json"
+    asked = getattr(arguments, "context_length", None)
+    if not config.is_file():
+        return None if asked is None else str(asked)
+    try:
+        read = json.loads(config.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{config}: is no JSON: {error}") from error
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = read.get(name)
+        if isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) in (
+            "dynamic",
+            "longrope",
+        ):
+            return str(asked or read.get("max_position_embeddings", ""))
+    return None
+
+
+def _refuse_mixing(arguments: object | None) -> None:
+    utils = import_module("sglang.srt.mem_cache.utils")
+    if hasattr(utils, "storage_namespace_seed"):
+        return
+    known = getattr(utils, "get_hash_str", None)
+    seeded = known is not None and "extra_key" in inspect.signature(known).parameters
+    if getattr(arguments, "enable_lora", False) and not seeded:
+        raise ConfigError("this SGLang names pages without their LoRA adapter: use a newer one")
+    log.warning("this SGLang names pages without the request's salt: tenants can see each other's")

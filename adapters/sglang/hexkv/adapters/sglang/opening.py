@@ -1,0 +1,93 @@
+"""From what SGLang says of itself to an engine, and what is said about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib import metadata
+
+from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
+from hexkv.adapters.sglang.shelf import Engine
+from hexkv.plugins.compose import build
+from hexkv.ports import KVLayout
+
+log = logging.getLogger("hexkv.sglang")
+
+
+def open_engine(
+    said: Said,
+    layout: KVLayout,
+    rank: Rank,
+    *,
+    page: int,
+    name: str | None,
+    inside: Mapping[str, str] | None = None,
+) -> Engine:
+    """The engine of one rank, for pages of *page* tokens.
+
+    Args:
+        said: what was configured.
+        layout: of the KV of one token.
+        rank: whose it is.
+        page: tokens in a page.
+        name: of the model, where there is no server to be asked.
+        inside: what else decides about the bytes in a page, where only SGLang understands them.
+
+    Raises:
+        ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
+    """
+    configured = said.with_pages(page)
+    namespace = namespace_of(
+        layout,
+        rank,
+        configured,
+        page=page,
+        arguments=server_arguments(),
+        name=name,
+        inside=inside,
+    )
+    engine = build(configured.engine, namespace)
+    settings = configured.engine.settings
+    if rank.replicated and rank.tensors > 1 and all(t.store == "memory" for t in settings.tiers):
+        log.warning(
+            "latent KV is stored by the first rank alone, and no tier is one that the other %d"
+            " can see: nothing will be found",
+            rank.tensors - 1,
+        )
+    tiers = ", ".join(
+        f"{tier.name} of {_size(tier.budget_bytes)}" for tier in engine.health().tiers
+    )
+    log.info(
+        "hexkv %s under SGLang %s, rank %d of %d: %s; pool of %s; a page of %d tokens is %s%s",
+        metadata.version("hexkv"),
+        metadata.version("sglang"),
+        rank.whole.rank,
+        rank.whole.world,
+        tiers,
+        _size(settings.pool.bytes),
+        page,
+        _size(layout.chunk_bytes(page)),
+        ", as SGLang packs it" if inside else "",
+    )
+    log.info("hexkv namespace (%s): %s", configured.ours.namespace, engine.namespace)
+    if layout.chunk_bytes(page) < _SMALL:
+        log.warning(
+            "a page of %s is small for what each one costs: a larger --page-size is faster",
+            _size(layout.chunk_bytes(page)),
+        )
+    return engine
+
+
+_SMALL = 64 << 10
+"""Bytes of a page below which what each chunk costs (a header of 4 KiB, a request) shows."""
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "any size"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 10 * 1024:
+            return f"{size} {unit}"
+        size //= 1024
+    return f"{size} TiB"

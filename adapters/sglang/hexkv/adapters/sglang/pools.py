@@ -1,0 +1,214 @@
+"""What SGLang's host pools keep, as windows: page by page, whatever the order in memory.
+
+Of a pool whose pages are understood, a chunk is cut as any other engine cuts it. Of any other
+one, pages are moved as SGLang itself flattens them.
+
+| ``layout`` | keys and values apart, each | latent attention |
+| --- | --- | --- |
+| ``layer_first`` | ``[layers, slots, heads, width]`` | ``[layers, slots, 1, width]`` |
+| ``page_first`` | ``[slots, layers, heads, width]`` | ``[slots, layers, 1, width]`` |
+| ``page_first_direct`` | ``[pages, layers, page, heads, width]`` | likewise |
+| ``page_head`` | ``[pages, heads, page, layers, width]`` | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from hexkv.adapters.sglang.windows import StackedKV
+from hexkv.kernels.blocks import BlockKV, opaque_layout
+from hexkv.kernels.dtypes import dtype_of
+from hexkv.ports import DeviceKV, KVLayout, LayoutMismatch
+
+_HEADS = {"MHATokenToKVPoolHost", "AsymmetricMHATokenToKVPoolHost"}
+_LATENT = {"MLATokenToKVPoolHost"}
+"""Classes by name: others derive from them and keep more than they do (scales, indexes)."""
+
+_ORDERED = {
+    "layer_first": (0, 1, 2, 3, 4),
+    "page_first": (0, 2, 1, 3, 4),
+    "page_first_direct": (0, 1, 2, 3, 4),
+    "page_head": (0, 3, 2, 1, 4),
+}
+"""How a page's dimensions become ``[pages, layers, tokens, heads, width]``."""
+
+
+@runtime_checkable
+class FlatPool(Protocol):
+    """A host pool of SGLang, as far as every kind is alike."""
+
+    page_size: int
+    layout: str
+    dtype: torch.dtype
+
+    def get_data_page(self, index: int, flat: bool = True) -> torch.Tensor: ...
+    def get_dummy_flat_data_page(self) -> torch.Tensor: ...
+    def set_from_flat_data_page(self, index: int, data_page: torch.Tensor) -> None: ...
+
+
+class HostPages:
+    """A pool whose pages are understood: moved between its memory and chunks with one copy."""
+
+    opaque = False
+
+    def __init__(self, pool: FlatPool) -> None:
+        """Look at *pool*.
+
+        Raises:
+            LayoutMismatch: its tensors are not what it says.
+        """
+        self.page = int(pool.page_size)
+        self._order = pool.layout
+        self._widths: tuple[int, ...] = ()
+        if type(pool).__name__ in _HEADS:
+            halves = [pool.k_buffer, pool.v_buffer]  # type: ignore[attr-defined]
+            self._planes = [self._of_pool(half) for half in halves]
+        else:
+            [both] = [self._of_pool(pool.kv_buffer)]  # type: ignore[attr-defined]
+            self._widths = (int(pool.kv_lora_rank), int(pool.qk_rope_head_dim))  # type: ignore[attr-defined]
+            if both.shape[-1] != sum(self._widths):
+                raise LayoutMismatch(f"{both.shape[-1]} elements a token, not {self._widths}")
+            self._planes = list(both.split(self._widths, dim=-1))
+        self.layout = layout_of(self._planes, latent=bool(self._widths))
+
+    def window(self, indices: Sequence[int]) -> DeviceKV:
+        """A window on pages, each by the index of its first slot."""
+        return StackedKV(self.layout, self._planes, [index // self.page for index in indices])
+
+    def flat_window(self, pages: Sequence[torch.Tensor]) -> tuple[DeviceKV, torch.Tensor]:
+        """A window on a copy of *pages*, flattened by SGLang, and the copy ``[pages, ...]``.
+
+        Raises:
+            LayoutMismatch: they have another size or dtype.
+        """
+        size = self.layout.chunk_bytes(self.page) // self.layout.dtype.itemsize
+        for page in pages:
+            if page.numel() != size or page.dtype != self._planes[0].dtype:
+                raise LayoutMismatch(f"a page of {page.numel()} {page.dtype}, not {size}")
+        copy = torch.stack([page.reshape(-1) for page in pages])
+        if self._widths:
+            planes = list(self._of_pages(copy, sum(self._widths)).split(self._widths, dim=-1))
+        else:
+            halves = copy.view(len(pages), 2, -1).unbind(1)
+            planes = [self._of_pages(half, self._planes[0].shape[-1]) for half in halves]
+        return StackedKV(self.layout, planes, range(len(pages))), copy
+
+    def _of_pool(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._order == "layer_first":
+            return tensor.unflatten(1, (-1, self.page)).transpose(0, 1)
+        if self._order == "page_first":
+            tensor = tensor.unflatten(0, (-1, self.page))
+        return tensor.permute(_ORDERED[self._order])
+
+    def _of_pages(self, flat: torch.Tensor, width: int) -> torch.Tensor:
+        """Pages one after the other, each in the pool's order."""
+        _, layers, tokens, heads, _ = self._planes[0].shape
+        if self._widths:
+            heads = 1
+        sizes = (layers, tokens, heads)
+        way = _ORDERED[self._order][1:-1]
+        stored = [sizes[way.index(axis)] for axis in (1, 2, 3)]
+        return flat.unflatten(1, (*stored, width)).permute(_ORDERED[self._order])
+
+
+class OpaquePages:
+    """A pool whose pages only SGLang understands, in chunks of at most *most* bytes."""
+
+    opaque = True
+
+    def __init__(self, pool: FlatPool, tokens: int, most: int | None = None) -> None:
+        """Look at *pool*, whose pages go with *tokens* tokens.
+
+        Raises:
+            LayoutMismatch: SGLang cannot flatten a page of it.
+        """
+        try:
+            sample = pool.get_dummy_flat_data_page()
+        except NotImplementedError as error:
+            raise LayoutMismatch(f"{type(pool).__name__} has no flat pages: {error}") from error
+        self._pool = pool
+        self._dtype = sample.dtype
+        self._size = sample.numel() * sample.element_size()
+        self.pieces = -(-self._size // most) if most else 1
+        """Chunks for each page."""
+        self._tokens = tokens
+        share = -(-self._size // self.pieces)
+        self._piece = -(-share // tokens) * tokens
+        self.page = int(pool.page_size)
+        self.layout = opaque_layout(tokens, [self._piece])
+
+    def gathered(self, indices: Sequence[int]) -> DeviceKV:
+        """A window on a copy of pages, each by the index of its first slot."""
+        pages = [self._pool.get_data_page(index, flat=True) for index in indices]
+        return self.flat_window(pages)[0]
+
+    def empty(self, pages: int) -> tuple[DeviceKV, torch.Tensor]:
+        """A window on room for *pages*, and the room ``[pages, bytes]``."""
+        room = torch.zeros(pages, self.pieces * self._piece, dtype=torch.uint8)
+        blocks = room.view(-1, self._piece)
+        return BlockKV(self.layout, [blocks], range(len(blocks)), self._tokens), room
+
+    def flat_window(self, pages: Sequence[torch.Tensor]) -> tuple[DeviceKV, torch.Tensor]:
+        """A window on a copy of *pages*, flattened by SGLang, and the copy ``[pages, bytes]``."""
+        window, room = self.empty(len(pages))
+        for row, page in zip(room, pages, strict=True):
+            row[: self._size] = page.reshape(-1).view(torch.uint8)
+        return window, room
+
+    def give(self, index: int, row: torch.Tensor) -> None:
+        """Put a page into the pool."""
+        self._pool.set_from_flat_data_page(index, self.flat(row))
+
+    def flat(self, row: torch.Tensor) -> torch.Tensor:
+        """A page as SGLang flattens it."""
+        return row[: self._size].view(self._dtype)
+
+
+Pages = HostPages | OpaquePages
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """What tells opaque pages of two pools apart."""
+
+    kind: str
+    order: str
+    dtype: str
+
+
+def pages_of(pool: FlatPool, *, opaque: bool = False) -> Pages:
+    """What *pool* keeps.
+
+    Args:
+        pool: the host pool of the model's KV.
+        opaque: do not look into its pages.
+
+    Raises:
+        LayoutMismatch: its pages cannot be moved.
+    """
+    known = type(pool).__name__ in _HEADS | _LATENT and pool.layout in _ORDERED
+    if known and not opaque:
+        return HostPages(pool)
+    return OpaquePages(pool, int(pool.page_size))
+
+
+def shape_of(pool: FlatPool) -> PoolShape:
+    """The shape of *pool*, for its opaque pages' namespace."""
+    return PoolShape(type(pool).__name__, str(pool.layout), str(pool.dtype))
+
+
+def layout_of(planes: Sequence[torch.Tensor], *, latent: bool) -> KVLayout:
+    """The layout of ``[pages, layers, tokens, heads, width]`` planes."""
+    first, second = planes
+    dtype = dtype_of(first.dtype)
+    layers, heads = int(first.shape[1]), int(first.shape[3])
+    widths = int(first.shape[4]), int(second.shape[4])
+    if latent:
+        return KVLayout.latent(dtype, layers=layers, latent_width=widths[0], rope_width=widths[1])
+    return KVLayout.attention(
+        dtype, layers=layers, heads=heads, key_width=widths[0], value_width=widths[1]
+    )

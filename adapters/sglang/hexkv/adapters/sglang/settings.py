@@ -1,0 +1,34 @@
+"""How hexkv works under SGLang: the part of its extra configuration that is the adapter's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangSettings:
+    """What an engine does is in the engine's own configuration."""
+
+    read: bool = True
+    """Give SGLang what is stored."""
+
+    write: bool = True
+    """Store what SGLang gives."""
+
+    namespace: Literal["own", "canonical"] = "own"
+    """Whose chunks are found: those of SGLang with equal settings; or also those of other
+    engines, where everything agrees that changes the numbers."""
+
+    layout: Literal["auto", "opaque"] = "auto"
+    """Chunks that other engines can use, where SGLang's pages are understood; or its pages as
+    they are, always."""
+
+    staging_bytes: int = 1 << 30
+    """Host memory of the linker for what is on its way into the device."""
+
+    def __post_init__(self) -> None:
+        if self.staging_bytes < 1:
+            raise ValueError("staging_bytes must be at least 1")
+        if self.namespace == "canonical" and self.layout == "opaque":
+            raise ValueError("opaque pages mean nothing to other engines: namespace must be 'own'")

@@ -1,0 +1,134 @@
+"""Pools beside the model's KV: recurrent states, sliding windows, indexes of sparse attention.
+
+SGLang names their pages like the KV's pages that they go with. Each pool has a namespace of its
+own, and its pages are moved as SGLang flattens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sglang.srt.mem_cache import hicache_storage
+
+from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.pools import FlatPool, OpaquePages, Pages, shape_of
+from hexkv.adapters.sglang.shelf import Engine, Shelf
+
+KV = "kv"
+"""SGLang's name of the model's own pool."""
+
+_OWN = "mamba"
+"""A state that each rank has a share of, also where the KV is the same on all."""
+
+_TRAILING = "trailing_pages"
+_ALL = "all_pages"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a prefix may end."""
+
+    lengths: list[int]
+    """In pages, ascending: every length at which all pools have what they need."""
+
+    pools: dict[str, int]
+    """By pool, the longest that it would allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool."""
+
+    pool: FlatPool
+    pages: OpaquePages
+    shelf: Shelf
+
+    def load(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
+        """Load pages into the pool. Which ones arrived."""
+        window, room = self.pages.empty(len(keys))
+        hit = self.shelf.load(keys, window)
+        for index, row in zip(starts[:hit], room, strict=False):
+            self.pages.give(index, row)
+        return [i < hit for i in range(len(keys))]
+
+    def save(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
+        """Store pages of the pool. Which ones are kept."""
+        return [self.shelf.save(keys, self.pages.gathered(starts))] * len(keys)
+
+
+class Sides:
+    """The pools beside the model's own, by name."""
+
+    def __init__(self, engine: Engine, main: Pages, rank: Rank) -> None:
+        self._engine = engine
+        self._main = main
+        self._rank = rank
+        self._sides: dict[str, Side] = {}
+
+    def register(self, name: str, pool: FlatPool) -> None:
+        """Take a pool.
+
+        Raises:
+            LayoutMismatch: its pages cannot be moved.
+        """
+        most = self._main.layout.chunk_bytes(self._main.page)
+        pages = OpaquePages(pool, self._main.page, most)
+        base, shape = self._engine.namespace, shape_of(pool)
+        extra = dict(base.extra) | {
+            "engine": "sglang",
+            "pages": f"{shape.kind} {shape.order} {shape.dtype}",
+            "pool": name,
+        }
+        namespace = replace(
+            base,
+            layout=pages.layout,
+            parallel=self._rank.whole if name == _OWN else base.parallel,
+            extra=tuple(sorted(extra.items())),
+        )
+        shelf = Shelf(self._engine, self._main.page, namespace, pages.pieces)
+        self._sides[name] = Side(pool, pages, shelf)
+
+    def __getitem__(self, name: str) -> Side:
+        """The pool of that name.
+
+        Raises:
+            KeyError: it was not registered.
+        """
+        return self._sides[name]
+
+    def find(self, keys: Sequence[str], pages: int, transfers: Sequence[Any]) -> Found:
+        """Where a prefix of *keys* may end, of which *pages* pages of KV are stored."""
+        lengths = list(range(1, pages + 1))
+        pools = {KV: pages}
+        for transfer in transfers:
+            name, policy = str(transfer.name), str(getattr(transfer.hit_policy, "value", ""))
+            if name == KV or policy not in (_ALL, _TRAILING):
+                continue  # a second form of the KV, which does not limit it
+            side = self._sides.get(name)
+            if side is None:
+                pools[name], lengths = 0, []
+                continue
+            if policy == _ALL:
+                here = side.shelf.find(keys[:pages])
+                fits = set(range(1, here + 1))
+            else:
+                there = side.shelf.present(keys[:pages])
+                need = max(1, len(transfer.keys or ()))
+                fits = {n for n in range(1, pages + 1) if all(there[max(0, n - need) : n])}
+            pools[name] = max(fits, default=0)
+            lengths = [length for length in lengths if length in fits]
+        return Found(lengths, pools)
+
+    @staticmethod
+    def result(found: object) -> object:
+        """SGLang's ``PoolTransferResult``; older versions have fewer fields."""
+        said = found if isinstance(found, Found) else Found([], {})
+        names = {str(name): name for name in getattr(hicache_storage, "PoolName", ())}
+        hits = {names.get(name, name): count for name, count in said.pools.items() if count}
+        kind = hicache_storage.PoolTransferResult
+        result: object = kind(max(said.lengths, default=0), hits)
+        if hasattr(result, "restorable_prefix_pages"):
+            result.restorable_prefix_pages = said.lengths
+        return result
