@@ -57,7 +57,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             name,
             summary,
             partial(_open_cachegen, level),
-            requires=("numpy", "numba"),
+            requires=("numpy",),
             hint=hint,
         )
         for name, (level, summary) in _CACHEGEN.items()
