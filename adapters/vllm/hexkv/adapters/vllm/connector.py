@@ -28,7 +28,7 @@ from hexkv.adapters.vllm.events import Told
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import scope_of
 from hexkv.adapters.vllm.inspection import describe
-from hexkv.adapters.vllm.messages import Scope, Step
+from hexkv.adapters.vllm.messages import Load, Scope, Step
 from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, published, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
@@ -56,8 +56,10 @@ _CLEAR_SECONDS = 30.0
 class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
     """A step's loads and saves, on their way to every worker."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, lost: Step | None = None) -> None:
+        """Take the plan, and *lost* loads: vLLM counts on them, but they are in no plan."""
         self.step = step
+        self.lost = Step() if lost is None else lost
 
 
 class Happened(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
@@ -96,6 +98,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._scheduler: SchedulerHalf | None = None
         self._rig: Rig | None = None
         self._told: list[Told] = []
+        self._promised: list[Load] = []
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
 
@@ -139,12 +142,14 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     def _abandon(self) -> None:
         if self._rig is not None and self.has_connector_metadata():
             self._rig.half.failed(self._planned())
+            self._rig.half.failed(self._get_connector_metadata().lost)
 
     @guarded(None, then=_abandon)
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         del forward_context, kwargs
         if self._rig is not None and self.has_connector_metadata():
             self._rig.half.start(self._planned())
+            self._rig.half.failed(self._get_connector_metadata().lost)
 
     @guarded(None)
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -182,15 +187,18 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             return None, None
         return None, self._rig.half.arrived() or None
 
+    @guarded(frozenset())
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set() if self._rig is None else self._rig.half.bad_blocks()
 
+    @guarded(None)
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         if self._rig is None:
             return None
         steps, told = self._rig.half.finished_steps(), self._rig.half.events()
         return Happened(steps, told) if steps or told else None
 
+    @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         counts = {} if self._rig is None else self._rig.half.tally.take()
         return HexKVStats(data=counts) if counts else None
@@ -225,8 +233,14 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
+        (block_ids,) = blocks.get_block_ids()
+        if num_external_tokens:
+            # From now on vLLM counts on these blocks, whatever happens in here.
+            end = len(block_ids) * self._memory.block
+            later = self._configured.connector.loading == "async"
+            lost = Load(request.request_id, Scope(), b"", 0, end, tuple(block_ids), later)
+            self._promised.append(lost)
         if self._scheduler is not None:
-            (block_ids,) = blocks.get_block_ids()
             self._scheduler.allocated(request.request_id, block_ids, num_external_tokens)
 
     @guarded({})
@@ -238,13 +252,18 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         tokens = self._scheduler.sources(request.request_id, num_external_tokens)
         return by_source(tokens, num_external_tokens, self._configured.engine.settings.tiers)
 
-    @guarded(PlannedStep(Step()))
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        step = self._plan(scheduler_output)
+        planned = {load.request for load in step.loads}
+        lost = [load for load in self._promised if load.request not in planned]
+        self._promised.clear()
+        return PlannedStep(step, Step(loads=lost))
+
+    @guarded(Step())
+    def _plan(self, scheduler_output: SchedulerOutput) -> Step:
         if self._scheduler is None:
-            return PlannedStep(Step())
-        return PlannedStep(
-            self._scheduler.plan(scheduled(scheduler_output), blocks_of(scheduler_output))
-        )
+            return Step()
+        return self._scheduler.plan(scheduled(scheduler_output), blocks_of(scheduler_output))
 
     @guarded(None)
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:

@@ -169,9 +169,11 @@ class WorkerHalf:
 
     def failed(self, step: Step) -> None:
         """Something went wrong with *step* as a whole: nothing in it can be relied on."""
-        self._layered.clear()
+        if not step.loads:
+            return
+        layered, self._layered = self._layered, []
         self._contexts.close()
-        for load in step.loads:
+        for load in (*(one.load for one in layered), *step.loads):
             if load.later and load.request in self._outside.running:
                 continue
             self._report(load, load.start)

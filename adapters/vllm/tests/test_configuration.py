@@ -1,0 +1,74 @@
+"""The connector's settings and the engine's come from one place, and mistakes are named."""
+
+import pytest
+
+from hexkv.adapters.vllm.configuration import configure
+from hexkv.adapters.vllm.plugin import hexkv_adapters
+from hexkv.plugins.discovery import discover
+from hexkv.ports import ConfigError
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return discover()
+
+
+def chosen(registry, extra, environ=None, block=16):
+    return configure(extra, registry, block_tokens=block, environ=environ or {})
+
+
+def test_both_are_configured_side_by_side(registry):
+    got = chosen(registry, {"loading": "async", "pool": {"bytes": "2GiB"}})
+    assert got.connector.loading == "async"
+    assert got.engine.settings.pool.bytes == 2 << 30
+
+
+def test_a_file_is_weaker_than_the_environment_and_that_than_vllms_flag(registry, tmp_path):
+    file = tmp_path / "hexkv.yaml"
+    file.write_text("pool: {bytes: 1MiB, poison: true}\nchunk: {size: 32}\n")
+    environ = {"HEXKV_POOL__BYTES": "2MiB", "HEXKV_CHUNK__SIZE": "64"}
+    got = chosen(registry, {"config": str(file), "chunk": {"size": 128}}, environ).engine.settings
+    assert (got.pool.poison, got.pool.bytes, got.chunk.size) == (True, 2 << 20, 128)
+    got = chosen(registry, {}, environ | {"HEXKV_CONFIG": str(file)}).engine.settings
+    assert (got.pool.poison, got.chunk.size) == (True, 64)
+
+
+@pytest.mark.parametrize(("block", "chunk"), [(16, 256), (128, 256), (48, 288), (300, 300)])
+def test_chunks_are_whole_blocks(registry, block, chunk):
+    assert chosen(registry, {}, block=block).engine.settings.chunk.size == chunk
+
+
+def test_a_chunk_size_that_was_asked_for_is_not_changed(registry):
+    with pytest.raises(ConfigError, match="100 tokens are not whole blocks of 16"):
+        chosen(registry, {"chunk": {"size": 100}})
+
+
+def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(registry):
+    assert chosen(registry, {}).engine.settings.deadlines.store == 1.0
+    told = chosen(registry, {"deadlines": {"store": 9.0}}).engine.settings.deadlines
+    assert (told.store, told.retrieve) == (9.0, 5.0)
+    assert (
+        chosen(registry, {}, {"HEXKV_DEADLINES__STORE": "7"}).engine.settings.deadlines.store == 7
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"tierz": []}, "tierz"),
+        ({"loading": "lazy"}, "loading"),
+        ({"loaders": 0}, "1 to 64 loaders"),
+        ({"lookup_seconds": -1.0}, "lookup_seconds"),
+        ({"config": 5}, "path of a file"),
+        ({"config": "/does/not/exist.yaml"}, "cannot be read"),
+    ],
+)
+def test_mistakes_are_named(registry, extra, says):
+    with pytest.raises(ConfigError, match=says):
+        chosen(registry, extra)
+
+
+def test_the_adapter_is_vllms_to_build():
+    (spec,) = hexkv_adapters()
+    with pytest.raises(ConfigError, match="vLLM builds"):
+        spec.open(spec.settings(), None)

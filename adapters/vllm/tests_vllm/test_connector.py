@@ -1,0 +1,138 @@
+"""What the connector promises vLLM, on vLLM's own classes."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
+
+from hexkv.adapters.vllm.connector import Happened, HexKVConnector, KVConnectorRole, PlannedStep
+from hexkv.adapters.vllm.messages import Step
+from hexkv.adapters.vllm.plugin import register
+from hexkv.ports import ConfigError, LayoutMismatch
+from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, alone, configuration
+
+PROMPT = list(range(100))
+
+
+def spec(kind=FullAttentionSpec, **said):
+    return kind(block_size=BLOCK, num_kv_heads=HEADS, head_size=WIDTH, dtype=torch.float32, **said)
+
+
+def kv(*specs):
+    groups = [KVCacheGroupSpec([f"{i}.{n}" for n in NAMES], s) for i, s in enumerate(specs)]
+    return KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+@pytest.fixture
+def config(model):
+    config = copy.deepcopy(configuration(str(model), 256, True))
+    config.kv_transfer_config = KVTransferConfig(**TRANSFER)
+    return config
+
+
+@pytest.mark.parametrize("role", list(KVConnectorRole))
+def test_hybrid_models_are_refused_in_one_line(config, role):
+    with pytest.raises(LayoutMismatch, match="hybrid models: this one has 2 groups"):
+        HexKVConnector(config, role, kv(spec(), spec()))
+    with pytest.raises(LayoutMismatch, match="a layer of SlidingWindowSpec"):
+        HexKVConnector(config, role, kv(spec(SlidingWindowSpec, sliding_window=32)))
+
+
+def test_a_bad_configuration_stops_vllm_with_its_name(config):
+    config.kv_transfer_config.kv_connector_extra_config = {"tires": []}
+    with pytest.raises(ConfigError, match=r"tires.*tiers"):
+        HexKVConnector(config, KVConnectorRole.WORKER, kv(spec()))
+
+
+def test_the_connector_is_known_by_its_name_alone(config):
+    register()
+    register()
+    config.kv_transfer_config.kv_connector_module_path = None
+    assert KVConnectorFactory.get_connector_class(config.kv_transfer_config) is HexKVConnector
+
+
+def test_what_ranks_say_is_summed_up():
+    both = Happened({1: 1, 2: 1}, []).aggregate(Happened({2: 1, 3: 1}, []))
+    assert both.steps == {1: 1, 2: 2, 3: 1}
+
+
+@pytest.mark.parametrize("loading", ["sync", "async", "layerwise"])
+def test_whatever_breaks_inside_vllm_goes_on_and_the_tokens_are_right(start, loading, monkeypatch):
+    """Every call of the engine raises something that nobody expects, one after the other."""
+    toy = start(connector={"loading": loading})
+    toy.add("cold", PROMPT)
+    toy.run()
+
+    def broken(*args, **named):
+        raise ZeroDivisionError("on purpose")
+
+    for name in ("lookup", "prefetch", "retrieve", "retrieve_layers", "store", "unpin", "cancel"):
+        toy.forget()
+        with monkeypatch.context() as patched:
+            patched.setattr(toy.engine, name, broken)
+            toy.add(f"without {name}", PROMPT)
+            toy.run()
+            assert toy.answers()[f"without {name}"] == alone(PROMPT, 4)
+    toy.forget()
+    toy.add("whole", PROMPT)
+    toy.run()
+    assert toy.answers()["whole"] == alone(PROMPT, 4)
+    assert toy.cached["whole"] == 96
+
+
+@pytest.mark.parametrize("loading", ["sync", "async", "layerwise"])
+@pytest.mark.parametrize("half", ["scheduler", "worker"])
+def test_halves_that_break_altogether_are_left_out(start, half, loading, monkeypatch):
+    toy = start(connector={"loading": loading})
+    toy.add("cold", PROMPT)
+    toy.run()
+    found = toy.scheduler.connector._scheduler if half == "scheduler" else toy.worker._rig.half
+
+    def broken(*args, **named):
+        raise ZeroDivisionError("on purpose")
+
+    names = [n for n in dir(type(found)) if not n.startswith("_") and callable(getattr(found, n))]
+    for name in names:
+        if name in ("close", "failed") or (name == "arrived" and half == "worker"):
+            continue
+        toy.forget()
+        with monkeypatch.context() as patched:
+            patched.setattr(found, name, broken)
+            toy.add(f"without {name}", PROMPT)
+            toy.run()
+            assert toy.answers()[f"without {name}"] == alone(PROMPT, 4), name
+
+
+def test_the_start_says_what_there_is_and_what_is_degraded(start, config, caplog):
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("vllm").addHandler(caplog.handler)
+        try:
+            start()
+        finally:
+            logging.getLogger("vllm").removeHandler(caplog.handler)
+    said = caplog.text
+    assert "rank 0 of 1: memory" in said
+    assert "whole blocks" in said
+    assert "chunks of 32 tokens, sync loading" in said
+
+
+def test_an_empty_step_costs_nothing_and_changes_nothing(start):
+    toy = start()
+    toy.worker.bind_connector_metadata(PlannedStep(Step()))
+    toy.worker.start_load_kv(None, anything="vLLM may add")
+    toy.worker.wait_for_save()
+    assert toy.worker.get_finished(set()) == (None, None)
+    assert toy.worker.get_block_ids_with_load_errors() == set()
+    assert toy.worker.build_connector_worker_meta() is None
+    assert toy.worker.get_kv_connector_stats() is None
+    toy.worker.clear_connector_metadata()
+    assert not toy.worker.requires_kv_delivery
