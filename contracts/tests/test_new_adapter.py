@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hexkv.contracts.new_adapter import Kind, render
+from hexkv.contracts.new_adapter import Kind, make
 from hexkv.plugins.__main__ import main
 
 
@@ -71,13 +71,23 @@ def test_a_new_adapter_can_be_built_and_brings_ci(tmp_path):
     import yaml
 
     for kind in Kind:
-        files = render("acme-thing", kind)
-        project = tomllib.loads(files["pyproject.toml"])["project"]
+        root = tmp_path / kind
+        make("acme-thing", kind, root)
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
         assert project["entry-points"]["hexkv"] == {"acme-thing": "acme_thing"}
-        assert "acme_thing/py.typed" in files
-        steps = yaml.safe_load(files[".github/workflows/contract.yml"])["jobs"]["contract"]["steps"]
-        assert "hexkv check acme-thing --badge contract.svg" in [step.get("run") for step in steps]
-        assert not [text for text in files.values() if "$name" in text or "$module" in text]
+        workflow = yaml.safe_load((root / ".github/workflows/contract.yml").read_text())
+        steps = [step.get("run") for step in workflow["jobs"]["contract"]["steps"]]
+        assert "hexkv check acme-thing --badge contract.svg" in steps
+        made = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        assert made == {
+            ".github/workflows/contract.yml",
+            "README.md",
+            "acme_thing/__init__.py",
+            f"acme_thing/{kind}.py",
+            "acme_thing/py.typed",
+            "pyproject.toml",
+            "tests/test_contract.py",
+        }
 
 
 @pytest.mark.parametrize(

@@ -23,5 +23,11 @@ def _new_adapter(arguments: Sequence[str]) -> int:
 def hexkv_commands() -> Iterable[CommandSpec]:
     return [
         CommandSpec("check", "Check an adapter against its contract", _check),
-        CommandSpec("new-adapter", "Make a package for an adapter of your own", _new_adapter),
+        CommandSpec(
+            "new-adapter",
+            "Make a package for an adapter of your own",
+            _new_adapter,
+            requires=("copier",),
+            hint="pip install 'hexkv-contracts[new-adapter]'",
+        ),
     ]

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from string import Template
 from typing import Annotated
 
 import typer
@@ -28,8 +27,8 @@ class Kind(StrEnum):
     POLICY = "policy"
 
 
-def render(name: str, kind: Kind) -> dict[str, str]:
-    """The files of a new adapter by their place in its folder.
+def make(name: str, kind: Kind, into: Path) -> None:
+    """Write the files of a new adapter into the folder *into*.
 
     Raises:
         ValueError: *name* cannot be the name of a package.
@@ -39,26 +38,10 @@ def render(name: str, kind: Kind) -> dict[str, str]:
         raise ValueError(f"{name!r} is no name for a package: small letters, digits and '-'")
     if module in sys.stdlib_module_names or module == "hexkv":
         raise ValueError(f"{name!r} is somebody else's module")
-    stem = name.removesuffix(f"-{kind}").title().replace("-", "")
-    words = {
-        "name": name,
-        "module": module,
-        "kind": str(kind),
-        "cls": f"{stem}{kind.title()}",
-    }
-    places = {
-        "pyproject.toml": "pyproject.toml",
-        "README.md": "README.md",
-        ".github/workflows/contract.yml": "contract.yml",
-        f"{module}/__init__.py": "init.py",
-        f"{module}/{kind}.py": f"{kind}.py",
-        "tests/test_contract.py": f"test_{kind}.py",
-    }
-    files = {
-        place: Template((_TEMPLATE / f"{source}.tmpl").read_text()).substitute(words)
-        for place, source in places.items()
-    }
-    return files | {f"{module}/py.typed": ""}
+    from copier import run_copy
+
+    asked = {"name": name, "kind": str(kind)}
+    run_copy(str(_TEMPLATE), into, data=asked, defaults=True, quiet=True)
 
 
 def new_adapter(
@@ -69,22 +52,18 @@ def new_adapter(
     ] = None,
 ) -> None:
     """Make a package that keeps its contract: a toy to be made one's own."""
-    try:
-        files = render(name, kind)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     if taken := discover().origin.get((kind.value, name)):
         raise typer.BadParameter(f"{taken} has a {kind} of this name")
     root = Path(name) if into is None else into
+    if root.exists():
+        raise typer.BadParameter(f"{root} exists")
     try:
-        root.mkdir(parents=True)
-    except FileExistsError as error:
-        raise typer.BadParameter(f"{root} exists") from error
-    for place, text in files.items():
-        path = root / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        typer.echo(path)
+        make(name, kind, root)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            typer.echo(path)
     typer.echo(f"\nnext: cd {root}; pip install --editable . --group test; pytest")
 
 
