@@ -257,7 +257,14 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         planned = {load.request for load in step.loads}
         lost = [load for load in self._promised if load.request not in planned]
         self._promised.clear()
+        for load in lost:
+            self._give_up(load.request)
         return PlannedStep(step, Step(loads=lost))
+
+    @guarded(None)
+    def _give_up(self, request: str) -> None:
+        if self._scheduler is not None:
+            self._scheduler.give_up(request)
 
     @guarded(Step())
     def _plan(self, scheduler_output: SchedulerOutput) -> Step:

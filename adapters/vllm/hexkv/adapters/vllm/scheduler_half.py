@@ -190,6 +190,13 @@ class SchedulerHalf:
                 del self._confirmed[number]
                 self._unconfirmed.pop(number, None)
 
+    def give_up(self, request: str) -> None:
+        """Load nothing more for a request, nor what is not yet under way."""
+        self._step.loads = [load for load in self._step.loads if load.request != request]
+        tracked = self._requests.get(request)
+        if tracked is not None:
+            tracked.reads = False
+
     def left(self, request: str) -> None:
         """A request has finished, or was given up."""
         tracked = self._requests.pop(request, None)
