@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from hexkv.kernels.chunks import check_spans
+from hexkv.kernels.fused import Fused
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import (
     DType,
@@ -57,6 +58,8 @@ class BlockKV:
         pages: Sequence[torch.Tensor],
         blocks: Sequence[int],
         block_tokens: int,
+        *,
+        fused: bool | None = None,
     ) -> None:
         """Look at *pages* through *blocks*, the number of each block of the request in order.
 
@@ -66,6 +69,7 @@ class BlockKV:
             blocks: numbers of blocks. ``NOWHERE``: scattering passes it over, gathering it is
                 an error.
             block_tokens: tokens in a block.
+            fused: see :meth:`Fused.over`.
 
         Raises:
             LayoutMismatch: the blocks' size is not the layout's, or they are on several devices.
@@ -89,6 +93,10 @@ class BlockKV:
         if any(not NOWHERE <= block < count for block in blocks):
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {count})")
         self._blocks = list(blocks)
+        rows = [_as_rows(page) for page in self._pages]
+        self._fused = None
+        if all(row is not None for row in rows):
+            self._fused = Fused.over(layout, [[row] for row in rows if row is not None], fused)
 
     @property
     def layout(self) -> KVLayout:
@@ -105,6 +113,9 @@ class BlockKV:
             if NOWHERE in blocks:
                 raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
         for (start, end, data), blocks in zip(spans, found, strict=True):
+            if self._fused is not None:
+                self._fused.gather(torch.tensor(blocks), data, end - start, chosen)
+                continue
             where = torch.tensor(blocks, device=self._device)
             for layer, chunk in self._rows(start, end, data, chosen):
                 page = self._pages[layer]
@@ -120,6 +131,9 @@ class BlockKV:
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():
             for (start, end, data), blocks in zip(spans, found, strict=True):
+                if self._fused is not None:
+                    self._fused.scatter(torch.tensor(blocks), data, end - start, chosen)
+                    continue
                 kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
                 where = torch.tensor([blocks[i] for i in kept], device=self._device)
                 for layer, chunk in self._rows(start, end, data, chosen):
@@ -162,6 +176,17 @@ def _plain(page: torch.Tensor) -> torch.Tensor:
     page = page.flatten(1)
     places = (page.shape[1], page.stride(0), page.storage_offset())
     return page.view(torch.int64) if all(at * size % 8 == 0 for at in places) else page
+
+
+def _as_rows(page: torch.Tensor) -> torch.Tensor | None:
+    """*page* as ``[blocks, 1, runs, bytes side by side]``, if it has no more than two strides."""
+    for runs in (1, *page.shape[1:2]):
+        shape = (len(page), 1, runs, page[:1].numel() // runs)
+        try:
+            return page.view(shape)
+        except RuntimeError:
+            continue  # torch's answer where strides do not allow for the shape
+    return None
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hexkv.kernels.chunks import check_planes, check_spans, places, rows
+from hexkv.kernels.fused import Fused
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import KVLayout, LayoutMismatch, Span, Transfer
 
@@ -16,10 +17,22 @@ class ContiguousKV:
 
     Any strides will do: each plane of a span is one strided copy between the sequence and
     the chunk. The window keeps views, so it moves whatever the tensors hold at the time.
+    On CUDA all layers of a span are one launch: there, the sequence is one long page.
     """
 
-    def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    def __init__(
+        self,
+        layout: KVLayout,
+        tensors: Sequence[Sequence[torch.Tensor]],
+        *,
+        fused: bool | None = None,
+    ) -> None:
         """Look at *tensors* through *layout*.
+
+        Args:
+            layout: of the KV.
+            tensors: of any strides.
+            fused: see :meth:`Fused.over`.
 
         Raises:
             LayoutMismatch: their shape or dtype is not the layout's, or they differ in tokens.
@@ -38,6 +51,8 @@ class ContiguousKV:
         self._planes = [[word[0].transpose(0, 1) for word in given] for given in words]
         self._pieces: dict[int, list[list[Sequence[torch.Tensor]]]] = {}
         self._devices = {word.device for given in words for word in given}
+        pages = [[word.transpose(1, 2) for word in given] for given in words]
+        self._fused = Fused.over(layout, pages, fused)
 
     @property
     def layout(self) -> KVLayout:
@@ -48,12 +63,22 @@ class ContiguousKV:
         return self._tokens
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        if self._fused is not None:
+            chosen = check_spans(self._layout, self._tokens, spans, layers, write=True)
+            for start, end, data in spans:
+                self._fused.gather(torch.arange(start, end), data, end - start, chosen)
+            return transfer_on(self._devices)
         sequence, chunks = self._views(spans, layers, write=True)
         if chunks:
             torch._foreach_copy_(chunks, sequence, non_blocking=True)
         return transfer_on(self._devices)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        if self._fused is not None:
+            chosen = check_spans(self._layout, self._tokens, spans, layers)
+            for start, end, data in spans:
+                self._fused.scatter(torch.arange(start, end), data, end - start, chosen)
+            return transfer_on(self._devices)
         # A tensor that was made in inference mode may be written only there.
         with torch.inference_mode():
             sequence, chunks = self._views(spans, layers, write=False)

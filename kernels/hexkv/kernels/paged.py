@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from hexkv.kernels.chunks import blocks, check_planes, check_spans, places, rows
+from hexkv.kernels.fused import Fused
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
@@ -35,7 +36,7 @@ class PagedKV:
 
     Whole blocks are moved as rows of 64-bit words, which on the CPU is up to twice as fast
     as moving tokens; anything else (a span that starts inside a block, pages with
-    strides of their own, a GPU) takes the general way.
+    strides of their own) takes the general way. On CUDA all layers of a span are one launch.
     """
 
     def __init__(
@@ -43,8 +44,16 @@ class PagedKV:
         layout: KVLayout,
         pages: Sequence[Sequence[torch.Tensor]],
         slots: torch.Tensor | Sequence[int],
+        *,
+        fused: bool | None = None,
     ) -> None:
         """Look at *pages* through *slots*, one integer for every token of the request.
+
+        Args:
+            layout: of the KV.
+            pages: of any strides.
+            slots: where the tokens are.
+            fused: see :meth:`Fused.over`.
 
         Raises:
             LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
@@ -66,6 +75,7 @@ class PagedKV:
                         f"{page.device}, not {expected} on {self._device}"
                     )
         self._slots = _checked(slots, int(blocks) * self._block)
+        self._fused = Fused.over(layout, self._pages, fused)
         # All planes or none: a narrow plane would push the next one off its words in a chunk.
         wide = all(_wide(page) for given in self._pages for page in given)
         self._words: list[list[torch.Tensor]] | None = None
@@ -82,6 +92,13 @@ class PagedKV:
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self.tokens, spans, layers, write=True)
+        if self._fused is not None:
+            for start, end, _ in spans:
+                if bool(torch.any(self._slots[start:end] < 0)):
+                    raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
+            for start, end, data in spans:
+                self._fused.gather(self._slots[start:end], data, end - start, chosen)
+            return transfer_on([self._device])
         order = places(self._layout, chosen)
         found = [self._places(start, end) for start, end, _ in spans]
         for (start, end, _), at in zip(spans, found, strict=True):
@@ -102,6 +119,10 @@ class PagedKV:
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self.tokens, spans, layers)
+        if self._fused is not None:
+            for start, end, data in spans:
+                self._fused.scatter(self._slots[start:end], data, end - start, chosen)
+            return transfer_on([self._device])
         order = places(self._layout, chosen)
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():

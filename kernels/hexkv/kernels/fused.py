@@ -1,0 +1,83 @@
+"""All layers of a span by one launch on a GPU, instead of one for each plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from hexkv.ports import KVLayout
+
+if TYPE_CHECKING:
+    from hexkv.kernels.in_triton.rows import Rows
+
+
+class Fused:
+    """Planes of ``[blocks, block, heads, width]``, between which and host memory chunks go.
+
+    A chunk passes through memory of the device: what is scattered there is one launch, and
+    what crosses the bus one copy, at the bus's speed if the host's memory is pinned.
+    """
+
+    def __init__(self, layout: KVLayout, rows: Rows, device: torch.device) -> None:
+        """Use *rows*, which has all planes of *layout* in order."""
+        self._layout = layout
+        self._rows = rows
+        self._device = device
+        self._firsts = [0, *accumulate(len(planes) for planes in layout.planes)]
+
+    @classmethod
+    def over(
+        cls, layout: KVLayout, planes: Sequence[Sequence[torch.Tensor]], wanted: bool | None
+    ) -> Fused | None:
+        """Over ``planes[layer][plane]``, as integers; ``None`` where torch has to do.
+
+        Args:
+            layout: of the chunks.
+            planes: on one device.
+            wanted: ``None`` says on CUDA, where Triton is installed and the rows of a head are
+                side by side. ``True`` is for Triton's interpreter on the CPU.
+        """
+        flat = [plane for given in planes for plane in given]
+        device = flat[0].device
+        if wanted is False or (wanted is None and device.type != "cuda"):
+            return None
+        if any(plane.device != device for plane in flat) or find_spec("triton") is None:
+            return None
+        from hexkv.kernels.in_triton.rows import Rows, word_of
+
+        return cls(layout, Rows(flat), device) if word_of(flat) else None
+
+    def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
+        """Queue the copy of *layers* at *slots* to their place in a chunk of *tokens* tokens."""
+        if not tokens or not layers:
+            return
+        host = self._part(data, tokens, layers)
+        with torch.cuda.device_of(self._rows.table):  # type: ignore[no-untyped-call]
+            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+            self._rows.gather(slots.to(self._device), staged, self._planes(layers))
+            host.copy_(staged, non_blocking=True)
+
+    def scatter(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
+        """Queue the copy the other way; slots less than zero are passed over."""
+        if not tokens or not layers:
+            return
+        if data.readonly:
+            # torch has no read-only tensors, and warns about making a writable one of these.
+            data = memoryview(bytearray(data))
+        with torch.cuda.device_of(self._rows.table):  # type: ignore[no-untyped-call]
+            host = self._part(data, tokens, layers)
+            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+            staged.copy_(host, non_blocking=True)
+            self._rows.scatter(slots.to(self._device), staged, self._planes(layers))
+
+    def _part(self, data: memoryview, tokens: int, layers: range) -> torch.Tensor:
+        start = self._layout.layer_span(layers.start, tokens)[0]
+        end = self._layout.layer_span(layers.stop - 1, tokens)[1]
+        return torch.frombuffer(data[start:end], dtype=torch.uint8)
+
+    def _planes(self, layers: range) -> range:
+        return range(self._firsts[layers.start], self._firsts[layers.stop])

@@ -1,0 +1,6 @@
+"""Kernels for CUDA, in Triton (Tillet et al., MAPL 2019), one module for each thing they do.
+
+Nothing here is imported before a tensor on a GPU is met: importing Triton takes a second.
+With ``TRITON_INTERPRET=1`` in the environment all of it runs on CPU tensors, slowly; that
+is how the tests compare it with the code in torch and numpy.
+"""

@@ -1,0 +1,85 @@
+"""Compiles every kernel for GPUs that need not be there: ``python compiling.py 80 90``.
+
+The interpreter knows nothing of Triton's types and of what a GPU cannot do; the compiler does.
+Prints the name of each kernel and the size of its machine code.
+"""
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler.compiler import make_backend
+
+from hexkv.kernels.coding.plain import GROUP, LEAST
+from hexkv.kernels.coding.tables import BITS
+from hexkv.kernels.in_triton import lowbit, rans, rope, rows
+
+CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
+MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
+ROTOR = {"ROWS": rope.ROWS, "PAIRS": 64}
+SCALE = {"MOST": lowbit.INT8, "ROWS": lowbit.ROWS, "PEERS": 128}
+
+CASES = [
+    *(
+        (
+            rows._move,
+            ["*i64", "*i64", f"*{name}", "i32", "i32", "i32"],
+            {**MOVER, "WORD": word, "SCATTER": scatter},
+        )
+        for name, word in zip(("u8", "i16", "i32", "i64"), rows._WORDS.values(), strict=True)
+        for scatter in (False, True)
+    ),
+    *(
+        (
+            rans._decode,
+            ["*i16", "*i64", "*i64", "*i32", "*u8", "*u8", "*i32", value, value, "*i32"]
+            + ["i32"] * 3,
+            CODER,
+        )
+        for value in ("*i16", "*i32", "*bf16", "*fp32")
+    ),
+    (
+        rans._encode,
+        ["*u8", "*u8", "*u8", "*i32", "*i16", "*i64", "*i32", "i32", "i32", "i32"],
+        CODER,
+    ),
+    *(
+        (
+            rope._rotate,
+            [kind, kind, "*fp32", "*fp32", "i32", "i32", "i32"],
+            {**ROTOR, "INTERLEAVED": interleaved},
+        )
+        for kind in ("*bf16", "*fp16", "*fp32")
+        for interleaved in (False, True)
+    ),
+    *(
+        (
+            lowbit._to_int8,
+            [kind, "*i8", "*fp32", "i32", "i32"],
+            {**SCALE, "ROUNDING": lowbit._ROUNDING},
+        )
+        for kind in ("*bf16", "*fp32")
+    ),
+    (lowbit._from_int8, ["*i8", "*fp32", "*bf16", "i32", "i32"], SCALE),
+]
+
+
+def main(architectures):
+    for architecture in architectures:
+        target = GPUTarget("cuda", int(architecture), 32)
+        for kernel, kinds, constants in CASES:
+            arguments = iter(kinds)
+            signature = {
+                name: "constexpr" if name in constants else next(arguments)
+                for name in kernel.arg_names
+            }
+            # Where nothing is known of pointers and sizes, the code is good for all of them.
+            source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
+            options = make_backend(target).parse_options({})
+            made = triton.compile(source, target=target, options=vars(options))
+            sys.stdout.write(f"{architecture} {kernel.__name__} {len(made.asm['cubin'])}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""Windows whose layers move in one launch do what the token-by-token reference says."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hexkv.contracts.device import DeviceContract, Holed
+from hexkv.contracts.doubles import deadline
+from hexkv.kernels import (
+    NOWHERE,
+    BlockKV,
+    ContiguousKV,
+    PagedKV,
+    opaque_layout,
+    reference,
+    torch_dtype,
+)
+from hexkv.kernels.dtypes import bits
+from hexkv.kernels.in_triton.rows import Rows, word_of
+from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SOME = settings(deadline=None, max_examples=25)
+
+# Stored order of what a layer's pages are shown as: vLLM's six layouts of [L, B, N, H, C] and
+# its older ones come down to these, layers being tensors of their own here.
+ORDERS = {
+    "NHD": (0, 1, 2, 3),
+    "HND": (0, 2, 1, 3),
+    "heads outermost": (2, 0, 1, 3),
+    "tokens outermost": (1, 0, 2, 3),
+}
+
+
+def noise(shape, dtype, seed):
+    made = torch.Generator().manual_seed(seed)
+    raw = torch.randint(0, 256, (math.prod(shape) * dtype.itemsize,), generator=made)
+    return raw.to(torch.uint8).view(torch_dtype(dtype)).view(shape)
+
+
+def stored(shape, order, dtype, seed):
+    """A tensor of *shape* whose memory has its dimensions in *order*, on the device."""
+    back = [order.index(axis) for axis in range(len(order))]
+    return noise([shape[axis] for axis in order], dtype, seed).to(DEVICE).permute(back)
+
+
+def chunk(layout, tokens, seed):
+    made = torch.Generator().manual_seed(seed)
+    return bytearray(torch.randint(256, (layout.chunk_bytes(tokens),), generator=made).tolist())
+
+
+@st.composite
+def layouts(draw):
+    size = st.integers(1, 9)
+    planes = st.lists(st.builds(Plane, st.just("p"), size, size), min_size=1, max_size=3)
+    groups = st.lists(
+        st.builds(LayerGroup, st.integers(1, 2), planes.map(tuple)), min_size=1, max_size=2
+    )
+    return KVLayout(draw(st.sampled_from(list(DType))), tuple(draw(groups)))
+
+
+@st.composite
+def windows(draw):
+    """A window, its memory, where a token lives, and some spans and layers."""
+    layout = draw(layouts())
+    contiguous = draw(st.booleans())
+    block, blocks = (20, 1) if contiguous else (draw(st.sampled_from([1, 3, 4])), 6)
+    order = ORDERS[draw(st.sampled_from(sorted(ORDERS)))]
+    pages = [
+        [
+            stored((blocks, block, p.heads, p.width), order, layout.dtype, 10 * layer + at)
+            for at, p in enumerate(planes)
+        ]
+        for layer, planes in enumerate(layout.planes)
+    ]
+    if contiguous:
+        slots = list(range(block))
+        tensors = [[page.transpose(1, 2) for page in given] for given in pages]
+        window = ContiguousKV(layout, tensors, fused=True)
+    else:
+        slots = list(draw(st.permutations(range(blocks * block))))
+        slots = [slot if draw(st.integers(0, 9)) else -1 for slot in slots]
+        window = PagedKV(layout, pages, slots, fused=True)
+
+    def place(layer, plane, at):
+        slot = slots[at]
+        return None if slot < 0 else pages[layer][plane][slot // block, slot % block]
+
+    marks = sorted(draw(st.lists(st.integers(0, len(slots)), min_size=2, max_size=4)))
+    ends = sorted(draw(st.tuples(*[st.integers(0, layout.layers)] * 2)))
+    return window, pages, place, slots, list(pairwise(marks)), range(*ends)
+
+
+@SOME
+@given(windows())
+def test_gather_does_what_the_reference_does(case):
+    window, _, place, slots, cuts, layers = case
+    cuts = [(start, end) for start, end in cuts if min(slots[start:end], default=0) >= 0]
+    found, wanted = (
+        [Span(*cut, memoryview(chunk(window.layout, cut[1] - cut[0], 1))) for cut in cuts]
+        for _ in range(2)
+    )
+    assert window.gather(found, layers).wait(deadline())
+    reference.gather(window.layout, lambda *where: place(*where).cpu(), wanted, layers)
+    assert all(one.data == other.data for one, other in zip(found, wanted, strict=True))
+
+
+@SOME
+@given(windows())
+def test_scatter_does_what_the_reference_does_and_touches_nothing_else(case):
+    window, pages, place, _, cuts, layers = case
+    words = [page.view(bits(window.layout.dtype)) for given in pages for page in given]
+    before = [word.clone() for word in words]
+    spans = [
+        Span(start, end, memoryview(bytes(chunk(window.layout, end - start, start))))
+        for start, end in cuts
+    ]
+    assert window.scatter(spans, layers).wait(deadline())
+    after = [word.clone() for word in words]
+    for word, old in zip(words, before, strict=True):
+        word.copy_(old)
+    writable = [span._replace(data=memoryview(bytearray(span.data))) for span in spans]
+    reference.scatter(window.layout, place, writable, layers)
+    assert all(map(torch.equal, words, after))
+
+
+def test_a_hole_is_not_gathered():
+    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=1, key_width=4)
+    pages = [[torch.zeros(3, 4, 1, 4, dtype=torch.bfloat16, device=DEVICE)] * 2] * 2
+    window = PagedKV(layout, pages, [0, -1, 2], fused=True)
+    with pytest.raises(InvalidRequest, match="no slot"):
+        window.gather([Span(0, 3, memoryview(chunk(layout, 3, 0)))])
+
+
+def test_latent_attention_has_planes_of_unlike_widths():
+    layout = KVLayout.latent(DType.BFLOAT16, layers=2, latent_width=512, rope_width=64)
+    whole = [noise((7, 4, 1, 576), layout.dtype, layer).to(DEVICE) for layer in range(2)]
+    pages = [[page[..., :512], page[..., 512:]] for page in whole]
+    window = PagedKV(layout, pages, range(5, 22), fused=True)
+    data = chunk(layout, 17, 0)
+    assert window.gather([Span(0, 17, memoryview(data))]).wait(deadline())
+    rows = [page.flatten(0, 1)[5:22].cpu() for page in whole]
+    parts = [part for row in rows for part in (row[..., :512], row[..., 512:])]
+    wanted = b"".join(part.contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+    assert (bytes(data) == wanted) is True
+
+
+def test_words_are_as_wide_as_everything_allows():
+    def rows(width, skip, dtype):
+        return torch.zeros(3, 4, 2, 16, dtype=dtype)[..., skip : skip + width]
+
+    assert word_of([rows(8, 0, torch.int16)]) == 8
+    assert word_of([rows(8, 0, torch.int16), rows(2, 4, torch.int16)]) == 4
+    assert word_of([rows(3, 1, torch.uint8)]) == 1
+    assert word_of([rows(8, 0, torch.int16).transpose(2, 3)]) == 0
+    with pytest.raises(LayoutMismatch, match="side by side"):
+        Rows([rows(8, 0, torch.int16).transpose(2, 3)])
+
+
+class RawPages:
+    """The back door to pages as bytes: *place* gives what of them belongs to a token."""
+
+    def __init__(self, pages, place):
+        self.pages = pages
+        self.place = place
+
+    def get(self, layer, plane, position):
+        page, where = self.place(layer, plane, position)
+        return page[where].cpu().contiguous().numpy().tobytes()
+
+    def put(self, layer, plane, position, row):
+        page, where = self.place(layer, plane, position)
+        old = page[where]
+        new = torch.frombuffer(bytearray(row), dtype=old.dtype).view(old.shape)
+        page[where] = new.to(DEVICE)
+
+    def everything(self):
+        return b"".join(page.cpu().contiguous().numpy().tobytes() for page in self.pages)
+
+
+class TestPagedByOneLaunch(DeviceContract):
+    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=4, value_width=2)
+    block = 4
+
+    @pytest.fixture
+    def both(self):
+        slots = [b * self.block + at for b in (5, 2, 6, 0, 3, 1, 4) for at in range(self.block)]
+        return self.window(slots[:-1])
+
+    @pytest.fixture
+    def device(self, both):
+        return both[0]
+
+    @pytest.fixture
+    def raw(self, both):
+        return both[1]
+
+    @pytest.fixture
+    def holed(self):
+        slots = [-1 if at in (5, 13) else at for at in range(26)]
+        return Holed(*self.window(slots), {5, 13})
+
+    def window(self, slots):
+        words = [
+            [torch.zeros(7, self.block, p.heads, p.width, dtype=torch.int16) for p in planes]
+            for planes in self.layout.planes
+        ]
+        words = [[word.to(DEVICE) for word in given] for given in words]
+
+        def place(layer, plane, at):
+            return words[layer][plane], divmod(slots[at], self.block)
+
+        pages = [[word.view(torch.bfloat16) for word in given] for given in words]
+        return (
+            PagedKV(self.layout, pages, slots, fused=True),
+            RawPages([word for given in words for word in given], place),
+        )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
+def test_opaque_blocks_go_by_one_launch_where_they_have_few_strides(order):
+    pages = [stored((6, 3, 8), order, DType.UINT8, layer) for layer in range(2)]
+    layout = opaque_layout(4, [24, 24])
+    blocks = [4, NOWHERE, 0]
+    window = BlockKV(layout, pages, blocks, 4, fused=True)
+    data = chunk(layout, 12, 3)
+    before = [page.clone() for page in pages]
+    assert window.scatter([Span(0, 12, memoryview(data))]).wait(deadline())
+    given = torch.frombuffer(data, dtype=torch.uint8).view(2, 3, 3, 8)
+    for layer, page in enumerate(pages):
+        wanted = before[layer].cpu()
+        wanted[4], wanted[0] = given[layer, 0], given[layer, 2]
+        assert torch.equal(page.cpu(), wanted)
+    back = chunk(layout, 4, 4)
+    assert window.gather([Span(8, 12, memoryview(back))]).wait(deadline())
+    assert bytes(back) == b"".join(given[layer, 2].numpy().tobytes() for layer in range(2))

@@ -1,0 +1,54 @@
+"""The kernels for CUDA, on machines without one: interpreted, and compiled but not run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+LIMIT = 300
+"""Seconds; it takes fifteen."""
+
+pytest.importorskip("triton", reason="Triton exists for Linux only")
+
+
+def test_interpreted_they_do_what_numpy_and_torch_do():
+    """Triton decides while it is imported, so this takes a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "interpreted"],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_they_compile_for_gpus_that_are_not_here(tmp_path):
+    """A100 and H100; the interpreter does not know what a GPU cannot do."""
+    done = subprocess.run(
+        [sys.executable, HERE / "interpreted" / "compiling.py", "80", "90"],
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    compiled = [line.split() for line in done.stdout.splitlines()]
+    kernels = {"_move", "_decode", "_encode", "_rotate", "_to_int8", "_from_int8"}
+    assert {name for _, name, _ in compiled} == kernels
+    assert all(int(size) > 1000 for _, _, size in compiled)
+
+
+def test_nothing_imports_triton_before_a_gpu_is_met():
+    code = (
+        "import sys, torch;"
+        "from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, rope;"
+        "rope.rotate(torch.ones(2, 4), torch.ones(2), 1);"
+        "print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
