@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.adapters.local._available import available_bytes
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
 from hexkv.contracts.memory import MemoryContract
+from hexkv.plugins.available import available_bytes
 from hexkv.ports import PAGE, PoolExhausted
 
 MIB = 1 << 20

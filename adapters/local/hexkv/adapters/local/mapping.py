@@ -8,7 +8,7 @@ import mmap
 import sys
 from collections.abc import Callable
 
-from hexkv.adapters.local._available import available_bytes
+from hexkv.plugins.available import available_bytes
 from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
 
 _POPULATE_WRITE = 23
