@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -80,13 +80,16 @@ def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration
 class Rig:
     """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
 
-    def __init__(self, half: WorkerHalf, listener: Listener) -> None:
+    def __init__(self, half: WorkerHalf, listener: Listener, place: Path) -> None:
         self.half = half
         self._listener = listener
+        self._place = place
 
     def close(self) -> None:
         """Stop listening and close the engine. Twice is allowed."""
         self._listener.close()
+        with suppress(OSError):  # the last rank to leave finds it empty
+            self._place.rmdir()
         self.half.close()
 
 
@@ -150,7 +153,7 @@ def worker_half(
     )
     if opaque:
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
-    return Rig(half, listener)
+    return Rig(half, listener, place)
 
 
 def listens(config: VllmConfig) -> bool:
