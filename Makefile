@@ -4,11 +4,14 @@
 #   make test    every test that needs no GPU and no serving engine, with all set-up
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
+#   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
 #   make bench-vllm  time to the first token in a real vLLM, beside its own ways
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
 #   make check   ruff, mypy, import-linter
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
+#   make quality what each serde does to a trained model's answers: the table of docs/quality.md
+#   make train   the two small models again, from the standard library's text; an hour of one core
 #   make wheels  one wheel per distribution, in dist/
 #
 # TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest.
@@ -23,15 +26,21 @@ PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
+SGLANG ?= 0.5.23
+SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
+SGLANG_DISTS := . contracts kernels adapters/local adapters/redis adapters/hf adapters/sglang
+PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
+TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
+
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm test-vllm-matrix bench-vllm simulate mutants check bench servers namespace wheels clean
+.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang bench-sglang simulate mutants check bench quality train servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -55,6 +64,14 @@ bench-vllm: $(ENGINE)/full
 	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft --tier disk \
 	  --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
 
+test-sglang: namespace $(SGLANG_ENGINE)/full
+	$(TEST_SGLANG) adapters/sglang/tests_sglang
+	$(TEST_SGLANG) adapters/sglang/e2e
+
+bench-sglang: $(SGLANG_ENGINE)/full
+	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft \
+	  --output benchmarks/results/sglang_ttft.json
+
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
@@ -69,6 +86,13 @@ check: namespace $(VENV)/full
 
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
+
+quality: $(VENV)/full
+	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality
+
+train: $(VENV)/full
+	cd adapters/hf && for model in text recall; do \
+	  $(CURDIR)/$(RUN) -m training $$model hexkv/adapters/hf/models/$$model || exit 1; done
 
 # What comes from the distribution only: Redis with TLS, and three libraries that Mooncake stands on.
 # Without them, where nobody is root, the tests that need them are skipped and say so; the tests'
@@ -126,6 +150,22 @@ $(ENGINE)/full: $(ENGINE)/made $(addsuffix /pyproject.toml,$(ENGINE_DISTS))
 	$(INTO_ENGINE) "pip>=25.1" hatchling editables
 	$(INTO_ENGINE) --no-build-isolation --group test-vllm $(call editable,$(ENGINE_DISTS))
 	$(ENGINE)/bin/python adapters/vllm/e2e/named_vllm.py
+	touch $@
+
+# SGLang's wheel asks for CUDA builds of everything, so it comes without its dependencies, and what
+# the CPU needs of them is in a list. Its own CUDA kernels have a stand-in in the tests' rig.
+$(SGLANG_ENGINE)/made: adapters/sglang/tests_sglang/requirements.txt | $(VENV)/made
+	@echo "setting up $(SGLANG_ENGINE): SGLang $(SGLANG) for the CPU, a few minutes once"
+	$(PYTHON) -m venv --without-pip $(SGLANG_ENGINE)
+	$(PIP_SGLANG) "$(TORCH)"
+	$(PIP_SGLANG) --no-deps "sglang==$(SGLANG)" triton torchvision==0.28.0 compressed-tensors==0.18.0 xgrammar==0.2.7
+	printf '%s\n' "$(TORCH)" > $(SGLANG_ENGINE)/constraints.txt
+	$(PIP_SGLANG) --constraint $(SGLANG_ENGINE)/constraints.txt --requirement adapters/sglang/tests_sglang/requirements.txt
+	touch $@
+
+$(SGLANG_ENGINE)/full: $(SGLANG_ENGINE)/made $(addsuffix /pyproject.toml,$(SGLANG_DISTS))
+	$(PIP_SGLANG) "pip>=25.1" hatchling editables
+	$(PIP_SGLANG) --no-build-isolation --group test-sglang --constraint $(SGLANG_ENGINE)/constraints.txt $(call editable,$(SGLANG_DISTS))
 	touch $@
 
 clean:
