@@ -81,7 +81,8 @@ def test_vllm_and_hexkv_say_what_was_loaded(first, model, reference):
         return first.metrics().get(name, 0.0) - before.get(name, 0.0)
 
     until(lambda: grown("vllm:external_prefix_cache_hits_total") == 3 * CHUNK)
-    assert any("hexkv" in name for name in first.metrics())
+    until(lambda: grown("vllm:hexkv_loaded_tokens_total") >= 3 * CHUNK)
+    assert grown("vllm:hexkv_stored_tokens_total") >= 3 * CHUNK
 
 
 @pytest.fixture(scope="module")
