@@ -1,6 +1,7 @@
 """Pages go through the tiers between host pools of SGLang, in every layout and each interface."""
 
 import pytest
+
 from sglang_pools import (
     PAGES,
     POOLS,

@@ -70,9 +70,7 @@ class HostPages:
         else:
             [both] = [self._of_pool(pool.kv_buffer)]  # type: ignore[attr-defined]
             self._widths = (int(pool.kv_lora_rank), int(pool.qk_rope_head_dim))  # type: ignore[attr-defined]
-            if both.shape[-1] != sum(self._widths):
-                raise LayoutMismatch(f"{both.shape[-1]} elements a token, not {self._widths}")
-            self._planes = list(both.split(self._widths, dim=-1))
+            self._planes = self._apart(both)
         self.layout = layout_of(self._planes, latent=bool(self._widths))
 
     def window(self, indices: Sequence[int]) -> DeviceKV:
@@ -91,17 +89,23 @@ class HostPages:
                 raise LayoutMismatch(f"a page of {page.numel()} {page.dtype}, not {size}")
         copy = torch.stack([page.reshape(-1) for page in pages])
         if self._widths:
-            planes = list(self._of_pages(copy, sum(self._widths)).split(self._widths, dim=-1))
+            planes = self._apart(self._of_pages(copy, sum(self._widths)))
         else:
             halves = copy.view(len(pages), 2, -1).unbind(1)
             planes = [self._of_pages(half, self._planes[0].shape[-1]) for half in halves]
         return StackedKV(self.layout, planes, range(len(pages))), copy
 
+    def _apart(self, both: torch.Tensor) -> list[torch.Tensor]:
+        """The latent plane, and that of RoPE."""
+        latent, rope = self._widths
+        return [both.narrow(-1, 0, latent), both.narrow(-1, latent, rope)]
+
     def _of_pool(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._order == "layer_first":
-            return tensor.unflatten(1, (-1, self.page)).transpose(0, 1)
+            layers, _, *row = tensor.shape
+            return tensor.view(layers, -1, self.page, *row).transpose(0, 1)
         if self._order == "page_first":
-            tensor = tensor.unflatten(0, (-1, self.page))
+            tensor = tensor.view(-1, self.page, *tensor.shape[1:])
         return tensor.permute(_ORDERED[self._order])
 
     def _of_pages(self, flat: torch.Tensor, width: int) -> torch.Tensor:
@@ -112,7 +116,7 @@ class HostPages:
         sizes = (layers, tokens, heads)
         way = _ORDERED[self._order][1:-1]
         stored = [sizes[way.index(axis)] for axis in (1, 2, 3)]
-        return flat.unflatten(1, (*stored, width)).permute(_ORDERED[self._order])
+        return flat.view(len(flat), *stored, width).permute(_ORDERED[self._order])
 
 
 class OpaquePages:
@@ -190,10 +194,18 @@ def pages_of(pool: FlatPool, *, opaque: bool = False) -> Pages:
     Raises:
         LayoutMismatch: its pages cannot be moved.
     """
-    known = type(pool).__name__ in _HEADS | _LATENT and pool.layout in _ORDERED
-    if known and not opaque:
+    known = type(pool).__name__ in _HEADS or _plain_latent(pool)
+    if known and pool.layout in _ORDERED and not opaque:
         return HostPages(pool)
     return OpaquePages(pool, int(pool.page_size))
+
+
+def _plain_latent(pool: FlatPool) -> bool:
+    """Whether a row is the latent part and that of RoPE, and not packed with scales."""
+    if type(pool).__name__ not in _LATENT:
+        return False
+    width = int(pool.kv_lora_rank) + int(pool.qk_rope_head_dim)  # type: ignore[attr-defined]
+    return int(pool.kv_buffer.shape[-1]) == width  # type: ignore[attr-defined]
 
 
 def shape_of(pool: FlatPool) -> PoolShape:

@@ -94,7 +94,7 @@ class StackedKV:
             for plane in self._planes:
                 heads, width = plane.shape[3:]
                 size = (end - start) * heads * width
-                part = rows[:, at : at + size].unflatten(1, (-1, self._page, heads, width))
+                part = rows[:, at : at + size].view(len(rows), -1, self._page, heads, width)
                 at += size
                 for i, page in enumerate(self._pages[start // self._page : end // self._page]):
                     yield plane[page, run], part[:, i]

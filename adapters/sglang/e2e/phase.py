@@ -1,0 +1,68 @@
+"""``python phase.py SETTINGS``: one SGLang engine in a process, told what to do line by line.
+
+SETTINGS is a JSON object, the arguments of ``sglang.Engine``. Each line on stdin is a JSON object
+with the prompts to run at once; the answers are a line on stdout. Everything else that is printed
+goes to stderr. The end of stdin ends the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sglang import Engine
+
+Json = dict[str, object]
+
+
+async def _one(engine: Engine, prompt: Sequence[int], tokens: int) -> Json:
+    wanted = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+    began, first, last = time.perf_counter(), 0.0, {}
+    stream = await engine.async_generate(
+        input_ids=list(prompt), sampling_params=wanted, stream=True
+    )
+    async for part in stream:
+        if part["output_ids"] and not first:
+            first = time.perf_counter() - began
+        last = part
+    said = last["meta_info"]
+    details = said.get("cached_tokens_details") or {}
+    return {
+        "tokens": list(last["output_ids"]),
+        "cached": said["cached_tokens"],
+        "storage": details.get("storage", 0),
+        "first_token_seconds": first,
+    }
+
+
+async def _all(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> list[Json]:
+    return list(await asyncio.gather(*(_one(engine, prompt, tokens) for prompt in prompts)))
+
+
+def main() -> None:
+    # What SGLang's processes print is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import sglang
+
+    engine = sglang.Engine(**json.loads(sys.argv[1]))
+    print(json.dumps({"pid": os.getpid()}), file=answers, flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        if task.get("flush"):
+            said: object = engine.flush_cache()
+            given: object = bool(getattr(said, "success", said))
+        else:
+            given = engine.loop.run_until_complete(_all(engine, task["prompts"], task["tokens"]))
+        print(json.dumps(given), file=answers, flush=True)
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Real SGLang engines for tests and benchmarks, each in a process of its own.
+
+The process runs ``adapters/sglang/e2e/phase.py``, which says what can be asked of it.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+ROOT = Path(__file__).parents[2]
+ADAPTER = ROOT / "adapters" / "sglang"
+PATIENCE = 400.0
+"""Seconds after which an engine that says nothing counts as dead."""
+
+PAGE = 64
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "2",
+    "PYTHONPATH": str(ADAPTER / "tests_sglang" / "rig"),
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+SETTINGS = {
+    "attention_backend": "torch_native",
+    "context_length": 4096,
+    "device": "cpu",
+    "disable_overlap_schedule": True,
+    "dtype": "float32",
+    "enable_cache_report": True,
+    "log_level": "info",
+    "max_running_requests": 8,
+    "max_total_tokens": 8192,
+    "page_size": PAGE,
+    "sampling_backend": "pytorch",
+    "skip_tokenizer_init": True,
+}
+
+
+def behind(order="page_first_direct", io="direct", backend="dynamic", **extra):
+    """The settings of an engine with hexkv behind its hierarchical cache."""
+    dynamic = {
+        "backend_name": "hexkv",
+        "module_path": "hexkv.adapters.sglang.hicache",
+        "class_name": "HexKVStorage",
+        "interface_v1": 1,
+    }
+    chosen = {"prefetch_threshold": PAGE} | (dynamic if backend == "dynamic" else {}) | extra
+    return {
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": 2.0,
+        "hicache_mem_layout": order,
+        "hicache_io_backend": io,
+        "hicache_storage_backend": backend,
+        "hicache_storage_prefetch_policy": "wait_complete",
+        "hicache_storage_backend_extra_config": json.dumps(chosen),
+    }
+
+
+def linked(**extra):
+    """The settings of an engine with hexkv right behind its device."""
+    chosen = {
+        "linker": "HexKVLinker",
+        "linker_module_path": "hexkv.adapters.sglang.linker",
+        "linker_extra_config": extra,
+    }
+    return {
+        "enable_unified_cache_external_linker": True,
+        "unified_cache_external_linker_backend": "dynamic",
+        "unified_cache_external_linker_config": chosen,
+    }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one prompt got."""
+
+    tokens: list
+    cached: int
+    """Tokens of the prompt that were not computed."""
+    storage: int
+    """Of these, what came from hexkv, as SGLang counts it behind the hierarchical cache."""
+    first_token_seconds: float
+
+
+class Engine:
+    """One engine. Ends with the ``with`` block, together with every process it started."""
+
+    def __init__(self, model, log, *, env=None, python=sys.executable, **settings):
+        arguments = SETTINGS | {"model_path": str(model)} | settings
+        self.log = Path(log)
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HEXKV_", "SGLANG_"))
+        }
+        with self.log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [python, str(ADAPTER / "e2e" / "phase.py"), json.dumps(arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=inherited | ENVIRONMENT | (env or {}),
+                text=True,
+                start_new_session=True,
+            )
+        self._said = queue.SimpleQueue()
+        Thread(target=self._listen, daemon=True).start()
+        try:
+            assert self._hear()["pid"] == self._process.pid
+        except BaseException:
+            self.kill()
+            raise
+
+    def _listen(self):
+        with self._process.stdout as lines:
+            for line in lines:
+                self._said.put(line)
+        self._said.put(None)
+
+    def _hear(self):
+        try:
+            line = self._said.get(timeout=PATIENCE)
+        except queue.Empty:
+            line = None
+        if line is None:
+            raise AssertionError(f"the engine is gone, or hangs:\n{self.tail()}")
+        return json.loads(line)
+
+    def _ask(self, **task):
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def generate(self, *prompts, tokens=8):
+        """The answers to *prompts*, which run at once."""
+        return [Answer(**answer) for answer in self._ask(prompts=prompts, tokens=tokens)]
+
+    def flush(self):
+        """Forget what device and host memory hold."""
+        assert self._ask(flush=True)
+
+    def tail(self):
+        """The end of the log."""
+        return self.log.read_text(errors="replace")[-6000:]
+
+    def said(self, text):
+        """Whether *text* is in the log so far."""
+        return text in self.log.read_text(errors="replace")
+
+    def kill(self):
+        """As a machine goes down: every process of the engine's session, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
