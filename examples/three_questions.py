@@ -1,6 +1,6 @@
 """Three questions about one document: only the first has to read it.
 
-Needs hexkv-hf. Nothing is downloaded: the model has random weights and reads bytes.
+Needs hexkv-hf. Nothing is downloaded: the model is a small one that comes along, and reads bytes.
 
     python examples/three_questions.py
 """
@@ -8,30 +8,16 @@ Needs hexkv-hf. Nothing is downloaded: the model has random weights and reads by
 import tempfile
 from importlib.resources import files
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
+from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 
 DOCUMENT = files("hexkv.ports").joinpath("store.py").read_text(encoding="utf-8")[:2048]
 QUESTIONS = ("What is a sink?", "Who closes a store?", "What may a scan leave out?")
 
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=256,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-    )
-)
-
-model.train(False)
+model = trained("text")
 
 with tempfile.TemporaryDirectory() as directory:
     settings = load(

@@ -134,11 +134,21 @@ def test_the_directory_is_kept_on_demand(play, tmp_path, capsys):
         ["--tokens", "255"],
         ["--text", "/no/such/file"],
         ["--dir", "/dev/null/below"],
+        ["--model", "/no/such/model"],
+        ["--model", "./no-such-model"],
+        ["--model", "~/no-such-model"],
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_starts(arguments):
     with pytest.raises(InvalidRequest):
         main(arguments, stages=("/no/such/program",))
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InvalidRequest, match="cannot load --model") as refused:
+        subject(Plan(str(tmp_path), __file__, "", 256))
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_text_shorter_than_the_prefix_is_refused(tmp_path):

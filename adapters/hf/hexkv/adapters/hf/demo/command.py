@@ -44,6 +44,7 @@ def main(arguments: Sequence[str], stages: Sequence[str] = STAGES) -> int:
     options = _parser().parse_args(arguments)
     if options.tokens < CHUNK:
         raise InvalidRequest(f"--tokens must be at least {CHUNK}, one chunk")
+    _check_model(options.model)
     text = _text(options.text)
     with _directory(options.dir, keep=options.keep) as directory, _Progress() as progress:
         (directory / "text").write_text(text, encoding="utf-8")
@@ -168,6 +169,17 @@ def _directory(parent: Path | None, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(directory)
 
 
+def _check_model(model: str) -> None:
+    """Be sure that what looks like a folder is one.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    looks_like_one = model.startswith((".", "/", "~")) or model.count("/") > 1
+    if looks_like_one and not Path(model).is_dir():
+        raise InvalidRequest(f"--model {model}: there is no such folder")
+
+
 def _text(path: Path | None) -> str:
     """The text to read: a file, or the source of hexkv's own ports.
 
@@ -206,7 +218,11 @@ def _parser() -> argparse.ArgumentParser:
         "one answers the same prompt without the cache, from disk and from memory.",
     )
     add = parser.add_argument
-    add("--model", default="", help="name or path of a model (default: one with random weights)")
+    add(
+        "--model",
+        default="",
+        help="name or path of a model (default: a small one of ours)",
+    )
     add("--tokens", type=int, default=4096, help="length of the prefix (default: %(default)s)")
     add("--text", type=Path, help="a long text to read (default: the source of hexkv's ports)")
     add("--dir", type=Path, help="where to make the demo's own directory")

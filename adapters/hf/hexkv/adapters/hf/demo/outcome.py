@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hexkv.adapters.hf.demo.plan import Plan
+from hexkv.adapters.hf.demo.plan import TRAINED, Plan
 from hexkv.plugins.cli.output import human_size, print_table
 
 _TITLES = {
@@ -49,7 +49,7 @@ class Outcome:
     def as_json(self) -> dict[str, object]:
         """Everything, for programs."""
         return {
-            "model": self.plan.model or "random weights",
+            "model": self.plan.model or TRAINED,
             "prefix_tokens": self.plan.tokens,
             "prompt_tokens": self.runs["without"]["prompt_tokens"],
             "first_process": {**self.first, "killed": self.killed},

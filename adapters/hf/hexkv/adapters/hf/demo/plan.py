@@ -12,13 +12,16 @@ Event = Literal["step", "acknowledged", "measured", "refused"]
 CHUNK = 256
 """Tokens of a chunk; hits are whole numbers of them."""
 
+TRAINED = "trained on text, comes with hexkv-hf"
+"""What the demo's own model is called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One demo."""
 
     model: str
-    """Name or path of a transformers model; empty for one with random weights."""
+    """Name or path of a transformers model; empty for the one that comes along."""
 
     text: str
     """File whose beginning is the long prefix."""

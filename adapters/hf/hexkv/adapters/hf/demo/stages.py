@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.utils import logging
 
-from hexkv.adapters.hf.demo.plan import CHUNK, Plan, report
+from hexkv.adapters.hf.demo.plan import CHUNK, TRAINED, Plan, report
 from hexkv.adapters.hf.demo.subject import subject
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
@@ -83,7 +84,7 @@ def _hits(
 
 
 def _prepare(plan: Plan) -> tuple[PreTrainedModel, list[int]]:
-    report("step", text=f"building the model ({plan.model or 'random weights'})")
+    report("step", text=f"loading the model ({plan.model or TRAINED})")
     model, prompt = subject(plan)
     # The first calls of a process pay for threads and code paths; no run shall pay for others.
     few = prompt[: CHUNK // 2]
@@ -142,9 +143,11 @@ def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: DynamicCache)
 def main(arguments: Sequence[str]) -> int:
     """Run one stage; gives the exit code."""
     name, plan = arguments
+    # The parent says what is going on.
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         {"first": first, "second": second}[name](Plan.from_json(plan))
-    except (HexKVError, OSError) as error:  # transformers calls an unknown model an OSError
+    except (HexKVError, OSError) as error:
         report("refused", text=str(error))
         return 1
     return 0

@@ -1,0 +1,114 @@
+"""The scripts that made the models teach what they say."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = Path(__file__).parents[1]
+TINY = {
+    "vocab_size": 8,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """Imports a module of the scripts, which are in no wheel."""
+    monkeypatch.syspath_prepend(str(HERE))
+    yield lambda name: import_module(f"training.{name}")
+    for name in [name for name in sys.modules if name.split(".")[0] == "training"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch, part):
+    """A standard library of 200 modules, and what should be passed over."""
+    corpus = part("corpus")
+    for i in range(200):
+        (tmp_path / f"m{i}.py").write_bytes(b"%d " % i)
+    for folder in ("test", "site-packages"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_bytes(b"never")
+    (tmp_path / "table.py").write_bytes(b"never " * 100_000)
+    (tmp_path / "data.txt").write_bytes(b"never")
+    monkeypatch.setattr(corpus.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    return corpus.standard_library()
+
+
+def test_every_file_of_the_library_is_either_learned_or_held_out(library):
+    learned, held_out = set(library.train.split()), set(library.held_out.split())
+    assert learned | held_out == {b"%d" % i for i in range(200)}
+    assert not learned & held_out
+    assert 2 <= len(held_out) <= 25
+
+
+def test_the_digest_of_the_text_changes_with_the_text(library, part):
+    other = part("corpus").Corpus(library.train, library.held_out + b"!")
+    assert other.digest != library.digest
+
+
+def test_the_answer_to_a_question_is_the_value_that_the_fact_gave(part):
+    recall = part("recall")
+    tokens, labels = recall.sequences(3, 100, torch.Generator().manual_seed(0))
+    assert tokens.shape == labels.shape == (3, 100 + 2 * recall.QUESTIONS)
+    for row, wanted in zip(tokens.tolist(), labels.tolist(), strict=True):
+        told = dict(divmod(fact, recall.VALUES) for fact in row[:100])
+        assert len(told) == 100, "a key has one value"
+        asked = [token - recall.ASK for token in row[100::2]]
+        answers = [token - recall.ANSWER for token in row[101::2]]
+        assert answers == [told[key] for key in asked]
+        assert len(set(asked)) == recall.QUESTIONS
+        taught = [place for place, label in enumerate(wanted) if label >= 0]
+        assert taught == list(range(101, len(row), 2)), "nothing else can be known"
+        assert [wanted[place] for place in taught] == row[101::2]
+
+
+def test_the_loop_learns_what_it_is_shown_and_tells_the_batch_how_it_goes(part, capsys):
+    loop = part("loop")
+    torch.manual_seed(0)
+    learner = LlamaForCausalLM(LlamaConfig(**TINY))
+    rows = torch.arange(8).repeat(4, 2)
+    losses = []
+
+    def batch(step, last):
+        assert step == len(losses)
+        losses.append(last)
+        return rows, rows
+
+    loop.train(learner, batch, loop.Plan(steps=3, peak=1e-2, tokens=64))
+    assert losses[0] == float("inf")
+    assert losses[1] > losses[2]
+    assert len(capsys.readouterr().err.splitlines()) == 2, "the first step and the last"
+
+
+def test_what_is_not_to_be_learned_teaches_nothing(part):
+    loop = part("loop")
+    rows = torch.arange(8)[None].repeat(2, 1)
+    seen = []
+    for unknown in (1, 7):
+        torch.manual_seed(0)
+        learner = LlamaForCausalLM(LlamaConfig(**TINY))
+        labels = torch.full_like(rows, loop.IGNORED)
+        labels[:, 4] = 4
+        shown = rows.clone()
+        shown[:, 6] = unknown  # after the only label, so nothing depends on it
+        loop.train(learner, lambda *_: (shown, labels), loop.Plan(2, 1e-2, 16))  # noqa: B023
+        seen.append(learner.lm_head.weight.clone())
+    assert torch.allclose(*seen, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("text", 2.4), ("recall", 1.2)])
+def test_the_models_are_small(part, name, millions):
+    weights = sum(p.numel() for p in part(name).model().parameters())
+    assert weights / 1e6 == pytest.approx(millions, rel=0.1)
