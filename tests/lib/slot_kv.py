@@ -150,7 +150,7 @@ class BlockwiseContract(SlotContract):
 
     Make = BlockwiseKV
     layout = KVLayout.attention(DType.UINT8, layers=2, heads=1, key_width=1)
-    slots = [block * BLOCK + at for block in range(25, -1, -1) for at in range(BLOCK)]
+    slots = tuple(block * BLOCK + at for block in range(25, -1, -1) for at in range(BLOCK))
 
     @pytest.fixture
     def unit(self):

@@ -1,0 +1,202 @@
+"""Memory for the block pool that GPUs reach by themselves: pinned, and near one of them.
+
+Copies between a GPU and ordinary memory go through a small buffer of the driver's, at a
+fraction of the bus's speed, and hold up the caller. So the pool's memory is registered with CUDA
+once, when an engine is built. On a machine without CUDA the region is the same, unregistered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from hexkv.adapters.cuda.numa import node_near, prefer
+from hexkv.plugins.available import available_bytes
+from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
+
+log = logging.getLogger("hexkv")
+
+_POPULATE_WRITE = 23
+"""``MADV_POPULATE_WRITE`` (Linux 5.14), which Python does not name."""
+
+_STEP = 2 << 20
+
+_PORTABLE = 1
+"""``cudaHostRegisterPortable``: pinned for every device of the process."""
+
+
+class Registrar(Protocol):
+    """Tells a driver which memory it may use in place."""
+
+    def register(self, address: int, size: int) -> None:
+        """Pin a range.
+
+        Raises:
+            OSError: the driver refuses.
+        """
+        ...
+
+    def unregister(self, address: int) -> None:
+        """Let go of what was registered there. Never raises."""
+        ...
+
+
+class CudaRegistrar:
+    """The CUDA runtime, as torch has it loaded."""
+
+    def register(self, address: int, size: int) -> None:
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        refused = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        if refused:
+            raise OSError(f"cudaHostRegister gave error {refused}")
+
+    def unregister(self, address: int) -> None:
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        refused = int(runtime.cudaHostUnregister(address))
+        if refused:
+            log.warning("memory stays registered with CUDA: cudaHostUnregister gave %d", refused)
+
+
+class _Mapping(mmap.mmap):
+    """An anonymous mapping that is unregistered just before it goes."""
+
+    registrar: Registrar | None = None
+    address = 0
+
+    def __del__(self) -> None:
+        # A process that ends takes its registrations along, and the driver may be gone by now.
+        if self.registrar is not None and not sys.is_finalizing():
+            self.registrar.unregister(self.address)
+
+
+class PinnedRegion:
+    """A range of memory whose pages are all backed, and pinned if there is a GPU."""
+
+    def __init__(self, size: int, *, node: int | None, registrar: Registrar | None) -> None:
+        mapping = _Mapping(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        self._buffer = memoryview(mapping)
+        if node is not None:
+            try:
+                prefer(self._address, size, node)
+            except OSError as error:  # the memory works all the same, and is merely further away
+                log.warning("memory is not taken from NUMA node %d: %s", node, error)
+        _touch(mapping, self._buffer)
+        if registrar is not None:
+            registrar.register(self._address, size)
+            mapping.address, mapping.registrar = self._address, registrar
+
+    @property
+    def buffer(self) -> memoryview:
+        return self._buffer
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    def close(self) -> None:
+        """Give the memory back, now or when the last view of it is collected.
+
+        The buffer alone holds the mapping, which is unregistered, then unmapped, when nothing
+        holds it any more: never under somebody who still looks at it.
+        """
+        self._buffer = memoryview(b"")
+
+
+class PinnedMemory:
+    """Gives regions that the GPUs of this process read and write in place.
+
+    Args:
+        node: the NUMA node to take memory from; ``None`` leaves that to the system.
+        registrar: pins the memory; ``None`` leaves it unpinned.
+        available: how many bytes the machine has to give.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: int | None = None,
+        registrar: Registrar | None = None,
+        available: Callable[[], int] = available_bytes,
+    ) -> None:
+        self._node = node
+        self._registrar = registrar
+        self._available = available
+
+    @classmethod
+    def near(cls, device: int) -> PinnedMemory:
+        """For the GPU *device*; plain memory, and a warning, where CUDA is not to be had.
+
+        Raises:
+            InvalidRequest: there are GPUs, and this is none of them.
+        """
+        if not torch.cuda.is_available():
+            log.warning("there is no GPU: the pool's memory is ordinary, and not pinned")
+            return cls()
+        if not 0 <= device < torch.cuda.device_count():
+            raise InvalidRequest(f"there are {torch.cuda.device_count()} GPUs, and no {device}")
+        return cls(node=_node_of(device), registrar=CudaRegistrar())
+
+    @property
+    def pins(self) -> bool:
+        """Whether the memory is pinned."""
+        return self._registrar is not None
+
+    def allocate(self, size: int) -> PinnedRegion:
+        if size < 1:
+            raise InvalidRequest(f"a memory region of {size} bytes means nothing")
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        # Checked beforehand, for the system grants any mapping and kills whoever uses it.
+        available = self._available()
+        if size > available:
+            raise PoolExhausted(
+                f"a memory region of {size:,} bytes is wanted, and {available:,} are available"
+            )
+        try:
+            return PinnedRegion(size, node=self._node, registrar=self._registrar)
+        except OSError as error:
+            raise PoolExhausted(
+                f"a memory region of {size:,} bytes of the {available:,} that are available "
+                f"was refused: {error}"
+            ) from error
+
+
+def _node_of(device: int) -> int | None:
+    """The NUMA node of a GPU, where this torch says on which bus it is."""
+    properties = torch.cuda.get_device_properties(device)
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    if not all(hasattr(properties, name) for name in names):
+        return None
+    domain, bus, slot = (int(getattr(properties, name)) for name in names)
+    return node_near(f"{domain:04x}:{bus:02x}:{slot:02x}.0")
+
+
+def _touch(mapping: mmap.mmap, buffer: memoryview) -> None:
+    """Have every page backed now: the first copy into a fresh page costs four times as much."""
+    if sys.platform == "linux":
+        for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
+            try:
+                mapping.madvise(advice)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a kernel that does not know the advice
+                    raise
+            else:
+                if advice == _POPULATE_WRITE:
+                    return
+    zeros = bytes(_STEP)
+    for start in range(0, len(buffer), _STEP):
+        end = min(start + _STEP, len(buffer))
+        buffer[start:end] = zeros[: end - start]
+
+
+def _keeps_the_port(
+    provider: PinnedMemory, region: PinnedRegion
+) -> tuple[MemoryProvider, MemoryRegion]:
+    return provider, region  # mypy checks here that both keep the port's promises

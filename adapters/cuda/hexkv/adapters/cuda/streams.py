@@ -1,0 +1,150 @@
+"""Windows on KV in plain tensors, whose copies run beside the engine's own work.
+
+The host makes one :class:`CudaKV` for each device and engine, and from it a window for each
+request. Gathering has a stream of its own, and scattering another: a GPU has a copy engine
+for either way, and neither holds up the kernels of the model. On CPU tensors there is nothing
+to run beside, and copies are made while they are asked for, by the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from hexkv.kernels import BlockKV, ContiguousKV, PagedKV
+from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
+
+
+class CudaKV:
+    """Makes windows on the KV tensors of one device.
+
+    Copies begin when what the caller's stream has queued so far is done. What the caller
+    queues afterwards is not held up: wait for the transfer, or call :meth:`fence`, before
+    loaded KV is attended to and before stored KV is overwritten. Safe to call from any
+    thread; the caller's stream is the current one of the calling thread.
+    """
+
+    def __init__(self, device: torch.device | str | int) -> None:
+        """Use *device*, a GPU or the CPU.
+
+        Raises:
+            InvalidRequest: it is neither.
+        """
+        found = torch.device(device)
+        if found.type not in ("cuda", "cpu"):
+            raise InvalidRequest(f"KV on {found} is not known here, only on CUDA and the CPU")
+        if str(found) == "cuda":
+            found = torch.device("cuda", torch.cuda.current_device())
+        self.device = found
+        self._out = _stream(found)
+        self._into = _stream(found)
+
+    def paged(
+        self,
+        layout: KVLayout,
+        pages: Sequence[Sequence[torch.Tensor]],
+        slots: torch.Tensor | Sequence[int],
+    ) -> DeviceKV:
+        """A window on ``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``.
+
+        Args:
+            layout: of the KV.
+            pages: of any strides.
+            slots: for each token block times block size plus its place, or -1 for none.
+
+        Raises:
+            LayoutMismatch: pages are not the layout's, or not on the device.
+            InvalidRequest: a slot is not there.
+        """
+        self._check(pages)
+        return self._streamed(PagedKV(layout, pages, slots))
+
+    def contiguous(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> DeviceKV:
+        """A window on ``tensors[layer][plane]`` of ``[1, heads, tokens, width]``.
+
+        Raises:
+            LayoutMismatch: tensors are not the layout's, or not on the device.
+        """
+        self._check(tensors)
+        return self._streamed(ContiguousKV(layout, tensors))
+
+    def blocks(
+        self,
+        layout: KVLayout,
+        pages: Sequence[torch.Tensor],
+        blocks: Sequence[int],
+        block_tokens: int,
+    ) -> DeviceKV:
+        """A window on whole blocks, ``pages[layer]`` of ``[blocks, ...]``; see ``BlockKV``.
+
+        Raises:
+            LayoutMismatch: pages are not the layout's, or not on the device.
+            InvalidRequest: a block is not there.
+        """
+        self._check([pages])
+        return self._streamed(BlockKV(layout, pages, blocks, block_tokens))
+
+    def fence(self) -> None:
+        """Let the caller's stream go on only when all copies that were asked for are done.
+
+        Does not wait itself. For engines that queue the next layer before this one's KV is
+        there; whoever waits for transfers needs it not.
+        """
+        if self._out is not None and self._into is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self._out)
+            current.wait_stream(self._into)
+
+    def _streamed(self, window: DeviceKV) -> DeviceKV:
+        return _Streamed(window, self._out, self._into)
+
+    def _check(self, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+        for given in tensors:
+            for tensor in given:
+                # What is no tensor is told apart by the window.
+                if getattr(tensor, "device", self.device) != self.device:
+                    raise LayoutMismatch(f"a tensor is on {tensor.device}, not on {self.device}")
+
+
+class _Streamed:
+    """A window whose copies are queued on streams of their own."""
+
+    def __init__(
+        self, window: DeviceKV, out: torch.cuda.Stream | None, into: torch.cuda.Stream | None
+    ) -> None:
+        self._window = window
+        self._out = out
+        self._into = into
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._window.layout
+
+    @property
+    def tokens(self) -> int:
+        return self._window.tokens
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        with _after_the_callers(self._out):
+            return self._window.gather(spans, layers)
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        with _after_the_callers(self._into):
+            return self._window.scatter(spans, layers)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    if device.type != "cuda":
+        return None
+    made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _after_the_callers(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Queue on *stream*, behind what the calling thread has queued on its own."""
+    if stream is None:
+        return nullcontext()
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    return torch.cuda.stream(stream)
