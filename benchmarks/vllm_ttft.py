@@ -121,12 +121,14 @@ def measure(sides: Sequence[Side], rounds: int, hits: int, tier: str) -> None:
                 for again in range(hits):
                     for one, engine in turns(engines, number + again):
                         turn(one, engine, number, one.hit)
+                        engine.rest()
     if tier == "disk":
         with ExitStack() as stack:
             engines = open_all(sides, stack, "second")
             for number in range(len(prompts)):
                 for one, engine in turns(engines, number):
                     turn(one, engine, number, one.hit)
+                    engine.rest()
 
 
 def turns(engines: list[tuple[Side, Engine]], number: int) -> list[tuple[Side, Engine]]:
