@@ -145,6 +145,9 @@ def test_a_factory_may_give_more_than_the_store(check, factories):
         (["no_such_module:make"], "no_such_module:make: No module named"),
         (["json:dumps2"], "has no attribute 'dumps2'"),
         (["string:digits"], "cannot be called"),
+        (["json:dumps"], "json:dumps() raised TypeError: "),
+        (["lm://127.0.0.1:1", "--black-box"], "refused"),
+        (["lm://127.0.0.1:99999", "--black-box"], "a black box is at lm://host:port"),
         (["lm://127.0.0.1:1", "--set", "address=x"], "the URL is the setting 'address' already"),
         (["redis://127.0.0.1:1", "--black-box"], "a black box is at lm://host:port"),
     ],
@@ -175,6 +178,15 @@ def test_a_wrong_call_is_told_apart_by_its_exit_code(check, words):
     assert code == 2
     assert out == ""
     assert "Usage: hexkv check" in err
+
+
+@pytest.mark.parametrize("option", ["--json", "--badge"])
+def test_a_scorecard_that_cannot_be_written_is_one_line_of_error(check, tmp_path, option):
+    code, out, err = check("lru", "--level", "L0", option, tmp_path / "nowhere" / "card")
+    assert code == 1
+    assert "subject: lru" in out, "it is shown at least"
+    assert err.startswith("error: the scorecard cannot be written: ")
+    assert err.count("\n") == 1
 
 
 def test_every_promise_can_be_listed_and_says_what_it_is_for(check):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,16 @@ from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
 from hexkv.plugins.registry import Registry, require, suggestion
 from hexkv.plugins.spec import AdapterSpec, Kind
-from hexkv.ports import Chunker, ChunkStore, ConfigError, DeviceKV, MemoryProvider, Policy, Serde
+from hexkv.ports import (
+    Chunker,
+    ChunkStore,
+    ConfigError,
+    DeviceKV,
+    MemoryProvider,
+    Policy,
+    Serde,
+    StoreUnreachable,
+)
 
 SUITES: Mapping[str, tuple[type, str]] = {
     "store": (ChunkStore, "TestStore"),
@@ -27,6 +37,9 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "chunker": (Chunker, "TestChunker"),
 }
 """The port of each kind that can be checked, and the class that does."""
+
+_PATIENCE = 10.0
+"""Seconds in which a black box must take a connection."""
 
 Opener = Callable[[Collection[str]], AbstractContextManager[Candidate]]
 """Opens a candidate for a test that wants these fixtures."""
@@ -79,11 +92,20 @@ def black_box(url: str) -> Target:
 
     Raises:
         ConfigError: *url* is none of a server that can be looked at so.
+        StoreUnreachable: nobody listens there.
     """
     parts = urlsplit(url)
-    if parts.scheme != "lm" or parts.hostname is None or parts.port is None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "lm" or parts.hostname is None or port is None:
         raise ConfigError(f"a black box is at lm://host:port, not at {url!r}")
-    address = parts.hostname, parts.port
+    address = parts.hostname, port
+    try:
+        socket.create_connection(address, _PATIENCE).close()
+    except OSError as error:
+        raise StoreUnreachable(f"{parts.netloc}: {error}") from error
 
     @contextmanager
     def opened(wanted: Collection[str]) -> Iterator[Candidate]:
@@ -136,7 +158,10 @@ def _of_factory(word: str) -> Target:
     @contextmanager
     def opened(wanted: Collection[str]) -> Iterator[Candidate]:
         del wanted  # its author gives everything at once
-        made = factory()
+        try:
+            made = factory()
+        except Exception as error:  # whatever a stranger's function raises, it makes nothing
+            raise ConfigError(f"{word}() raised {type(error).__name__}: {error}") from error
         candidate = made if isinstance(made, Candidate) else Candidate(made)
         try:
             yield candidate

@@ -19,7 +19,7 @@ from hexkv.contracts.scorecard import badge, show
 from hexkv.plugins.cli.output import new_app, print_json, print_table, run_app
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
-from hexkv.ports import ChunkStore
+from hexkv.ports import ChunkStore, ConfigError
 
 _PATIENCE = 10.0
 """Seconds within which a store must answer before it is checked at all."""
@@ -73,10 +73,10 @@ def check(
     else:
         show(scorecard)
         if json_file:
-            Path(json_file).write_text(written + "\n")
+            _save(Path(json_file), written + "\n")
     if badge_file is not None:
         (card,) = scorecard.cards
-        badge_file.write_text(badge(card, scorecard.kit))
+        _save(badge_file, badge(card, scorecard.kit))
     raise typer.Exit(1 if scorecard.broken else 0)
 
 
@@ -90,6 +90,13 @@ def _is_there(target: Target) -> None:
         if isinstance(candidate.subject, ChunkStore):
             soon = deadline(_PATIENCE, SystemClock())
             candidate.subject.contains([chunk_key("is somebody there?")], soon)
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"the scorecard cannot be written: {error}") from error
 
 
 def _list(*, as_json: bool) -> None:
