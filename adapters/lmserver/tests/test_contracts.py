@@ -8,7 +8,6 @@ import pytest
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-from hexkv.contracts.whole import waive
 from lm_servers import (
     SMALL,
     BreakableServer,
@@ -147,10 +146,6 @@ class TestHexkvStoreOnADirectory(_OverTheWire):
 class TestLMStore(_OverTheWire):
     kind = "lm"
     back_door = RawLM
-    test_histories_are_linearizable = waive(
-        "this wire confirms a PUT by a later EXIST, and deletes after asking what is there: what "
-        "another client does in between is taken for its own"
-    )
 
 
 class TestPlugin(PluginContract):

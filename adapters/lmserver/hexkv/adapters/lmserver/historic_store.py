@@ -9,6 +9,7 @@ from threading import Lock
 from hexkv.adapters.lmserver._pool import Address, Peer, connect
 from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
 from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver._turns import Turns
 from hexkv.adapters.lmserver.historic import (
     ANSWER,
     LONGEST,
@@ -35,6 +36,8 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreFull,
+    StoreUnreachable,
+    TimedOut,
     WriteOutcome,
 )
 
@@ -53,6 +56,9 @@ class LMStore:
     tombstone takes the chunk's place. It reads as a miss; EXIST does not know the difference,
     so the store remembers its own latest tombstones, and another client's look like chunks
     until they are read. hexkv's server takes a tombstone for a deletion.
+
+    So a change is several messages, between which another of the same chunk would be taken for
+    this one's doing: within one store they take turns.
     """
 
     def __init__(self, address: Address, *, connections: int = 4) -> None:
@@ -62,6 +68,7 @@ class LMStore:
             lambda stream, _: Peer(stream, _ENTRIES, LONGEST),
             connections,
         )
+        self._turns = Turns()
         self._lock = Lock()
         self._gone: OrderedDict[ChunkKey, None] = OrderedDict()
 
@@ -93,14 +100,19 @@ class LMStore:
                     outcomes[index] = Failed(StoreFull(f"the wire takes {LONGEST} bytes at most"))
                     continue
                 put = Request(Command.PUT, name_of(key), data.nbytes, frame_tensor(data.nbytes))
+                # Before the server has it: else who has just read it would not find it.
+                self._remember(key, gone=False)
                 peer.stream.send([put.pack(), data, _question(Command.EXIST, key)], deadline)
                 if _hear(peer.stream, deadline).found:
-                    self._remember(key, gone=False)
                     outcomes[index] = Stored(data.nbytes)
                 else:
                     outcomes[index] = Failed(StoreError("the server did not keep the chunk"))
 
-        return self._remote.collect(outcomes, deadline, call) if items else []
+        try:
+            with self._turns.alone_with({item.key for item in items}, deadline):
+                return self._remote.collect(outcomes, deadline, call) if items else []
+        except TimeoutError:
+            return [TimedOut()] * len(items)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Put a tombstone in the place of each chunk.
@@ -110,23 +122,31 @@ class LMStore:
         """
         if not keys:
             return []
+        try:
+            with self._turns.alone_with(set(keys), deadline):
+                return self._delete(keys, deadline)
+        except TimeoutError as error:
+            raise StoreUnreachable(str(error)) from error
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
         with self._remote.calling(deadline) as peer:
             there = self._there(peer, keys, deadline)
             found = [key for key, is_there in zip(keys, there, strict=True) if is_there]
             for part in slices(len(found), peer.max_entries):
-                requests: list[bytes] = []
-                for index in part:
-                    name = name_of(found[index])
-                    requests.append(Request(Command.PUT, name, 0, TOMBSTONE).pack())
-                    self._remember(found[index], gone=True)
+                names = [name_of(found[index]) for index in part]
+                requests = [Request(Command.PUT, name, 0, TOMBSTONE).pack() for name in names]
                 # The last one is answered when the server has taken them all.
                 requests.append(_question(Command.HEALTH, found[part.start]))
-                peer.stream.send([b"".join(requests)], deadline)
-                _hear(peer.stream, deadline)
+                try:
+                    peer.stream.send([b"".join(requests)], deadline)
+                    _hear(peer.stream, deadline)
+                finally:  # without an answer they may be there, too
+                    for index in part:
+                        self._remember(found[index], gone=True)
             return there
-
-    def close(self) -> None:
-        self._remote.close()
 
     def _there(self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
         found = []
