@@ -130,11 +130,11 @@ def test_a_finer_level_takes_more_room_and_comes_nearer():
     assert errors == sorted(errors)
 
 
-def test_the_default_level_makes_a_quarter_of_bfloat16():
-    layout = KVLayout.attention(DType.BFLOAT16, layers=2, heads=8, key_width=128)
+def test_the_default_level_makes_less_than_a_quarter_of_bfloat16():
+    layout = KVLayout.attention(DType.BFLOAT16, layers=3, heads=8, key_width=128)
     raw = gaussian(layout, 256)
-    assert len(raw) / len(encode(cachegen(), raw, layout, 256)) > 3.8
-    assert len(raw) / len(encode(cachegen("small"), raw, layout, 256)) > 4.5
+    assert len(raw) / len(encode(cachegen(), raw, layout, 256)) > 4.5
+    assert len(raw) / len(encode(cachegen("small"), raw, layout, 256)) > 5
 
 
 @pytest.mark.parametrize("name", SERDES)
@@ -165,9 +165,9 @@ def test_one_token_may_stay_as_it_was_but_does_not_grow(name):
 
 
 GOLDEN = {
-    "cachegen fine": "f0d9528bce281ab5",
-    "cachegen default": "e98ebc3eec2a5402",
-    "cachegen small": "8ec2109dcc47e50e",
+    "cachegen fine": "2add8447089b93a3",
+    "cachegen default": "8ec2109dcc47e50e",
+    "cachegen small": "a47ad3148fe9b1d6",
     "cachegen tiny": "1d9552e49262fa96",
     "int8": "d5c3181405a2e1ae",
     "int4": "e0c0cbcdbc977dc5",

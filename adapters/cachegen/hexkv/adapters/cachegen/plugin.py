@@ -8,10 +8,10 @@ from functools import partial
 from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
 
 _CACHEGEN = {
-    "cachegen": ("default", "29 levels and an entropy coder: about a quarter of the size"),
-    "cachegen-fine": ("fine", "63 levels: about a third of the size"),
-    "cachegen-small": ("small", "29 levels in early layers, 15 in later ones: about a fifth"),
-    "cachegen-tiny": ("tiny", "15 levels in early layers, 7 in later ones: an eighth or so"),
+    "cachegen": ("default", "29 levels in early layers, 15 in later ones: a quarter or less"),
+    "cachegen-fine": ("fine", "63 levels in early layers, 29 in later ones: about a third"),
+    "cachegen-small": ("small", "15 levels: a fifth or so"),
+    "cachegen-tiny": ("tiny", "15 levels in early layers, 7 in later ones: a sixth or less"),
 }
 
 
