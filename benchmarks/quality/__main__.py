@@ -45,8 +45,8 @@ def serdes() -> dict[str, Serde]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.quality", description=__doc__)
-    parser.add_argument("--texts", type=int, default=32, help="pieces of held-out text")
-    parser.add_argument("--lists", type=int, default=32, help="lists of facts to recall")
+    parser.add_argument("--texts", type=int, default=64, help="pieces of held-out text")
+    parser.add_argument("--lists", type=int, default=64, help="lists of facts to recall")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
     asked = parser.parse_args(arguments)

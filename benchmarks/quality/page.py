@@ -25,7 +25,7 @@ _HEAD = (
 
 
 def table(run: Mapping[str, Any]) -> str:
-    """One line for each serde, in the order of the run."""
+    """One line for each serde, in the order of the run. Divergences are in thousandths of a nat."""
     rows = [[name for name, _ in _HEAD], [line for _, line in _HEAD]]
     for row in run["rows"]:
         text, recall = row["text"], row["recall"]
@@ -35,10 +35,12 @@ def table(run: Mapping[str, Any]) -> str:
                 f"`{row['serde']}`",
                 f"{text['bytes_per_token']:,.0f}",
                 f"{text['ratio']:.2f}",
-                f"{change:+.2%} ± {error:.2%}" if error else "0",
-                f"{text['kl']:.5f}" if text["kl"] else "0",
+                f"{1e2 * change:+.3f} ± {1e2 * error:.3f} %" if error else "0",
+                f"{1e3 * text['kl']:.3f} ± {1e3 * text['kl_error']:.3f}" if text["kl"] else "0",
                 f"{text['agreement']:.2%}",
-                f"{recall['kl']:.4f} ± {recall['kl_error']:.4f}" if recall["kl"] else "0",
+                f"{1e3 * recall['kl']:.2f} ± {1e3 * recall['kl_error']:.2f}"
+                if recall["kl"]
+                else "0",
                 f"{recall['agreement']:.2%}",
                 f"{recall['right']:.2%}",
             ]
