@@ -14,7 +14,7 @@ from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
 
 class _Places(NamedTuple):
-    """Where the tokens of one span live."""
+    """Where the tokens of one span live, one by one."""
 
     blocks: torch.Tensor
     offsets: torch.Tensor
@@ -22,9 +22,6 @@ class _Places(NamedTuple):
 
     kept: torch.Tensor | None
     """Which tokens of the span have a slot; ``None`` where all have."""
-
-    whole: torch.Tensor | None
-    """The blocks in order, where the span fills each of them from end to end."""
 
 
 class PagedKV:
@@ -78,9 +75,12 @@ class PagedKV:
         self._fused = Fused.over(layout, self._pages, fused)
         # All planes or none: a narrow plane would push the next one off its words in a chunk.
         wide = all(_wide(page) for given in self._pages for page in given)
-        self._words: list[list[torch.Tensor]] | None = None
-        if wide:
-            self._words = [[page.flatten(1).view(torch.int64) for page in g] for g in self._pages]
+        self._whole = _whole_blocks(self._slots, self._block) if wide else None
+        self._words = (
+            [[page.flatten(1).view(torch.int64) for page in given] for given in self._pages]
+            if wide
+            else []
+        )
 
     @property
     def layout(self) -> KVLayout:
@@ -100,21 +100,20 @@ class PagedKV:
                 self._fused.gather(self._slots[start:end], data, end - start, chosen)
             return transfer_on([self._device])
         order = places(self._layout, chosen)
-        found = [self._places(start, end) for start, end, _ in spans]
+        found = [self._find(start, end) for start, end, _ in spans]
         for (start, end, _), at in zip(spans, found, strict=True):
-            if at.kept is not None:
+            if isinstance(at, _Places) and at.kept is not None:
                 raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
         for (start, end, data), at in zip(spans, found, strict=True):
-            if self._words is not None and at.whole is not None:
-                count = len(at.whole)
-                chunks = blocks(self._layout, end - start, data, chosen, count)
+            if isinstance(at, _Places):
+                chunks = rows(self._layout, end - start, data, chosen)
                 for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                    torch.index_select(self._words[layer][plane], 0, at.whole, out=chunk)
+                    page = self._pages[layer][plane]
+                    chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
                 continue
-            chunks = rows(self._layout, end - start, data, chosen)
+            chunks = blocks(self._layout, end - start, data, chosen, len(at))
             for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                page = self._pages[layer][plane]
-                chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
+                torch.index_select(self._words[layer][plane], 0, at, out=chunk)
         return transfer_on([self._device])
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
@@ -127,36 +126,32 @@ class PagedKV:
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():
             for start, end, data in spans:
-                at = self._places(start, end)
-                if self._words is not None and at.whole is not None:
-                    count = len(at.whole)
-                    chunks = blocks(self._layout, end - start, data, chosen, count)
+                at = self._find(start, end)
+                if isinstance(at, _Places):
+                    chunks = rows(self._layout, end - start, data, chosen)
                     for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                        self._words[layer][plane].index_copy_(0, at.whole, chunk)
+                        kept = chunk if at.kept is None else chunk[at.kept]
+                        page = self._pages[layer][plane]
+                        page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
                     continue
-                chunks = rows(self._layout, end - start, data, chosen)
+                chunks = blocks(self._layout, end - start, data, chosen, len(at))
                 for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                    kept = chunk if at.kept is None else chunk[at.kept]
-                    page = self._pages[layer][plane]
-                    page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
+                    self._words[layer][plane].index_copy_(0, at, chunk)
         return transfer_on([self._device])
 
-    def _places(self, start: int, end: int) -> _Places:
+    def _find(self, start: int, end: int) -> torch.Tensor | _Places:
+        """The blocks that tokens ``[start, end)`` fill from end to end, or else their places."""
+        if self._whole is not None and start % self._block == end % self._block == 0:
+            whole = self._whole[start // self._block : end // self._block]
+            if bool(torch.all(whole >= 0)):
+                return whole
         slots = self._slots[start:end]
         placed = slots >= 0
         kept = None if bool(torch.all(placed)) else placed
         if kept is not None:
             slots = slots[kept]
         blocks, offsets = slots // self._block, slots % self._block
-        whole = None
-        if kept is None and len(slots) % self._block == 0:
-            firsts = slots[:: self._block]
-            expected = firsts[:, None] + torch.arange(self._block)
-            if bool(torch.all(firsts % self._block == 0)) and torch.equal(
-                slots.view(-1, self._block), expected
-            ):
-                whole = firsts // self._block
-        return _Places(blocks.to(self._device), offsets.to(self._device), kept, whole)
+        return _Places(blocks.to(self._device), offsets.to(self._device), kept)
 
 
 def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
@@ -173,6 +168,14 @@ def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
     if bool(torch.any((mapping < -1) | (mapping >= places))):
         raise InvalidRequest(f"a slot is not in [-1, {places})")
     return mapping
+
+
+def _whole_blocks(slots: torch.Tensor, block: int) -> torch.Tensor:
+    """The block that each run of *block* tokens fills from end to end; -1 for other runs."""
+    runs = slots[: len(slots) // block * block].view(-1, block)
+    firsts = runs[:, :1]
+    whole = (runs == firsts + torch.arange(block)).all(1) & (firsts[:, 0] % block == 0)
+    return torch.where(whole, firsts[:, 0] // block, -1)
 
 
 def _wide(page: torch.Tensor) -> bool:
