@@ -170,6 +170,14 @@ def same(actual: Sequence[bytes | None], expected: Sequence[bytes | None]) -> No
         raise AssertionError(f"chunk {index}: byte {place} of {len(want)} is not what was put")
 
 
+def answered(actual: Sequence[bool], expected: Sequence[bool]) -> None:
+    """Compare the answers to a long batch; pytest takes minutes to show how lists differ."""
+    __tracebackhide__ = True
+    assert len(actual) == len(expected), "one answer per key"
+    wrong = next((i for i, (a, b) in enumerate(zip(actual, expected, strict=True)) if a != b), None)
+    assert wrong is None, f"key {wrong} of {len(expected)}: {actual[wrong]} is not so"
+
+
 def promptly(call: Callable[[], T], patience: float = PATIENCE) -> T:
     """What *call* gives or raises; a failure if it takes longer than *patience* seconds."""
     given: list[T] = []
