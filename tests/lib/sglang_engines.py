@@ -6,6 +6,7 @@ The process runs ``adapters/sglang/e2e/phase.py``, which says what can be asked 
 import json
 import os
 import queue
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,10 @@ PATIENCE = 400.0
 """Seconds after which an engine that says nothing counts as dead."""
 
 PAGE = 64
+PAGES = 10
+TOKENS = PAGES * PAGE + 9
+"""Of a prompt: ten pages, and some tokens that are always computed."""
+
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "2",
@@ -41,6 +46,12 @@ SETTINGS = {
     "sampling_backend": "pytorch",
     "skip_tokenizer_init": True,
 }
+
+
+def prompt(seed, tokens=TOKENS):
+    """Words of the tiny model, always the same for one *seed*."""
+    dice = random.Random(seed)
+    return [dice.randrange(2, 4096) for _ in range(tokens)]
 
 
 def behind(order="page_first_direct", io="direct", backend="dynamic", **extra):

@@ -90,11 +90,11 @@ class StackedKV:
             memory = bytearray(data) if data.readonly else data
             flat = torch.frombuffer(memory, dtype=bits(self._layout.dtype))
             rows = flat.view(self._layout.layers, (end - start) * self._row)[run]
-            at = 0
+            at, count = 0, (end - start) // self._page
             for plane in self._planes:
                 heads, width = plane.shape[3:]
                 size = (end - start) * heads * width
-                part = rows[:, at : at + size].view(len(rows), -1, self._page, heads, width)
+                part = rows[:, at : at + size].view(len(rows), count, self._page, heads, width)
                 at += size
                 for i, page in enumerate(self._pages[start // self._page : end // self._page]):
                     yield plane[page, run], part[:, i]

@@ -1,0 +1,75 @@
+"""Everything that can be configured is read strictly, from one place or several."""
+
+import pytest
+
+from hexkv.adapters.sglang.configuration import Said
+from hexkv.plugins.discovery import discover
+from hexkv.ports import ConfigError
+
+SGLANGS = {
+    "backend_name": "hexkv",
+    "module_path": "hexkv.adapters.sglang.hicache",
+    "class_name": "HexKVStorage",
+    "interface_v1": 1,
+    "prefetch_threshold": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return discover()
+
+
+@pytest.fixture
+def read(registry):
+    def said(extra, environ=None):
+        return Said(SGLANGS | extra, registry, environ or {})
+
+    return said
+
+
+def test_a_chunk_is_a_page_and_named_by_tokens_alone(read):
+    chunk = read({}).with_pages(32).engine.settings.chunk
+    assert (chunk.size, chunk.bare, chunk.keep_tail) == (32, True, False)
+
+
+def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read, tmp_path):
+    file = tmp_path / "hexkv.yaml"
+    file.write_text("pool: {bytes: 64MiB}\nmodel: {name: one, revision: a}\n")
+    environ = {"HEXKV_MODEL__REVISION": "b", "HEXKV_MODEL__SALT": "from-the-environment"}
+    given = {"config": str(file), "model": {"salt": "strongest"}, "namespace": "canonical"}
+    configured = read(given, environ).with_pages(16)
+    settings = configured.engine.settings
+    assert configured.ours.namespace == "canonical"
+    assert (settings.model.name, settings.model.revision) == ("one", "b")
+    assert settings.model.salt.get_secret_value() == "strongest"
+    assert settings.pool.bytes == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"namespaces": "own"}, "namespaces"),
+        ({"namespace": "shared"}, "namespace"),
+        ({"tiers": [{"store": "dsik"}], "poool": 1}, "poool"),
+        ({"read": "yes"}, "read"),
+        ({"config": 7}, "config"),
+        ({"staging_bytes": 0}, "staging_bytes"),
+        ({"namespace": "canonical", "layout": "opaque"}, "opaque"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_name(read, extra, message):
+    with pytest.raises(ConfigError, match=message):
+        read(extra)
+
+
+@pytest.mark.parametrize("chunk", [{"size": 256}, {"bare": False}, {"keep_tail": True}])
+def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
+    [name] = chunk
+    with pytest.raises(ConfigError, match=f"chunk.{name} .*page"):
+        read({"chunk": chunk}).with_pages(64)
+
+
+def test_the_same_chunks_said_aloud_are_accepted(read):
+    said = read({"chunk": {"size": 64, "bare": True}})
+    assert said.with_pages(64).engine.settings.chunk.size == 64
