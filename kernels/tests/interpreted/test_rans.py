@@ -42,9 +42,9 @@ def decoded(streams, classes, turns, found, values):
         on_device(classes),
         on_device(turns),
         on_device(found.slots),
-        on_device(values),
+        on_device(values)[None],
     )
-    return into.cpu().numpy().view(values.dtype), bool(ended)
+    return into[0].cpu().numpy().view(values.dtype), bool(ended)
 
 
 def values_for(symbols, found, kind):
@@ -56,7 +56,9 @@ def values_for(symbols, found, kind):
 @given(coded())
 def test_streams_are_those_of_numpy(chunk):
     symbols, classes, turns, found = chunk
-    words, lengths, states = rans.encode(*map(on_device, (symbols, classes, turns, found.packed)))
+    words, lengths, states = rans.encode(
+        *map(on_device, (symbols[None], classes, turns, found.packed))
+    )
     wanted = plain.encode(*chunk)
     assert np.array_equal(words.cpu().numpy().view(np.uint16), wanted[0])
     assert np.array_equal(lengths.cpu().numpy(), wanted[1].astype(np.int64))
@@ -107,3 +109,33 @@ def test_a_group_may_be_short(lanes):
     into, ended = decoded(streams, classes, turns, found, values)
     assert ended
     assert np.array_equal(into, np.repeat(values[:, 9:10], lanes, 1))
+
+
+def test_the_planes_of_a_chunk_are_one_launch_both_ways():
+    """Each plane's streams are those that it has alone, whatever its last group's width."""
+    found, planes, tokens, channels = tables(7), 3, 5, 100
+    random = np.random.default_rng(0)
+    symbols = random.integers(0, found.symbols, (planes, tokens, channels), np.uint8)
+    classes = random.integers(0, CLASSES, planes * channels).astype(np.uint8)
+    turns = random.integers(0, found.symbols, planes * channels).astype(np.uint8)
+    parts = [
+        plain.encode(
+            plane, *(array[at * channels :][:channels] for array in (classes, turns)), found
+        )
+        for at, plane in enumerate(symbols)
+    ]
+    streams = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    made = rans.encode(*map(on_device, (symbols, classes, turns, found.packed)))
+    for one, other in zip(made, streams, strict=True):
+        assert np.array_equal(one.cpu().numpy(), other.astype(one.cpu().numpy().dtype))
+    values = random.integers(0, 1 << 16, (planes, tokens, 2 * found.symbols)).astype(np.uint16)
+    values[..., found.symbols :] = values[..., : found.symbols]
+    words, lengths, states = streams
+    into, ended = rans.decode(
+        on_device(words),
+        on_device(lengths.astype(np.int64)),
+        *map(on_device, (states, classes, turns, found.slots, values)),
+    )
+    assert ended
+    wanted = np.take_along_axis(values, symbols.astype(np.int64), 2)
+    assert np.array_equal(into.cpu().numpy().view(np.uint16), wanted)

@@ -23,41 +23,47 @@ def decode(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`hexkv.kernels.coding.plain.decode`; all on one GPU.
 
+    A chunk is one launch: its planes follow each other, each with groups, words and lanes of
+    its own, and all of one alphabet and one number of channels.
+
     Args:
         words: ``[words]`` int16 or uint16: bits, not numbers.
-        lengths: ``[groups]`` int64, which add up to the words.
-        states: ``[lanes]`` int32 or uint32: bits, not numbers.
-        classes: ``[lanes]`` uint8, less than ``CLASSES``.
-        turns: ``[lanes]`` uint8, less than the symbols.
+        lengths: ``[planes * groups]`` int64, which add up to the words.
+        states: ``[planes * channels]`` int32 or uint32: bits, not numbers.
+        classes: ``[planes * channels]`` uint8, less than ``CLASSES``.
+        turns: ``[planes * channels]`` uint8, less than the symbols.
         slots: ``Tables.slots`` as int32 or uint32.
-        values: ``[tokens, 2 * symbols]`` of 16 or 32 bits.
+        values: ``[planes, tokens, 2 * symbols]`` of 16 or 32 bits.
 
     Returns:
-        ``[tokens, lanes]`` values, and a scalar on the GPU: whether every stream ended as it
-        should. Asking for it waits for the GPU.
+        ``[planes, tokens, channels]`` values, as a chunk has them, and a scalar on the GPU:
+        whether every stream ended as it should. Asking for it waits for the GPU.
     """
-    tokens, lanes = len(values), len(states)
-    into = torch.empty((tokens, lanes), dtype=values.dtype, device=values.device)
+    planes, tokens, choices = values.shape
+    channels = len(states) // planes
+    into = torch.empty((planes, tokens, channels), dtype=values.dtype, device=values.device)
     ended = torch.zeros(len(lengths), dtype=torch.int32, device=values.device)
     if len(lengths):
-        _decode[(len(lengths),)](
-            words.view(torch.int16),
-            torch.cumsum(lengths, 0),
-            lengths,
-            states.view(torch.int32),
-            classes,
-            turns,
-            slots.view(torch.int32),
-            values,
-            into,
-            ended,
-            tokens,
-            lanes,
-            values.shape[1],
-            GROUP=GROUP,
-            BITS=BITS,
-            LEAST=LEAST,
-        )
+        with torch.cuda.device_of(values):
+            _decode[(-(-channels // GROUP), planes)](
+                words.view(torch.int16),
+                torch.cumsum(lengths, 0),
+                lengths,
+                states.view(torch.int32),
+                classes,
+                turns,
+                slots.view(torch.int32),
+                values.contiguous(),
+                into,
+                ended,
+                tokens,
+                channels,
+                choices,
+                GROUP=GROUP,
+                BITS=BITS,
+                LEAST=LEAST,
+                num_warps=GROUP // 32,
+            )
     return into, ended.all()
 
 
@@ -75,21 +81,24 @@ def _decode(
     into,
     ended,
     tokens,
-    lanes,
+    channels,
     choices,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     LEAST: tl.constexpr,
 ):
-    group = tl.program_id(0)
-    lane = group * GROUP + tl.arange(0, GROUP)
-    here = lane < lanes
+    plane = tl.program_id(1)
+    group = plane * tl.num_programs(0) + tl.program_id(0)
+    channel = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    here = channel < channels
+    lane = plane * channels + channel
     end = tl.load(ends + group)
     at = end - tl.load(lengths + group)
     state = tl.load(states + lane, mask=here, other=LEAST).to(tl.uint32, bitcast=True)
     turn = tl.load(turns + lane, mask=here, other=0).to(tl.uint32)
     row = tl.load(classes + lane, mask=here, other=0).to(tl.uint32) << BITS
-    row_of_values, target = values, into + lane
+    first = plane.to(tl.int64) * tokens
+    row_of_values, target = values + first * choices, into + first * channels + channel
     for _ in range(tokens):
         entry = tl.load(slots + (row + (state & ((1 << BITS) - 1))), mask=here, other=0)
         entry = entry.to(tl.uint32, bitcast=True)
@@ -104,7 +113,7 @@ def _decode(
         state = tl.where(hungry, (state << 16) | word, state)
         at += tl.sum(taking, 0)
         row_of_values += choices
-        target += lanes
+        target += channels
     # All lanes are back where an encoder begins, and no word is left or was missing.
     wrong = tl.sum((here & (state != LEAST)).to(tl.int32), 0)
     tl.store(ended + group, ((wrong == 0) & (at == end)).to(tl.int32))
@@ -119,38 +128,40 @@ def encode(
     """See :func:`hexkv.kernels.coding.plain.encode`; all on one GPU.
 
     Args:
-        symbols: ``[tokens, lanes]`` uint8.
-        classes: ``[lanes]`` uint8.
-        turns: ``[lanes]`` uint8.
+        symbols: ``[planes, tokens, channels]`` uint8.
+        classes: ``[planes * channels]`` uint8.
+        turns: ``[planes * channels]`` uint8.
         packed: ``Tables.packed`` as int32 or uint32.
 
     Returns:
         Words as int16, the length of each group's as int64, and the state of each lane as
-        int32: bits, not numbers. Cutting the words out waits for the GPU.
+        int32: bits, not numbers, one plane after another. Cutting the words out waits for
+        the GPU.
     """
-    tokens, lanes = symbols.shape
-    groups, device = -(-lanes // GROUP), symbols.device
-    room = tokens * GROUP
+    planes, tokens, channels = symbols.shape
+    groups, room, device = -(-channels // GROUP), tokens * GROUP, symbols.device
     # A stream is written from its end: its first word is that of the first token.
-    streams = torch.empty((groups, room), dtype=torch.int16, device=device)
-    lengths = torch.empty(groups, dtype=torch.int64, device=device)
-    states = torch.empty(lanes, dtype=torch.int32, device=device)
-    if groups:
-        _encode[(groups,)](
-            symbols,
-            classes,
-            turns,
-            packed.view(torch.int32),
-            streams,
-            lengths,
-            states,
-            tokens,
-            lanes,
-            packed.shape[1],
-            GROUP=GROUP,
-            BITS=BITS,
-            LEAST=LEAST,
-        )
+    streams = torch.empty((planes * groups, room), dtype=torch.int16, device=device)
+    lengths = torch.empty(planes * groups, dtype=torch.int64, device=device)
+    states = torch.empty(planes * channels, dtype=torch.int32, device=device)
+    if len(lengths):
+        with torch.cuda.device_of(symbols):
+            _encode[(groups, planes)](
+                symbols.contiguous(),
+                classes,
+                turns,
+                packed.view(torch.int32),
+                streams,
+                lengths,
+                states,
+                tokens,
+                channels,
+                packed.shape[1],
+                GROUP=GROUP,
+                BITS=BITS,
+                LEAST=LEAST,
+                num_warps=GROUP // 32,
+            )
     used = torch.arange(room, device=device) >= (room - lengths)[:, None]
     return streams[used], lengths, states
 
@@ -165,24 +176,26 @@ def _encode(
     lengths,
     states,
     tokens,
-    lanes,
+    channels,
     many,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
     LEAST: tl.constexpr,
 ):
-    group = tl.program_id(0)
-    lane = group * GROUP + tl.arange(0, GROUP)
-    here = lane < lanes
+    plane = tl.program_id(1)
+    group = plane * tl.num_programs(0) + tl.program_id(0)
+    channel = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    here = channel < channels
+    lane = plane * channels + channel
     stream = streams + group.to(tl.int64) * tokens * GROUP
     state = tl.full((GROUP,), LEAST, tl.uint32)
     turn = tl.load(turns + lane, mask=here, other=0).to(tl.int32)
     row = tl.load(classes + lane, mask=here, other=0).to(tl.int32) * many
     at = tokens * GROUP
-    source = symbols + lane + (tokens.to(tl.int64) - 1) * lanes
+    source = symbols + channel + ((plane.to(tl.int64) + 1) * tokens - 1) * channels
     for _ in range(tokens):
         symbol = tl.load(source, mask=here, other=0)
-        source -= lanes
+        source -= channels
         turned = symbol.to(tl.int32) - turn
         turned = tl.where(turned < 0, turned + many, turned)
         entry = tl.load(packed + row + turned, mask=here, other=1).to(tl.uint32, bitcast=True)
