@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
@@ -106,6 +109,20 @@ def test_what_is_not_to_be_learned_teaches_nothing(part):
         loop.train(learner, lambda *_: (shown, labels), loop.Plan(2, 1e-2, 16))  # noqa: B023
         seen.append(learner.lm_head.weight.clone())
     assert torch.allclose(*seen, rtol=0, atol=1e-6)
+
+
+def test_the_command_saves_a_model_in_bfloat16_and_its_recipe(part, tmp_path, monkeypatch):
+    main, recall = part("__main__"), part("recall")
+    monkeypatch.setattr(recall, "PLAN", replace(recall.PLAN, steps=2, tokens=256))
+    monkeypatch.setattr(sys, "argv", ["training", "recall", str(tmp_path), "--threads", "1"])
+    main.main()
+    recipe = json.loads((tmp_path / "recipe.json").read_text())
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    assert recipe["weights_sha256"] == sha256(weights).hexdigest()
+    assert recipe["plan"] == {"steps": 2, "peak": recall.PLAN.peak, "tokens": 256}
+    assert recipe["answered"] < 0.5, "two steps teach nothing"
+    saved = LlamaForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    assert saved.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(("name", "millions"), [("text", 2.4), ("recall", 1.2)])
