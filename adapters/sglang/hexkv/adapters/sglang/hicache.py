@@ -28,7 +28,7 @@ from hexkv.adapters.sglang.shelf import Engine, Shelf
 from hexkv.adapters.sglang.sides import KV, Sides
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.guard import Guard
-from hexkv.ports import ConfigError, InvalidRequest
+from hexkv.ports import ConfigError, InvalidRequest, Namespace
 
 log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
@@ -259,6 +259,11 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+    @property
+    def namespace(self) -> Namespace | None:
+        """Whose pages these are, once the pool is known."""
+        return None if self._engine is None else self._engine.namespace
 
     @property
     def _reads(self) -> bool:
