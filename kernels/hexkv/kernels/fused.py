@@ -56,9 +56,9 @@ class Fused:
         if not tokens or not layers:
             return
         host = self._part(data, tokens, layers)
-        with torch.cuda.device_of(self._rows.table):  # type: ignore[no-untyped-call]
-            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
-            self._rows.gather(slots.to(self._device), staged, self._planes(layers))
+        staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+        with torch.cuda.device_of(staged):  # type: ignore[no-untyped-call]
+            self._rows.gather(slots, staged, self._planes(layers))
             host.copy_(staged, non_blocking=True)
 
     def scatter(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
@@ -68,11 +68,11 @@ class Fused:
         if data.readonly:
             # torch has no read-only tensors, and warns about making a writable one of these.
             data = memoryview(bytearray(data))
-        with torch.cuda.device_of(self._rows.table):  # type: ignore[no-untyped-call]
-            host = self._part(data, tokens, layers)
-            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+        host = self._part(data, tokens, layers)
+        staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+        with torch.cuda.device_of(staged):  # type: ignore[no-untyped-call]
             staged.copy_(host, non_blocking=True)
-            self._rows.scatter(slots.to(self._device), staged, self._planes(layers))
+            self._rows.scatter(slots, staged, self._planes(layers))
 
     def _part(self, data: memoryview, tokens: int, layers: range) -> torch.Tensor:
         start = self._layout.layer_span(layers.start, tokens)[0]

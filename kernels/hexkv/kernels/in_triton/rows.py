@@ -49,7 +49,6 @@ class Rows:
             raise LayoutMismatch("the elements of a head are not side by side in memory")
         self._word = word
         self._block = planes[0].shape[1]
-        self._device = planes[0].device
         self._before = [0]
         table: list[_Plane] = []
         for plane in planes:
@@ -59,14 +58,14 @@ class Rows:
             before = self._before[-1]
             table.append(_Plane(plane.data_ptr(), before, heads, width, blocks, tokens, rows))
             self._before.append(before + heads * width)
-        self.table: torch.Tensor = torch.tensor(table, dtype=torch.int64).to(self._device)
+        self._table = torch.tensor(table, dtype=torch.int64)
 
     def gather(self, slots: torch.Tensor, into: torch.Tensor, planes: range) -> None:
         """Queue the copy of *planes* at *slots* to *into*.
 
         Args:
-            slots: ``[tokens]`` int64 on the planes' device: block times tokens in a block, plus
-                the place in it. One less than zero is passed over.
+            slots: ``[tokens]`` int64, on the CPU or the planes' device: block times tokens in a
+                block, plus the place in it. Those below zero are passed over.
             into: ``[bytes]`` uint8 that the device can reach, its own or pinned: the part of
                 a chunk that these planes fill, aligned as they are.
             planes: a run of them.
@@ -86,10 +85,13 @@ class Rows:
         words = flat.view(_INTEGERS[self._word])
         if len(words) != tokens * (self._before[planes.stop] - self._before[planes.start]):
             raise ValueError(f"{flat.numel()} bytes are not {tokens} tokens of {planes}")
+        # What is sent along with each launch is of its stream: nothing else need be waited for,
+        # and its memory is not used again before the launch is done.
+        table = self._table[planes.start : planes.stop].to(flat.device, non_blocking=True)
         grid = (len(planes), triton.cdiv(tokens, TOKENS))
         _move[grid](
-            self.table[planes.start : planes.stop],
-            slots,
+            table,
+            slots.to(flat.device, non_blocking=True),
             words,
             tokens,
             self._block,
