@@ -20,6 +20,7 @@ import hexkv.core
 import hexkv.plugins
 import hexkv.ports
 from hexkv.core.loading import BEHIND
+from hexkv.core.locating import SLOWER
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
@@ -235,7 +236,7 @@ def test_the_reference_explains_every_reason_of_a_miss():
     shown = {row[0] for row in table(OPERATIONS, "reason of a miss")}
     answered_by_no_store_yet = {MissReason.EVICTED, MissReason.EXPIRED}
     lanes = {"closed", "queue full", "timed out"}
-    core = {"corrupt", "failed", "device", "unknown serde", *lanes, BEHIND}
+    core = {"corrupt", "failed", "device", "unknown serde", *lanes, BEHIND, SLOWER}
     assert shown == {*MissReason} - answered_by_no_store_yet | core
 
 

@@ -3,33 +3,10 @@
 import pytest
 
 from dict_store import ScanningStore
+from eight_serde import Eight, repeating
 from hexkv.ports import Counter, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
 from rigging import CHUNK, tier
-
-
-class Eight:
-    """A serde for KV that repeats itself every eight bytes."""
-
-    name, lossless, per_layer = "eight/1", True, False
-
-    def bound(self, raw_bytes):
-        return raw_bytes
-
-    def encode(self, chunk, layout, tokens, into):
-        into[:8] = bytes(chunk[:8])
-        return 8
-
-    def decode(self, payload, layout, tokens, into):
-        into[:] = bytes(payload) * (len(into) // 8)
-
-
-def repeating(tokens=PROMPT):
-    device = empty(tokens, DEEP)
-    for planes in device.memory:
-        for plane in planes:
-            plane[:] = b"12345678" * (len(plane) // 8)
-    return device
 
 
 def deep(rig, *tiers, **options):
@@ -57,7 +34,7 @@ def test_a_chunk_that_is_encoded_meanwhile_is_still_given_and_nothing_is_called_
 @pytest.mark.parametrize("kind", [Ranged, ScanningStore])
 def test_chunks_that_a_serde_encoded_are_read_once_and_given_layer_by_layer(rig, kind):
     store = kind({})
-    r = deep(rig, tier("encoded", store, serde="eight/1"))
+    r = deep(rig, tier("encoded", store, serdes=("eight/1",)))
     with r.engine.store_layers(PROMPT, repeating()) as layers:
         for layer in range(9):
             layers.layer_done(layer)

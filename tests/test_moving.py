@@ -127,7 +127,7 @@ def test_compressed_chunks_are_retrieved_like_any_other(rig, tmp_path, where):
 
 
 def test_a_tier_may_compress_whatever_it_is_given(rig, tmp_path):
-    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name)], **SQUEEZING)
+    r = rig([tier("disk", DiskStore(tmp_path), serdes=(ZSTD.name,))], **SQUEEZING)
     r.engine.store(PROMPT, ZEROS)
     used = r.engine.health().tiers[0].used_bytes
     r.engine.close()
@@ -141,7 +141,7 @@ def test_a_tier_may_compress_whatever_it_is_given(rig, tmp_path):
 
 
 def test_a_chunk_of_an_unknown_serde_is_a_miss(rig, tmp_path):
-    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name)], **SQUEEZING)
+    r = rig([tier("disk", DiskStore(tmp_path), serdes=(ZSTD.name,))], **SQUEEZING)
     r.engine.store(PROMPT, ZEROS)
     r.engine.close()
     again = rig([tier("disk", DiskStore(tmp_path))], **{**SQUEEZING, "serdes": {}})
@@ -311,7 +311,7 @@ class Failing(ZstdSerde):
 def test_a_serde_that_fails_costs_no_chunk_and_no_worker(rig, tmp_path):
     broken = SQUEEZING | {"serdes": {ZSTD.name: Failing()}}
     lane = LaneRules(workers=1)
-    r = rig([tier("disk", DiskStore(tmp_path), serde=ZSTD.name, lane=lane)], **broken)
+    r = rig([tier("disk", DiskStore(tmp_path), serdes=(ZSTD.name,), lane=lane)], **broken)
     for part in (PROMPT[: 2 * CHUNK], PROMPT):
         assert r.engine.store(part, HeapKV(WIDE, len(part))).dropped_tokens == 0
     moved = r.engine.compress(PROMPT, "disk", ZSTD.name)

@@ -71,6 +71,7 @@ def rigging():
             clock=None,
             serdes=None,
             frame=FRAME,
+            compute_rate=None,
             **options,
         ):
             clock = clock or ManualClock()
@@ -78,7 +79,9 @@ def rigging():
             pool = BlockPool(Heap(slots * frame), frame, poison=True, executor=threads)
             telemetry, events = RecordingTelemetry(), RecordingEvents()
             codec = FrameCodec(CRC32)
-            runtime = Runtime(pool, codec, clock, threads, telemetry, (events,), serdes or {})
+            runtime = Runtime(
+                pool, codec, clock, threads, telemetry, (events,), serdes or {}, compute_rate
+            )
             stack = TierStack(tiers, runtime)
             engine = CacheEngine(namespace, stack, chunker or PrefixChunker(CHUNK), **options)
             rig = Rig(engine, pool, telemetry, events, clock, {t.name: t for t in tiers})

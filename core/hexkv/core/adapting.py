@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from math import inf
 
 
+def _seconds(amount: float, rate: float) -> float:
+    """How long *amount* takes; for ever at a rate that is none."""
+    return amount / rate if rate > 0 else inf
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One way in which the chunks of a tier can be stored."""
@@ -26,11 +31,11 @@ class Form:
 
     def seconds(self, size: int, link_rate: float) -> float:
         """How long *size* bytes of KV take over a link, and then through the serde."""
-        return size / (self.ratio * link_rate) + size / self.decode_rate
+        return _seconds(size, self.ratio * link_rate) + _seconds(size, self.decode_rate)
 
     def pays(self, link_rate: float) -> bool:
         """Whether it is faster than what is not encoded: ``D > B * r / (r - 1)``."""
-        return self.seconds(1, link_rate) < 1 / link_rate
+        return self.seconds(1, link_rate) < _seconds(1, link_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,10 @@ def choose(
         size: bytes of KV.
         tokens: how many tokens the KV is of.
         link_rate: bytes per second that the tier brings.
-        prefill_rate: tokens per second that the model computes.
+        prefill_rate: tokens per second that the model computes; zero: it is not asked to.
         within: seconds in which the KV should be there; zero asks for the fastest.
     """
-    again = fastest = Decision(None, tokens / prefill_rate)
+    again = fastest = Decision(None, _seconds(tokens, prefill_rate))
     for form in forms:
         decision = Decision(form.serde, form.seconds(size, link_rate))
         # What is slower than computing is not loaded, however long there is time.
@@ -84,7 +89,7 @@ class Rate:
 
         self._bytes = self._seconds = 0.0
 
-    def observe(self, size: int, seconds: float) -> None:
+    def observe(self, size: float, seconds: float) -> None:
         """Count a transfer; large ones say more than small ones."""
         self._bytes = self._bytes * self._keep + size
         self._seconds = self._seconds * self._keep + seconds

@@ -43,7 +43,7 @@ class CacheEngine(Maintained):
         """
         with self._call():
             prompt = self._prompt(tokens, namespace)
-            found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))
+            found = self._stack.offer(prompt.keys, self._until(self._deadlines.lookup))
             if pin is not None:
                 self._pin(pin, prompt.keys[: len(found)], None)
             tiers: Tally[str] = Tally()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hexkv.core.history import Cause
 from hexkv.core.keys import Keyer
-from hexkv.core.locating import ask
+from hexkv.core.locating import SLOWER, ask
 from hexkv.core.prompts import Prompt
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier, Writes
@@ -42,6 +42,9 @@ class State(StrEnum):
 
     NO_ANSWER = "no answer"
     """The store was asked, and did not say in time."""
+
+    SLOWER = SLOWER
+    """It is there; the model computes it sooner than the tier brings it."""
 
     INDEXING = "indexing"
     """Not found yet: what the tier holds is still being learnt."""
@@ -231,7 +234,8 @@ def _why(
     if off and (there or asked):
         return Why(State.TIER_OFF, detail=off)
     if there and (note is None or note.cause is not Cause.READ_FAILED):
-        return Why(State.PRESENT)
+        slow = tier.link.slower_than(stack.runtime.compute_rate)
+        return Why(State.SLOWER if slow else State.PRESENT)
     if note is not None:
         return Why(note.cause, note.when, note.detail)
     if silent:

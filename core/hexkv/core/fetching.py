@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
+from hexkv.core.encoding import open_into, scratch
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.prompts import Prompt
 from hexkv.core.remembering import GONE, remember_evicted, remember_reads, set_aside
@@ -23,7 +24,6 @@ from hexkv.ports import (
     Change,
     ChunkKey,
     Corrupt,
-    CorruptFrame,
     Counter,
     Deadline,
     Failed,
@@ -298,6 +298,7 @@ class Fetcher:
         tier, runtime = fetch.tier, self._runtime
         sink = BlockSink(blocks, scratch)
         start = runtime.clock.now()
+        tier.link.began(start)
         outcomes = list(tier.read(keys, sink, deadline))
         for _ in range(tier.rules.retries):
             again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
@@ -312,6 +313,8 @@ class Fetcher:
                 sink.wrong.discard(i)
                 if n in part.wrong:
                     sink.wrong.add(i)
+        read = sum(outcome.size for outcome in outcomes if isinstance(outcome, Hit))
+        tier.link.arrived(runtime.clock.now(), read)
         why = [
             self._judge(outcome, sink, i, keys[i], blocks[i]) for i, outcome in enumerate(outcomes)
         ]
@@ -321,6 +324,8 @@ class Fetcher:
             if w is None and isinstance(outcome, Hit)
         ]
         size = sum(length for _, length in arrived)
+        tokens = [b.label.tokens for b, w in zip(blocks, why, strict=True) if b.label and w is None]
+        tier.link.ended(runtime.clock.now(), sum(tokens))
         victims = tier.met(arrived, runtime.clock.wall())
         tier.delete(victims, deadline)
         remember_evicted(runtime, tier, victims)
@@ -355,38 +360,6 @@ class Fetcher:
                 return "timed out"
             case Failed():
                 return "failed"
-
-
-def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease) -> str | None:
-    """Verify *frame* and bring its chunk into *block*, decoding it if need be.
-
-    Why it is not to be used; ``None`` if it is the chunk of *key* that the block's label says.
-    """
-    label = block.label
-    try:
-        header = runtime.codec.open(frame, key)
-    except CorruptFrame:
-        return "corrupt"
-    if label is None or header.tokens != label.tokens or header.raw_bytes != label.raw_bytes:
-        return "corrupt"
-    if header.serde == RAW:
-        # A raw frame is as long as the block, so it was read in place.
-        return None if header.payload_bytes == label.raw_bytes else "corrupt"
-    serde = runtime.serdes.get(header.serde)
-    if serde is None:
-        return "unknown serde"
-    payload = frame[PAGE : PAGE + header.payload_bytes]
-    try:
-        serde.decode(payload, label.layout, label.tokens, block.payload)
-    except Exception as error:  # noqa: BLE001 - what a serde raises must not leave the worker
-        log.warning("serde %s could not decode a verified frame: %s", header.serde, error)
-        return "corrupt"
-    return None
-
-
-def scratch(size: int) -> memoryview:
-    """Memory for an encoded frame, gone when the chunk is decoded."""
-    return memoryview(bytearray(size))
 
 
 def may_retry(outcome: object) -> bool:

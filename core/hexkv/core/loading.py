@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hexkv.core.copying import Copier
 from hexkv.core.fetching import Claim
+from hexkv.core.locating import why_absent
 from hexkv.core.pool import BlockLease, BlockPool
 from hexkv.core.prompts import Prompt
 from hexkv.core.stack import TierStack
@@ -179,11 +180,11 @@ def load_prefix(
     Raises:
         InvalidRequest: the device says so.
     """
-    found = stack.locate(prompt.keys, deadline)
+    found = stack.offer(prompt.keys, deadline)
     # At once, so that what is loaded first does not push out what is to be loaded last.
     stack.touch(prompt.keys[: len(found)])
     arrived = Arrived()
-    why = MissReason.ABSENT.value
+    why = ""
     arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
     try:
         while arrived.chunks < len(found):
@@ -206,5 +207,7 @@ def load_prefix(
                 break
     finally:
         arriving.drop()
-    arrived.end(len(prompt), why or MissReason.ABSENT.value)
+    if arrived.chunks == len(found) < len(prompt):
+        why = why_absent(stack.tiers, stack.runtime.compute_rate, prompt.keys[len(found)])
+    arrived.end(len(prompt), why)
     return arrived

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers import Tier
-from hexkv.ports import ChunkKey, Deadline
+from hexkv.ports import ChunkKey, Deadline, MissReason
+
+SLOWER = "slower than computing"
+"""Why a chunk that may be there was not loaded: the model computes it sooner."""
 
 Found = Sequence["Tier | None"]
 """For each chunk the first tier that holds it."""
@@ -82,6 +85,19 @@ def run_of(found: Found) -> list[Tier]:
     """The tiers of the chunks before the first that none holds."""
     run = found[: found.index(None)] if None in found else found
     return [tier for tier in run if tier is not None]
+
+
+def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]:
+    """The tiers that one request is to be served from."""
+    return [tier for tier in tiers if tier.link.serves(compute_rate)]
+
+
+def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> str:
+    """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
+    slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
+    if any(tier.index is None or all(tier.known([key])) for tier in slow):
+        return SLOWER
+    return MissReason.ABSENT.value
 
 
 class _Search:

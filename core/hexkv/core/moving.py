@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 
-from hexkv.core.fetching import open_into
+from hexkv.core.encoding import encode, open_into
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, Label
 from hexkv.core.remembering import set_aside
@@ -22,7 +22,7 @@ from hexkv.core.runtime import RAW
 from hexkv.core.scheduler import Priority, Refused
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier
-from hexkv.core.writing import Batch, encode
+from hexkv.core.writing import Batch
 from hexkv.ports import (
     PAGE,
     ChunkKey,

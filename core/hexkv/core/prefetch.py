@@ -70,7 +70,7 @@ class Prefetches:
         def start(found: Sequence[Tier]) -> None:
             self._start(entry, found, lookup_id)
 
-        self._stack.locate_soon(prompt.keys, read, start)
+        self._stack.offer_soon(prompt.keys, read, start)
         return entry.hit_tokens
 
     def take(self, lookup_id: str) -> dict[ChunkKey, Claim]:

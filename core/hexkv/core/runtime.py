@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hexkv.core.history import Cause, History
+from hexkv.core.measuring import Speeds
 from hexkv.ports import (
     CacheEvent,
     Change,
@@ -38,6 +39,12 @@ class Runtime:
     events: Sequence[EventSink] = ()
     serdes: Mapping[str, Serde] = field(default_factory=dict)
     """Every serde that frames may have been written with, by name."""
+
+    compute_rate: float | None = None
+    """Tokens per second that the model computes, where that is known."""
+
+    speeds: Speeds = field(default_factory=Speeds)
+    """What the serdes were measured to do."""
 
     history: History = field(default_factory=History)
     """What happened to chunks that are not there."""

@@ -16,7 +16,7 @@ from threading import Lock
 
 from hexkv.core.fetching import Claim, Fetcher
 from hexkv.core.history import Cause
-from hexkv.core.locating import Found, ask, run_of, where, where_soon
+from hexkv.core.locating import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.pinning import Pins
 from hexkv.core.pool import BlockLease, BlockPool, per_task
 from hexkv.core.prompts import Prompt
@@ -139,22 +139,31 @@ class TierStack:
         """For each chunk before the first that no tier holds: the first tier that does."""
         return run_of(self.where(keys, deadline))
 
-    def where(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
-        """For each chunk, the first tier that holds it, if any does."""
+    def offer(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
+        """Likewise for one request: of the tiers that bring KV sooner than it is computed."""
+        tiers = serving(self.tiers, self.runtime.compute_rate)
+        return run_of(self.where(keys, deadline, tiers))
+
+    def offer_soon(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
+    ) -> None:
+        """Call *then* with what :meth:`offer` would say, without waiting for any store."""
+        tiers = serving(self.tiers, self.runtime.compute_rate)
+        where_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
+
+    def where(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, tiers: Sequence[Tier] | None = None
+    ) -> Found:
+        """For each chunk, the first of *tiers*, by default of all, that holds it, if any does."""
         while True:
             moves = self.moves
             # To be told late is to be told nothing: the call goes on without that tier.
             soon = Deadline.after(self.runtime.clock, self.patience)
-            found = where(self.tiers, keys, min(soon, deadline, key=attrgetter("at")))
+            asked = self.tiers if tiers is None else tiers
+            found = where(asked, keys, min(soon, deadline, key=attrgetter("at")))
             # What went from a slower tier to a faster one meanwhile was on neither when asked.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
-
-    def locate_soon(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
-    ) -> None:
-        """Call *then* with what :meth:`locate` would say, without waiting for any store."""
-        where_soon(self.tiers, keys, deadline, lambda found: then(run_of(found)))
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """One request met these chunks: every tier that holds some learns of it.
@@ -210,7 +219,8 @@ class TierStack:
         if claim.why in ("timed out", "queue full"):  # nobody else knows that it was too late
             self.runtime.note([claim.key], claim.tier, Cause.READ_FAILED, claim.why)
         for tier in self.tiers:
-            if tier.name == claim.tier or not tier.rules.reads:
+            slow = tier.link.slower_than(self.runtime.compute_rate)
+            if tier.name == claim.tier or not tier.rules.reads or slow:
                 continue
             if not ask(tier, [claim.key], deadline)[0]:
                 continue

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 
+from hexkv.core.measuring import Link
 from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused
 from hexkv.core.tenants import Index
 from hexkv.ports import (
@@ -59,8 +60,8 @@ class TierRules:
     retries: int = 1
     """How often a call that failed is made again, within its deadline."""
 
-    serde: str = "raw"
-    """What new chunks are encoded with on their way to the tier."""
+    serdes: tuple[str, ...] = ("raw",)
+    """What may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
 
@@ -86,6 +87,9 @@ class Tier:
     reading: Lane | None = field(default=None, init=False)
     writing: Lane | None = field(default=None, init=False)
     """The lanes of a tier that does I/O; made when the tier joins a stack."""
+
+    link: Link = field(default_factory=Link, init=False)
+    """How fast reads were."""
 
     sharing: SupportsSharing | None = field(init=False)
     shared: bool = field(init=False)

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from hexkv.core.fetching import may_retry, scratch
+from hexkv.core.encoding import encode, form_on
+from hexkv.core.fetching import may_retry
 from hexkv.core.frames import layer_parts
 from hexkv.core.history import Cause
 from hexkv.core.pool import BlockLease, per_task
@@ -16,7 +17,6 @@ from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tenants import Index
 from hexkv.core.tiers import Tier
 from hexkv.ports import (
-    PAGE,
     Change,
     ChunkKey,
     Counter,
@@ -31,7 +31,6 @@ from hexkv.ports import (
     SupportsScan,
     TimedOut,
     WriteOutcome,
-    frame_bytes,
 )
 
 log = logging.getLogger("hexkv")
@@ -297,9 +296,12 @@ class Writer:
         label = lease.label
         if tier.sharing is not None:
             return Item(key, lease.frame)
-        if label is not None and label.serde == RAW and tier.rules.serde != RAW:
+        name = RAW
+        if label is not None and label.serde == RAW:
+            name = form_on(self._runtime, tier, lease, label)
+        if name != RAW:
             try:
-                encoded = encode(self._runtime, key, lease, tier.rules.serde)
+                encoded = encode(self._runtime, key, lease, name)
             except StoreError as error:
                 log.warning("tier %s: chunks are kept as they are: %s", tier.name, error)
                 encoded = None
@@ -353,36 +355,6 @@ class Writer:
             cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
             self._runtime.note(keys, tier.name, cause, error or reason)
-
-
-def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> memoryview | None:
-    """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller.
-
-    Raises:
-        StoreError: the serde failed.
-    """
-    serde, label = runtime.serdes[name], lease.label
-    if label is None:
-        return None
-    try:
-        frame = scratch(frame_bytes(serde.bound(label.raw_bytes)))
-        used = serde.encode(lease.payload, label.layout, label.tokens, frame[PAGE:])
-    except Exception as error:  # what a serde raises must not leave a worker
-        raise StoreError(f"serde {name} failed: {type(error).__name__}: {error}") from error
-    if frame_bytes(used) >= len(lease.frame):
-        return None
-    frame = frame[: frame_bytes(used)]
-    header = FrameHeader(
-        key=key,
-        identity=label.identity,
-        tokens=label.tokens,
-        serde=serde.name,
-        raw_bytes=label.raw_bytes,
-        payload_bytes=used,
-        created=runtime.clock.wall(),
-    )
-    runtime.codec.seal(frame, header)
-    return frame
 
 
 def far(runtime: Runtime) -> Deadline:

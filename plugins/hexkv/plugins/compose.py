@@ -106,7 +106,16 @@ def build(
                     " list what it holds, so no budget can be kept after a restart"
                 )
             tiers.append(tier)
-        runtime = Runtime(blocks, codec, clock, executor, telemetry or Totals(), events, serdes)
+        runtime = Runtime(
+            blocks,
+            codec,
+            clock,
+            executor,
+            telemetry or Totals(),
+            events,
+            serdes,
+            settings.compute_rate,
+        )
         stack = TierStack(tiers, runtime)
         engine = CacheEngine(
             namespace,
@@ -191,8 +200,9 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     for index, tier in enumerate(settings.tiers):
         find("store", tier.store, ("tiers", index, "store"))
         find("policy", tier.policy, ("tiers", index, "policy"))
-        if tier.serde != RAW:
-            find("serde", tier.serde, ("tiers", index, "serde"))
+        for name in tier.serdes:
+            if name != RAW:
+                find("serde", name, ("tiers", index, "serde"))
         tiers.append(parse("store", tier.store, tier.settings, ("tiers", index, "settings")))
     for name, values in settings.serdes.items():
         find("serde", name, ("serdes", name))
@@ -266,7 +276,7 @@ def _open_serdes(
     Each under the name that frames give it, and under the one that configurations use.
     """
     serdes: dict[str, Serde] = {}
-    wanted = {tier.serde for tier in settings.tiers} | set(settings.serdes)
+    wanted = {name for tier in settings.tiers for name in tier.serdes} | set(settings.serdes)
     for name in registry.names("serde"):
         if name in wanted or not missing(registry.find("serde", name)):
             serde = registry.open("serde", name, settings.serdes.get(name, {}), context)
@@ -297,7 +307,7 @@ def _open_tier(
         reads=wanted.read,
         promotes=wanted.promote,
         retries=wanted.retries,
-        serde=wanted.serde,
+        serdes=wanted.serdes,
         lane=LaneRules(wanted.workers, wanted.queue, breaker),
     )
     if not listed:

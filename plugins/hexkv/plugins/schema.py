@@ -159,8 +159,11 @@ class TierSettings(Section):
     read: bool = True
     """Whether chunks are looked for here."""
 
-    serde: str = "raw"
-    """What encodes new chunks on their way here. A frame says which serde made it."""
+    serde: str | Annotated[tuple[str, ...], Field(min_length=1)] = "raw"
+    """What encodes new chunks on their way here. A frame says which serde made it.
+
+    Of several, the most faithful first, each chunk gets what is read soonest, as measured.
+    """
 
     retries: int = Field(default=1, ge=0, le=10)
     """How often a call that failed is made again, within its deadline."""
@@ -175,6 +178,11 @@ class TierSettings(Section):
 
     settings: dict[str, JsonValue] = Field(default_factory=dict)
     """The adapter's own."""
+
+    @property
+    def serdes(self) -> tuple[str, ...]:
+        """The serdes to choose from."""
+        return (self.serde,) if isinstance(self.serde, str) else self.serde
 
 
 class TenantSettings(Section):
@@ -205,6 +213,9 @@ class EngineSettings(Section):
     pool: Pool = Pool()
     deadlines: Calls = Calls()
     prefetch: Prefetch = Prefetch()
+
+    compute_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Tokens that the model computes per second. What a tier brings later is not loaded."""
 
     serdes: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     """Settings of serdes, by name."""

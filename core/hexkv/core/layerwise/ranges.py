@@ -80,7 +80,7 @@ class RangeReader:
         """Whether frames on *tier* can be expected to be readable part by part."""
         return (
             tier.sharing is None
-            and tier.rules.serde == RAW
+            and tier.rules.serdes == (RAW,)
             and isinstance(tier.store, SupportsRangeRead)
         )
 

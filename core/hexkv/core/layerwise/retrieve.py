@@ -11,6 +11,7 @@ from hexkv.core.frames import layers_per_part
 from hexkv.core.layerwise.limits import Patience, room
 from hexkv.core.layerwise.ranges import RangeReader
 from hexkv.core.loading import Arrived, Pace
+from hexkv.core.locating import why_absent
 from hexkv.core.pool import BlockLease
 from hexkv.core.prompts import Prompt
 from hexkv.core.results import Retrieved
@@ -73,7 +74,7 @@ class LayeredRetrieve:
     def begin(self) -> None:
         """Find the chunks, hold their blocks and begin to read. Once, before anything else."""
         with self._patience.step() as deadline:
-            self._found = self._stack.locate(self._prompt.keys, deadline)
+            self._found = self._stack.offer(self._prompt.keys, deadline)
             keys = self._prompt.keys[: len(self._found)]
             self._stack.touch(keys)
             # Making room for one chunk must not push out another one of the same prompt.
@@ -81,6 +82,9 @@ class LayeredRetrieve:
             self._hit = self._hold(deadline)
             if self._hit < len(self._found):
                 self._why = MissReason.REFUSED.value
+            elif self._hit < len(self._prompt):
+                tiers, rate = self._stack.tiers, self._stack.runtime.compute_rate
+                self._why = why_absent(tiers, rate, self._prompt.keys[self._hit])
             self._reader.read_ahead(0, deadline)
 
     def __iter__(self) -> Self:

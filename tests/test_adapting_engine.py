@@ -1,0 +1,206 @@
+"""Tiers that are slower or faster than they were: what is written to them, and who reads them."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dict_store import ScanningStore
+from eight_serde import Eight, repeating
+from hexkv.contracts.doubles import ManualClock, RecordingTelemetry
+from hexkv.contracts.faults import Seeded, SlowStore
+from hexkv.core.adapting import Form, choose
+from hexkv.core.encoding import form_on
+from hexkv.core.frames import CRC32, FrameCodec
+from hexkv.core.locating import SLOWER
+from hexkv.core.measuring import PROBE_EVERY
+from hexkv.core.pool import BlockPool, Label
+from hexkv.core.runtime import Runtime
+from hexkv.plugins.threads import Threads
+from hexkv.ports import Counter, Deadline, Namespace, StoreError, frame_bytes
+from layered import DEEP, FULL, PROMPT, empty, memory, settled
+from rigging import CHUNK, Heap, tier
+
+RAW_FRAME = frame_bytes(DEEP.chunk_bytes(CHUNK))
+SMALL_FRAME = frame_bytes(8)
+DECODED = 1e8
+"""Bytes of KV per second that come out of the serde of these tests."""
+
+
+class Costly(Eight):
+    """Takes its time to decode."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def decode(self, payload, layout, tokens, into):
+        self._clock.advance(len(into) / DECODED)
+        super().decode(payload, layout, tokens, into)
+
+
+class Line:
+    """An engine over a link that takes as long as it is told, in virtual time."""
+
+    def __init__(self, rig, *tiers, serdes=("raw", "eight/1"), **options):
+        self.clock = ManualClock()
+        self.medium = {}
+        self.store = SlowStore(ScanningStore(self.medium), 0.0, spend=self.clock.advance)
+        self.rig = rig(
+            [*tiers, tier("link", self.store, serdes=serdes)],
+            clock=self.clock,
+            frame=RAW_FRAME,
+            namespace=Namespace("deep", DEEP),
+            serdes={"eight/1": Costly(self.clock)},
+            **options,
+        )
+        self.engine = self.rig.engine
+
+    def takes(self, seconds):
+        self.store.plan = Seeded(0, seconds=(seconds, seconds))
+
+    def keep(self, number):
+        """Store one more prompt; the lengths of the frames that it got."""
+        before = set(self.medium)
+        tokens = [token + number for token in PROMPT]
+        self.engine.store(tokens, repeating(tokens))
+        return {len(self.medium[key]) for key in set(self.medium) - before}
+
+    def load(self, tokens=PROMPT):
+        target = empty(tokens, DEEP)
+        got = self.engine.retrieve(tokens, target)
+        assert target.agrees(repeating(tokens), got.hit_tokens)
+        return got
+
+
+def test_a_fast_link_gets_raw_chunks_and_a_slow_one_encoded_ones(rig):
+    line = Line(rig)
+    assert line.keep(0) == {RAW_FRAME}, "nothing was measured yet"
+    line.takes(1e-4)
+    assert line.load().hit_tokens == FULL
+    assert line.keep(1) == {RAW_FRAME}
+    line.takes(0.1)
+    assert line.load().hit_tokens == FULL
+    assert line.keep(2) == {SMALL_FRAME}
+    line.takes(1e-6)
+    for _ in range(200):
+        assert line.load().hit_tokens == FULL
+    assert line.keep(3) == {RAW_FRAME}
+    assert settled(line.rig)
+
+
+def test_one_form_is_kept_to_however_slow_the_link_is(rig):
+    line = Line(rig, serdes=("eight/1",))
+    line.takes(0.1)
+    for number in range(3):
+        assert line.keep(number) == {SMALL_FRAME}
+        assert line.load().hit_tokens == FULL
+
+
+def test_a_form_that_cannot_be_measured_is_not_chosen(rig):
+    line = Line(rig)
+
+    def fail(*arguments):
+        raise StoreError("out of order")
+
+    line.rig.engine._stack.runtime.serdes["eight/1"].encode = fail
+    line.takes(0.1)
+    for number in range(3):
+        assert line.keep(number) == {RAW_FRAME}
+        assert line.load().hit_tokens == FULL
+    assert settled(line.rig)
+
+
+def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
+    line = Line(rig, compute_rate=1000.0)
+    line.keep(0)
+    line.takes(5.0)
+    assert line.load().hit_tokens == FULL, "nobody can know yet"
+    got = line.load()
+    assert (got.hit_tokens, got.misses) == (0, {SLOWER: 1, "behind a miss": 9})
+    assert line.engine.lookup(PROMPT).hit_tokens == 0
+    assert line.engine.prefetch("one", PROMPT) == 0
+    with line.engine.retrieve_layers(PROMPT, empty(PROMPT, DEEP)) as layers:
+        assert list(layers) == list(range(9))
+        assert layers.result().misses == got.misses
+    why = line.engine.explain(PROMPT)
+    assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, SLOWER)
+    assert line.engine.pin(PROMPT, "me") == FULL, "it is there all the same"
+    assert line.engine.unpin("me") == 10
+
+    line.takes(1e-3)
+    hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 4)]
+    assert hits == [0] * (PROBE_EVERY - 5) + [FULL]
+    assert line.engine.explain(PROMPT).hit_tokens == FULL
+    assert line.load().hit_tokens == FULL, "what the lookup promised"
+    assert line.load().hit_tokens == FULL
+    counts = line.rig.telemetry
+    assert counts.total(Counter.LOOKUPS) == counts.total(Counter.HITS) + counts.total(
+        Counter.MISSES
+    )
+    assert settled(line.rig)
+
+
+def test_what_a_faster_tier_holds_is_loaded_however_slow_the_others_are(rig):
+    line = Line(rig, memory(), compute_rate=1000.0)
+    line.keep(0)
+    line.engine.clear(PROMPT, tiers=["memory"])
+    line.takes(5.0)
+    assert line.load().tiers == {"link": FULL}
+    assert line.load().tiers == {"memory": FULL}
+    line.engine.clear(tiers=["memory"])
+    assert line.load().misses == {SLOWER: 1, "behind a miss": 9}
+    other = [token + 1 for token in PROMPT]
+    assert line.load(other).misses == {"absent": 10}, "the index knows that it is not there"
+
+
+def test_without_a_rate_of_computing_everything_is_loaded(rig):
+    line = Line(rig)
+    line.keep(0)
+    line.takes(9.0)
+    for _ in range(5):
+        assert line.load().hit_tokens == FULL
+
+
+POOL = BlockPool(Heap(RAW_FRAME), RAW_FRAME, executor=Threads())
+rates = st.one_of(st.floats(0, 1e-300), st.floats(1e-3, 1e12), st.just(inf))
+measured = st.lists(st.tuples(st.floats(0.01, 50), rates), max_size=4)
+
+
+def picked(link_rate, forms):
+    """What a tier with this link gets, after its serdes were seen to do so and so."""
+    clock = ManualClock()
+    names = [f"form{i}" for i in range(len(forms))]
+    serdes = {name: Costly(clock) for name in names}
+    runtime = Runtime(POOL, FrameCodec(CRC32), clock, Threads(), RecordingTelemetry(), (), serdes)
+    place = tier("link", ScanningStore({}), serdes=("raw", *names))
+    place.link.began(0.0)
+    place.link.arrived(1.0, link_rate)
+    for name, (ratio, decode) in zip(names, forms, strict=True):
+        serdes[name].name = name
+        runtime.speeds.encoded(name, ratio, 1.0)
+        runtime.speeds.decoded(name, decode / place.rules.lane.workers, now := clock.now(), now + 1)
+    label = Label("identity", DEEP, CHUNK)
+    with POOL.lease(label.raw_bytes, "test", Deadline.after(clock, 1)) as lease:
+        return form_on(runtime, place, lease, label), names
+
+
+@given(rates.filter(bool), measured)
+def test_a_tier_gets_what_the_rule_chooses(link_rate, forms):
+    name, names = picked(link_rate, forms)
+    known = [Form("raw"), *(Form(n, *form) for n, form in zip(names, forms, strict=True))]
+    size = DEEP.chunk_bytes(CHUNK)
+    best = choose(known, size=size, tokens=CHUNK, link_rate=link_rate, prefill_rate=0.0)
+    (got,) = [form for form in known if form.serde == name]
+    assert got.seconds(size, link_rate) == pytest.approx(best.seconds, rel=1e-9)
+
+
+@given(rates.filter(bool), rates.filter(bool), measured)
+def test_a_slower_link_never_gets_a_larger_form(one, other, forms):
+    slow, fast = sorted((one, other))
+    (at_slow, names), (at_fast, _) = picked(slow, forms), picked(fast, forms)
+    known = {"raw": Form("raw")} | {
+        name: Form(name, *form) for name, form in zip(names, forms, strict=True)
+    }
+    if known[at_slow].seconds(1, slow) < 0.999999 * known[at_fast].seconds(1, slow):
+        assert known[at_slow].ratio >= known[at_fast].ratio * 0.999999
