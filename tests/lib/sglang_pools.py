@@ -70,7 +70,9 @@ def config(extra, **said):
 
 def extra(root=None, **more):
     """SGLang's extra configuration for hexkv: a disk in *root*, or memory."""
-    tier = {"store": "memory"} if root is None else {"store": "disk", "settings": {"root": str(root)}}
+    tier = (
+        {"store": "memory"} if root is None else {"store": "disk", "settings": {"root": str(root)}}
+    )
     return {
         "backend_name": "hexkv",
         "module_path": "hexkv.adapters.sglang.hicache",
