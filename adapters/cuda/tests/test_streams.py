@@ -25,6 +25,11 @@ def test_only_gpus_and_the_cpu_are_known():
         CudaKV("meta")
 
 
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(InvalidRequest, match="so no cuda:99"):
+        CudaKV("cuda:99")
+
+
 def test_tensors_of_another_device_are_refused():
     given = pages("cpu")
     given[1][0] = given[1][0].to("meta")

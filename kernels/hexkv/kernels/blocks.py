@@ -93,10 +93,13 @@ class BlockKV:
         if any(not NOWHERE <= block < count for block in blocks):
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {count})")
         self._blocks = list(blocks)
-        rows = [_as_rows(page) for page in self._pages]
+        # A block's inner dimensions are taken for tokens, heads and width, whatever they are.
+        self._parts = self._pages[0].shape[1] if self._pages[0].dim() == _ROWS else 1
         self._fused = None
-        if all(row is not None for row in rows):
-            self._fused = Fused.over(layout, [[row] for row in rows if row is not None], fused)
+        if all(page.dim() <= _ROWS for page in self._pages):
+            rows = [page[(slice(None), *[None] * (_ROWS - page.dim()))] for page in self._pages]
+            if all(page.shape[1] == self._parts for page in rows):
+                self._fused = Fused.over(layout, [[page] for page in rows], fused)
 
     @property
     def layout(self) -> KVLayout:
@@ -114,7 +117,7 @@ class BlockKV:
                 raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
         for (start, end, data), blocks in zip(spans, found, strict=True):
             if self._fused is not None:
-                self._fused.gather(torch.tensor(blocks), data, end - start, chosen)
+                self._fused.gather(self._slots(blocks), data, end - start, chosen)
                 continue
             where = torch.tensor(blocks, device=self._device)
             for layer, chunk in self._rows(start, end, data, chosen):
@@ -132,7 +135,7 @@ class BlockKV:
         with torch.inference_mode():
             for (start, end, data), blocks in zip(spans, found, strict=True):
                 if self._fused is not None:
-                    self._fused.scatter(torch.tensor(blocks), data, end - start, chosen)
+                    self._fused.scatter(self._slots(blocks), data, end - start, chosen)
                     continue
                 kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
                 where = torch.tensor([blocks[i] for i in kept], device=self._device)
@@ -148,6 +151,11 @@ class BlockKV:
                 f"[{start}, {end}) does not lie between blocks of {self._block} tokens"
             )
         return self._blocks[start // self._block : end // self._block]
+
+    def _slots(self, blocks: Sequence[int]) -> torch.Tensor:
+        """The parts of *blocks* by number; those of a block that is nowhere are below zero."""
+        firsts = torch.tensor(blocks, dtype=torch.int64) * self._parts
+        return (firsts[:, None] + torch.arange(self._parts)).flatten()
 
     def _rows(
         self, start: int, end: int, data: memoryview, layers: range
@@ -178,15 +186,7 @@ def _plain(page: torch.Tensor) -> torch.Tensor:
     return page.view(torch.int64) if all(at * size % 8 == 0 for at in places) else page
 
 
-def _as_rows(page: torch.Tensor) -> torch.Tensor | None:
-    """*page* as ``[blocks, 1, runs, bytes side by side]``, if it has no more than two strides."""
-    for runs in (1, *page.shape[1:2]):
-        shape = (len(page), 1, runs, page[:1].numel() // runs)
-        try:
-            return page.view(shape)
-        except RuntimeError:
-            continue  # torch's answer where strides do not allow for the shape
-    return None
-
+_ROWS = 4
+"""Dimensions of what is moved by one launch."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

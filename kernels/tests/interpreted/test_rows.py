@@ -26,14 +26,13 @@ from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, LayoutMisma
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SOME = settings(deadline=None, max_examples=25)
 
-# Stored order of what a layer's pages are shown as: vLLM's six layouts of [L, B, N, H, C] and
-# its older ones come down to these, layers being tensors of their own here.
 ORDERS = {
     "NHD": (0, 1, 2, 3),
     "HND": (0, 2, 1, 3),
     "heads outermost": (2, 0, 1, 3),
     "tokens outermost": (1, 0, 2, 3),
 }
+"""In which order memory has the dimensions of ``[blocks, block, heads, width]``."""
 
 
 def noise(shape, dtype, seed):
@@ -221,20 +220,104 @@ class TestPagedByOneLaunch(DeviceContract):
         )
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
-def test_opaque_blocks_go_by_one_launch_where_they_have_few_strides(order):
-    pages = [stored((6, 3, 8), order, DType.UINT8, layer) for layer in range(2)]
-    layout = opaque_layout(4, [24, 24])
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 1, 0, 3), (0, 1, 3, 2)]
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_opaque_blocks_go_whatever_their_strides(order, fused):
+    """The last order has its bytes apart, and takes torch's way."""
+    pages = [stored((6, 3, 2, 8), order, DType.UINT8, layer) for layer in range(2)]
+    layout = opaque_layout(4, [48, 48])
     blocks = [4, NOWHERE, 0]
-    window = BlockKV(layout, pages, blocks, 4, fused=True)
+    window = BlockKV(layout, pages, blocks, 4, fused=fused)
     data = chunk(layout, 12, 3)
     before = [page.clone() for page in pages]
     assert window.scatter([Span(0, 12, memoryview(data))]).wait(deadline())
-    given = torch.frombuffer(data, dtype=torch.uint8).view(2, 3, 3, 8)
+    sent = torch.frombuffer(data, dtype=torch.uint8).view(2, 3, 3, 2, 8)
     for layer, page in enumerate(pages):
         wanted = before[layer].cpu()
-        wanted[4], wanted[0] = given[layer, 0], given[layer, 2]
+        wanted[4], wanted[0] = sent[layer, 0], sent[layer, 2]
         assert torch.equal(page.cpu(), wanted)
     back = chunk(layout, 4, 4)
     assert window.gather([Span(8, 12, memoryview(back))]).wait(deadline())
-    assert bytes(back) == b"".join(given[layer, 2].numpy().tobytes() for layer in range(2))
+    assert bytes(back) == b"".join(sent[layer, 2].numpy().tobytes() for layer in range(2))
+
+
+def test_opaque_blocks_of_unlike_shapes_take_torchs_way():
+    pages = [stored((6, 2, 2, 2), (0, 2, 1, 3), DType.UINT8, 0)]
+    pages.append(stored((6, 4, 2, 2), (0, 2, 1, 3), DType.UINT8, 1))
+    layout = opaque_layout(4, [8, 16])
+    data = chunk(layout, 4, 0)
+    assert BlockKV(layout, pages, [3], 4, fused=True).gather([Span(0, 4, memoryview(data))])
+    assert bytes(data) == b"".join(page[3].cpu().contiguous().numpy().tobytes() for page in pages)
+
+
+BLOCKS, BLOCK, HEADS, WIDTH, LAYERS = 6, 4, 2, 8, 3
+SIZES = dict(zip("LBHNC", (LAYERS, BLOCKS, HEADS, BLOCK, 2 * WIDTH), strict=True))
+
+
+def packed(order):
+    """Every layer's K and V out of one allocation, as vLLM 0.29 and later keep them.
+
+    *order* has the layers, blocks, heads, tokens of a block and content from the outermost to
+    the innermost; a layer is seen as ``[B, H, N, C]``, and its content is K, then V.
+    """
+    whole = noise([SIZES[axis] for axis in order], DType.BFLOAT16, 0).to(DEVICE)
+    layers = whole.permute([order.index(axis) for axis in "LBHNC"])
+    return [
+        [part.transpose(1, 2) for part in (layer[..., :WIDTH], layer[..., WIDTH:])]
+        for layer in layers
+    ]
+
+
+def split(shape, pages):
+    """One allocation for each layer, as versions before had them; *pages* shows K or V of it."""
+    made = [noise(shape, DType.BFLOAT16, layer).to(DEVICE) for layer in range(LAYERS)]
+    return [[pages(layer, plane) for plane in range(2)] for layer in made]
+
+
+VLLM = {
+    **{
+        order: lambda order=order: packed(order)
+        for order in ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
+    },
+    "2BNHD": lambda: split((2, BLOCKS, BLOCK, HEADS, WIDTH), lambda kv, plane: kv[plane]),
+    "B2NHD": lambda: split((BLOCKS, 2, BLOCK, HEADS, WIDTH), lambda kv, plane: kv[:, plane]),
+    "2BHND": lambda: split(
+        (2, BLOCKS, HEADS, BLOCK, WIDTH), lambda kv, plane: kv[plane].transpose(1, 2)
+    ),
+    "B2HND": lambda: split(
+        (BLOCKS, 2, HEADS, BLOCK, WIDTH), lambda kv, plane: kv[:, plane].transpose(1, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("make", VLLM.values(), ids=VLLM)
+def test_every_layout_of_vllm_goes_there_and_back(make, fused):
+    layout = KVLayout.attention(DType.BFLOAT16, layers=LAYERS, heads=HEADS, key_width=WIDTH)
+    pages = make()
+    slots = [block * BLOCK + at for block in (4, 0, 3) for at in range(BLOCK)]
+    window = PagedKV(layout, pages, slots, fused=fused)
+    for start, end, layers in ((0, 12, range(LAYERS)), (3, 10, range(1, 2)), (4, 8, range(2))):
+        data, wanted = (memoryview(chunk(layout, end - start, 0)) for _ in range(2))
+        assert window.gather([Span(start, end, data)], layers).wait(deadline())
+        reference.gather(
+            layout,
+            lambda layer, plane, at: pages[layer][plane][divmod(slots[at], BLOCK)].cpu(),
+            [Span(start, end, wanted)],
+            layers,
+        )
+        assert (data == wanted) is True
+        before = [page.clone() for planes in pages for page in planes]
+        for planes in pages:
+            for page in planes:
+                page.view(torch.int16)[:] ^= -1
+        assert window.scatter([Span(start, end, data)], layers).wait(deadline())
+        mine = torch.zeros(BLOCKS * BLOCK, dtype=torch.bool, device=DEVICE)
+        mine[slots[start:end]] = True
+        for at, (page, old) in enumerate(zip((p for g in pages for p in g), before, strict=True)):
+            kept = mine if at // 2 in layers else torch.zeros_like(mine)
+            bits_now, bits_then = (one.flatten(0, 1).view(torch.int16) for one in (page, old))
+            assert torch.equal(bits_now[kept], bits_then[kept])
+            assert torch.equal(bits_now[~kept], ~bits_then[~kept])

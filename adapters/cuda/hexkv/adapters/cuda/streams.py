@@ -30,13 +30,13 @@ class CudaKV:
         """Use *device*, a GPU or the CPU.
 
         Raises:
-            InvalidRequest: it is neither.
+            InvalidRequest: it is neither, or no GPU of this machine.
         """
         found = torch.device(device)
         if found.type not in ("cuda", "cpu"):
             raise InvalidRequest(f"KV on {found} is not known here, only on CUDA and the CPU")
-        if str(found) == "cuda":
-            found = torch.device("cuda", torch.cuda.current_device())
+        if found.type == "cuda":
+            found = _there(found)
         self.device = found
         self._out = _stream(found)
         self._into = _stream(found)
@@ -133,6 +133,16 @@ class _Streamed:
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         with _after_the_callers(self._into):
             return self._window.scatter(spans, layers)
+
+
+def _there(device: torch.device) -> torch.device:
+    """The GPU that *device* means, by its number."""
+    if not torch.cuda.is_available():
+        raise InvalidRequest(f"there is no CUDA device on this machine, so no {device}")
+    number = torch.cuda.current_device() if str(device) == "cuda" else device.index
+    if number >= torch.cuda.device_count():
+        raise InvalidRequest(f"there are {torch.cuda.device_count()} CUDA devices, so no {device}")
+    return torch.device("cuda", number)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
