@@ -1,0 +1,184 @@
+"""The linker over SGLang's device pools: what it accepts is whole, and comes layer by layer."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+from hexkv.adapters.sglang.hicache import HexKVStorage
+from hexkv.adapters.sglang.linker import HexKVLinker
+from hexkv.ports import ConfigError
+from redis_servers import until
+from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
+
+SGLANGS = ("backend_name", "module_path", "class_name", "interface_v1")
+FROM, TO = (3, 1, 8), (2, 7, 4)
+
+
+@contextmanager
+def linker(pool, root, components=(ComponentType.FULL,), sizes=None, **more):
+    """A linker as SGLang makes one, on one rank."""
+    given = extra(root, **{"model": {"name": "tiny", "revision": "one"}} | more)
+    params = SimpleNamespace(
+        token_to_kv_pool_allocator=TokenToKVPoolAllocator(
+            pool.size, pool.dtype, "cpu", pool, need_sort=False
+        ),
+        page_size=PAGE,
+        attn_tp_cache_group=None,
+        tp_cache_group=None,
+        **(sizes or {}),
+    )
+    made = HexKVLinker(
+        None,
+        params,
+        components=set(components),
+        extra_config={key: value for key, value in given.items() if key not in SGLANGS},
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def filled(kind, seed=None):
+    """A device pool: zeros, or numbers from *seed*."""
+    pool = device_pool(kind)
+    made = torch.Generator().manual_seed(seed or 0)
+    for buffer in buffers(pool):
+        buffer.copy_(torch.randn(buffer.shape, generator=made) * (seed is not None))
+    return pool
+
+
+def buffers(pool):
+    return [*pool.k_buffer, *pool.v_buffer] if hasattr(pool, "k_buffer") else list(pool.kv_buffer)
+
+
+def moved(source, target):
+    return all(
+        torch.equal(one[slots(*FROM)], other[slots(*TO)])
+        for one, other in zip(buffers(source), buffers(target), strict=True)
+    )
+
+
+def kv(keys, pages=None):
+    indices = None if pages is None else slots(*pages)
+    return [PoolTransfer(name=PoolName.KV, keys=keys, device_indices=indices)]
+
+
+def offloaded(one, keys, pages):
+    assert one.offload(kv(keys, pages))
+    until(lambda: one.num_completed_offloads() == 1)
+    return one.pop_completed_offload()
+
+
+@pytest.mark.parametrize("kind", ["mha", "mla"])
+def test_pages_go_from_one_device_to_another_layer_by_layer(kind, tmp_path):
+    source, target, keys = filled(kind, seed=1), filled(kind), names(3)
+    with linker(source, tmp_path) as one:
+        assert one.lookup("a", kv(keys)) == []
+        assert offloaded(one, keys, FROM)
+        assert one.lookup("a", kv(keys)) == [1, 2, 3]
+    with linker(target, tmp_path) as one:
+        assert one.lookup("b", kv([*keys, *names(1, 500)])) == [1, 2, 3]
+        assert one.load("b", kv(keys, TO))
+        assert not any(buffer.any() for buffer in buffers(target))
+        index = one.start_layer_wise_loading()
+        one.layer_done_counter.set_consumer(index)
+        for layer in range(LAYERS):
+            one.layer_done_counter.wait_until(layer)
+        assert one.finish_layer_wise_loading(index)
+        assert one.start_layer_wise_loading() == -1
+    assert moved(source, target)
+
+
+@pytest.mark.parametrize("when", ["before the lookup", "after the lookup"])
+def test_a_damaged_page_is_refused_before_anything_was_promised(when, tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+    [file] = tmp_path.glob(f"??/*{keys[1]}*")
+    with linker(pool, tmp_path) as one:
+        if when == "before the lookup":
+            file.write_bytes(bytes(file.stat().st_size))
+            one.lookup("r", kv(keys))
+        else:
+            assert one.lookup("r", kv(keys)) == [1, 2, 3]
+            one.lookup("r", kv(names(1, 900)))
+            file.unlink()
+            file.write_bytes(b"short")
+        accepted = one.load("r", kv(keys, TO))
+        assert accepted == ("r" in one._queued)
+        if when == "before the lookup":
+            assert not accepted
+            assert one.lookup("again", kv(keys)) == [1]
+        assert one.cancel_queued_load("r") == accepted
+
+
+def test_what_does_not_fit_into_the_staging_memory_is_computed(tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path, staging_bytes=100) as one:
+        assert offloaded(one, keys, FROM)
+        assert one.lookup("r", kv(keys)) == [1, 2, 3]
+        assert not one.load("r", kv(keys, TO))
+
+
+def test_a_reset_waits_for_what_is_under_way(tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert one.offload(kv(keys, FROM))
+        one.lookup("r", kv(keys))
+        one.reset()
+        assert one.num_completed_offloads() == 0
+        assert one.lookup("r", kv(keys)) == [1, 2, 3]
+        assert one.load("r", kv(keys, TO))
+        one.start_layer_wise_loading()
+        one.reset()
+        assert moved(pool, pool)
+        assert not one.cancel_queued_load("r")
+
+
+def test_reading_and_writing_are_switched_off_apart(tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path, write=False) as one:
+        assert offloaded(one, keys, FROM)
+        assert one.lookup("r", kv(keys)) == []
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+    with linker(pool, tmp_path, read=False) as one:
+        assert one.lookup("r", kv(keys)) == []
+
+
+@pytest.mark.parametrize("order", ["layer_first", "page_first"])
+def test_behind_host_memory_and_behind_the_device_are_one_cache(order, tmp_path):
+    device, keys = filled("mha", seed=1), names(3)
+    with linker(device, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+    host = host_pool("mha", order)
+    given = extra(tmp_path, model={"name": "tiny", "revision": "one"})
+    storage = HexKVStorage(SimpleNamespace(extra_config=given))
+    storage.register_mem_pool_host(host)
+    assert storage.batch_get_v1(keys, slots(*TO)) == [True] * 3
+    storage.close()
+    for one, other in zip(FROM, TO, strict=True):
+        at = slots(one)
+        rows = [torch.stack([b[at] for b in half]) for half in (device.k_buffer, device.v_buffer)]
+        assert torch.equal(page_of(host, other), torch.cat([r.flatten(2) for r in rows], dim=2))
+
+
+@pytest.mark.parametrize("sizes", [{"pp_size": 2}, {"attn_cp_size": 2}])
+def test_ranks_that_it_cannot_bring_together_are_refused(sizes, tmp_path):
+    with (
+        pytest.raises(ConfigError, match="use HiCache"),
+        linker(filled("mha"), tmp_path, sizes=sizes),
+    ):
+        pass
+
+
+def test_a_model_with_more_than_plain_kv_is_refused(tmp_path):
+    both = (ComponentType.FULL, ComponentType.MAMBA)
+    with pytest.raises(ConfigError, match="MAMBA"), linker(filled("mha"), tmp_path, both):
+        pass
