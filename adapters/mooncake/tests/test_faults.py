@@ -6,7 +6,8 @@ from threading import Event
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
-from hexkv.contracts.store import Service
+from hexkv.contracts.faults.apart import ProxyApart
+from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
 from hexkv.plugins.clock import SystemClock
@@ -34,12 +35,13 @@ def pair(secluded, tmp_path):
         yield master, node
 
 
-class MooncakeService(Service):
-    """The master: whoever has lost it has lost the store."""
+class MooncakeService(BehindProxy):
+    """The master behind a proxy: whoever has lost it has lost the store."""
 
-    can = frozenset({"kill", "stall"})
+    can = BehindProxy.can | {"kill"}
 
-    def __init__(self, master):
+    def __init__(self, master, proxy):
+        super().__init__(proxy)
         self._master = master
 
     def kill(self):
@@ -56,15 +58,17 @@ class MooncakeService(Service):
 
 
 class TestMaster(Faults, StoreCase):
-    """The master is killed, restarted and frozen."""
-
-    @pytest.fixture
-    def store(self, pair, open_store):
-        return open_store(pair[0].address)
+    """The master is killed, restarted, frozen, slow, cut off, and talks nonsense."""
 
     @pytest.fixture
     def service(self, pair):
-        return MooncakeService(pair[0])
+        # Apart: Mooncake's client keeps the interpreter's lock while it connects.
+        with ProxyApart(("127.0.0.1", pair[0].port)) as proxy:
+            yield MooncakeService(pair[0], proxy)
+
+    @pytest.fixture
+    def store(self, service, open_store):
+        return open_store(service.proxy.address)
 
 
 def test_a_dead_node_fails_its_chunks_and_a_new_one_serves(pair, open_store, tmp_path):

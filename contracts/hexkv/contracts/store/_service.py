@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.contracts.faults.proxy import FaultProxy
 
 Ability = Literal["kill", "stall", "slow", "cut", "garbage", "full"]
@@ -76,7 +77,7 @@ class BehindProxy(Service):
 
     can: frozenset[Ability] = frozenset({"stall", "slow", "cut", "garbage"})
 
-    def __init__(self, proxy: FaultProxy) -> None:
+    def __init__(self, proxy: FaultProxy | ProxyApart) -> None:
         self.proxy = proxy
 
     def stall(self) -> None:
