@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._apart import RawApart, Salt, apart, sweep
-from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext
@@ -58,7 +58,8 @@ class Installed:
         settings = direct
         service = None
         if "service" in wanted and (server := self._server()) is not None:
-            proxy = ended.enter_context(FaultProxy(server))
+            # Apart, for nobody knows whether a stranger's client keeps the interpreter's lock.
+            proxy = ended.enter_context(ProxyApart(server))
             service = BehindProxy(proxy)
             settings = self._at(direct, proxy.address)
         salt = self._salt(direct)
@@ -148,20 +149,25 @@ class Installed:
         finally:
             store.close()
 
+    @property
+    def _server_setting(self) -> str:
+        """The setting that says where the server is: of an S3, the URL names a bucket."""
+        return self._setting(("endpoint",)) or self.spec.url_setting
+
     def _server(self) -> tuple[str, int] | None:
         """Host and port of the one server behind the adapter, if it can be stood in for."""
-        url = self.settings.get(self.spec.url_setting)
+        url = self.settings.get(self._server_setting)
         if not isinstance(url, str) or self.settings.get("topology", "single") != "single":
             return None
         parts = urlsplit(url)
-        encrypted = self.settings.get("tls") or parts.scheme == "rediss"
+        encrypted = self.settings.get("tls") or parts.scheme in ("rediss", "https")
         if parts.hostname is None or parts.port is None or encrypted:
             return None
         return parts.hostname, parts.port
 
     def _at(self, settings: Mapping[str, object], address: str) -> dict[str, object]:
         """*settings*, with another server at the same URL."""
-        name = self.spec.url_setting
+        name = self._server_setting
         url = urlsplit(str(settings[name]))
         return {**settings, name: urlunsplit(url._replace(netloc=address))}
 

@@ -143,5 +143,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open,
             S3Settings,
             hint="pip install hexkv-s3[crt]",
+            schemes=("s3",),
         )
     ]

@@ -1,0 +1,20 @@
+"""``hexkv check s3://...`` certifies a server that others use, and leaves it as it was."""
+
+import json
+
+from hexkv.plugins.__main__ import main
+from s3_double import BUCKET
+
+
+def test_a_live_server_is_certified_and_left_as_it_was(double, prefix, capsys):
+    objects = double.objects(f"{prefix}/")
+    objects.put_name(f"{prefix}/somebody else's", b"value")
+    settings = [word for pair in double.settings.items() for word in ("--set", "=".join(pair))]
+    target = ["check", f"s3://{BUCKET}/{prefix}", *settings, "--json", "-"]
+    code = main([*target, "--level", "L0", "--level", "L4"])
+    (card,) = json.loads(capsys.readouterr().out)["cards"]
+    assert code == 0
+    assert card["held"] == ["L0", "L4"]
+    assert card["levels"]["L4"]["kept"] == 5, "slow, cut, stalled and garbage, by a proxy"
+    assert objects.names() == {f"{prefix}/somebody else's"}
+    objects.clear()
