@@ -136,7 +136,7 @@ class Data(WireCase):
         why="two prompts with one name get each other's KV",
     )
     def test_long_keys_are_kept_apart(self, wire: Wire, key: Keys) -> None:
-        bare = key("")
+        bare = key("uint8@tag%")
         names = [bare.ljust(KEY_LENGTH - 1, b"h") + end for end in (b"a", b"b", b"A")]
         key.given += names
         for name in names[:2]:

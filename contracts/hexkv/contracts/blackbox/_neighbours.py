@@ -84,7 +84,7 @@ class Neighbours(WireCase):
             for name, value in foreign.items():
                 other.put(name, value)
             assert other.exists(next(iter(foreign)))
-        mine = {name[:-1] + b"9": content(300, 9) for name in foreign}
+        mine = {name.replace(b"@uint8", b"9@uint8"): content(300, 9) for name in foreign}
         key.given += mine
         for name, value in mine.items():
             wire.put(name, value)

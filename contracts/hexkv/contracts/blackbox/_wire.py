@@ -32,6 +32,9 @@ REQUEST = Struct(f"=9i{KEY_LENGTH}s")
 ANSWER = Struct("=9i")
 FOUND, FAILED = 200, 400
 
+NO_VALUE = b"hexkv-check@1@0@0@uint8"
+"""What is named where no value is asked for: a server may take every name apart."""
+
 _LONGEST = 256 << 20
 """Bytes that an answer may announce: no server holds more of what the kit puts there."""
 
@@ -142,12 +145,12 @@ class Wire:
 
     def healthy(self) -> bool:
         """Whether the server says that it is well."""
-        self.send(request(Command.HEALTH))
+        self.send(request(Command.HEALTH, NO_VALUE))
         return self.answer().code == FOUND
 
     def names(self) -> list[bytes]:
         """What the server lists."""
-        self.send(request(Command.LIST))
+        self.send(request(Command.LIST, NO_VALUE))
         return self.receive(self.answer().length).split(b"\n")
 
     def ended(self) -> bool:
