@@ -1,10 +1,11 @@
 """Compiles every kernel for GPUs that need not be there: ``python compiling.py 80 90``.
 
 The interpreter knows nothing of Triton's types and of what a GPU cannot do; the compiler does.
-Prints the name of each kernel and the size of its machine code.
+Prints the name of each kernel and the size of its machine code. Sizes of one for the first only.
 """
 
 import sys
+from itertools import islice
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -65,20 +66,33 @@ CASES = [
 ]
 
 
+def sources(kernel, kinds, constants):
+    """The code for any sizes, and for sizes of one, which Triton compiles in at a launch."""
+    arguments = iter(kinds)
+    kept = {
+        parameter.name: "constexpr" if parameter.name in constants else next(arguments)
+        for parameter in kernel.params
+    }
+    yield ASTSource(fn=kernel, signature=kept, constexprs=constants, attrs={})
+    ones = {
+        parameter.name: 1
+        for parameter in kernel.params
+        if kept[parameter.name] == "i32" and not parameter.do_not_specialize
+    }
+    kept |= dict.fromkeys(ones, "constexpr")
+    yield ASTSource(fn=kernel, signature=kept, constexprs=constants | ones, attrs={})
+
+
 def main(architectures):
     for architecture in architectures:
+        variants = 2 if architecture == architectures[0] else 1
         target = GPUTarget("cuda", int(architecture), 32)
-        for kernel, kinds, constants in CASES:
-            arguments = iter(kinds)
-            signature = {
-                name: "constexpr" if name in constants else next(arguments)
-                for name in kernel.arg_names
-            }
-            # Where nothing is known of pointers and sizes, the code is good for all of them.
-            source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
-            options = make_backend(target).parse_options({})
-            made = triton.compile(source, target=target, options=vars(options))
-            sys.stdout.write(f"{architecture} {kernel.__name__} {len(made.asm['cubin'])}\n")
+        options = vars(make_backend(target).parse_options({"enable_fp_fusion": False}))
+        for case in CASES:
+            for source in islice(sources(*case), variants):
+                made = triton.compile(source, target=target, options=options)
+                size = len(made.asm["cubin"])
+                sys.stdout.write(f"{architecture} {source.fn.__name__} {size}\n")
 
 
 if __name__ == "__main__":

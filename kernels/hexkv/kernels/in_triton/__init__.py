@@ -3,4 +3,6 @@
 Nothing here is imported before a tensor on a GPU is met: importing Triton takes a second.
 With ``TRITON_INTERPRET=1`` in the environment all of it runs on CPU tensors, slowly; that
 is how the tests compare it with the code in torch and numpy.
+
+Products and sums are never fused: numpy and torch round both, and levels must be the same.
 """

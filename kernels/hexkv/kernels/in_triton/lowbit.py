@@ -37,7 +37,7 @@ def to_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 ROUNDING=_ROUNDING,
                 ROWS=ROWS,
                 PEERS=triton.next_power_of_2(peers),
-                enable_fp_fusion=False,  # numpy rounds the product, too
+                enable_fp_fusion=False,
             )
     return levels, peaks
 
@@ -58,6 +58,7 @@ def from_int8(levels: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> 
                 MOST=INT8,
                 ROWS=ROWS,
                 PEERS=triton.next_power_of_2(peers),
+                enable_fp_fusion=False,
             )
     return values
 

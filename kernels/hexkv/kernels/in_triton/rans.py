@@ -63,6 +63,7 @@ def decode(
                 BITS=BITS,
                 LEAST=LEAST,
                 num_warps=GROUP // 32,
+                enable_fp_fusion=False,
             )
     return into, ended.all()
 
@@ -161,6 +162,7 @@ def encode(
                 BITS=BITS,
                 LEAST=LEAST,
                 num_warps=GROUP // 32,
+                enable_fp_fusion=False,
             )
     used = torch.arange(room, device=device) >= (room - lengths)[:, None]
     return streams[used], lengths, states

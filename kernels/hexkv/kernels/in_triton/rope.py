@@ -29,6 +29,7 @@ def rotate(
                 INTERLEAVED=interleaved,
                 ROWS=ROWS,
                 PAIRS=pairs,
+                enable_fp_fusion=False,
             )
     return made
 

@@ -101,6 +101,7 @@ class Rows:
             TOKENS=TOKENS,
             ELEMENTS=ELEMENTS,
             SCATTER=scatter,
+            enable_fp_fusion=False,
         )
 
 
