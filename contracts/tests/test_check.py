@@ -230,6 +230,14 @@ def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
     assert code in (0, 1)
 
 
+def test_a_server_on_this_machine_is_compared_with_a_bare_connection(check):
+    with served() as server:
+        code, out, _ = check(f"hexkv://{server.address}", "--level", "L6", "--json", "-")
+    found = verdicts(out)
+    assert {found["L6.1"], found["L6.2"]} <= {"kept", BROKEN}, "how fast it is, is not asked here"
+    assert code == (BROKEN in found.values())
+
+
 class Door:
     """The back door to all of a memory store."""
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._apart import RawApart, Salt, apart, sweep
+from hexkv.contracts.check._limits import Loopback
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
@@ -20,7 +21,7 @@ from hexkv.plugins.spec import AdapterSpec, OpenContext
 from hexkv.ports import ChunkStore, SupportsScan
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
-    from hexkv.contracts.store import RawAccess
+    from hexkv.contracts.store import Limit, RawAccess
 
 _PREFIXES = ("prefix", "namespace")
 """Settings that keep stores on one service apart."""
@@ -71,9 +72,15 @@ class Installed:
         if "sibling" in wanted and self._setting(_PREFIXES):
             sibling = self._beside(ended)
         raw = self._raw(direct, salt, ended) if "raw" in wanted else None
+        limit = self._limit(ended) if "limit" in wanted else None
         lasting = bool(self.spec.schemes or self._setting(_FOLDERS))
         return Candidate(
-            store, raw, reopen=again if lasting else None, service=service, sibling=sibling
+            store,
+            raw,
+            reopen=again if lasting else None,
+            service=service,
+            sibling=sibling,
+            limit=limit,
         )
 
     def _raw(
@@ -148,6 +155,21 @@ class Installed:
                 sweep(store, [entry.key for entry in store.scan()])
         finally:
             store.close()
+
+    def _limit(self, ended: ExitStack) -> Limit | None:
+        """What a bare connection can do, where the server of a URL is on this machine.
+
+        Elsewhere the network is the limit, or what an endpoint does with each request, and
+        neither can be measured without the server.
+        """
+        server = self._server()
+        if server is None or self._server_setting != self.spec.url_setting:
+            return None
+        if server[0] not in ("127.0.0.1", "localhost"):
+            return None
+        limit = Loopback()
+        ended.callback(limit.close)
+        return limit
 
     @property
     def _server_setting(self) -> str:
