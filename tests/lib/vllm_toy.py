@@ -7,7 +7,9 @@ that is really in the blocks. So a wrong byte anywhere in a prefix gives other t
 import copy
 import functools
 import hashlib
+import time
 from array import array
+from concurrent.futures import wait
 
 import torch
 from vllm import SamplingParams
@@ -118,13 +120,14 @@ class Toy:
         self.requests[name] = request
         self.scheduler.add_request(request)
 
-    def run(self, steps=2000):
-        """Step until nothing is left to do."""
-        for _ in range(steps):
-            if not self.scheduler.has_unfinished_requests():
-                return
-            self.step()
-        raise AssertionError(f"not done after {steps} steps")
+    def run(self, seconds=60.0):
+        """Step until nothing is left to do. A step without work leaves the processor to loaders."""
+        until = time.monotonic() + seconds
+        while self.scheduler.has_unfinished_requests():
+            assert time.monotonic() < until, f"not done after {seconds} seconds"
+            if not self.step():
+                running = self.worker._rig.half._outside.running.values()
+                wait([done for _, done in running], timeout=0.01)
 
     def answers(self):
         """What every request got so far."""
@@ -135,7 +138,7 @@ class Toy:
         assert self.scheduler.reset_prefix_cache()
 
     def step(self):
-        """One step of the engine."""
+        """One step of the engine. How many tokens it computed."""
         output = self.scheduler.schedule()
         worker, known = self.worker, KVConnectorOutput()
         worker.bind_connector_metadata(output.kv_connector_metadata)
@@ -159,6 +162,7 @@ class Toy:
             kv_connector_output=known,
         )
         self.scheduler.update_from_output(output, told)
+        return output.total_num_scheduled_tokens
 
     def _forward(self, output):
         """Write the KV of what is scheduled, and give the next token of who is at its end."""

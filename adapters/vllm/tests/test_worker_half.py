@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from concurrent.futures import wait
 
 import pytest
 import torch
@@ -263,3 +264,21 @@ def test_chunks_are_read_ahead_from_slow_tiers_and_given_back(tmp_path):
         assert rank.engine.health().prefetches == 0
     finally:
         rank.half.close()
+
+
+def test_a_question_that_was_overtaken_by_its_release_holds_nothing(rank):
+    store(rank)
+    for release, find, held in ((2, 1, False), (3, 4, True)):
+        rank.desk({"op": "release", "id": "r", "n": release}, memoryview(b""))
+        question = {"op": "find", "id": "r", "scope": list(PLAIN), "n": find}
+        assert rank.desk(question, memoryview(packed(PROMPT)))["hit"] == ALL
+        assert bool(rank.engine.health().pins) == held
+
+
+def test_loads_of_which_nothing_can_be_said_count_as_lost(rank):
+    store(rank)
+    rank.half.start(Step(2, loads=[load(later=True)]))
+    wait([done for _, done in rank.half._outside.running.values()], 10)
+    assert rank.half.lost() == {"r"}
+    assert rank.half.bad_blocks() == set(OTHER)
+    assert rank.half.lost() == rank.half.arrived() == set()

@@ -185,7 +185,13 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         del finished_req_ids
         if self._rig is None:
             return None, None
-        return None, self._rig.half.arrived() or None
+        arrived = self._arrived()
+        # Whoever is not told that a load is over waits for it for ever.
+        return None, (self._rig.half.lost() if arrived is None else arrived) or None
+
+    @guarded(None)
+    def _arrived(self) -> set[str] | None:
+        return None if self._rig is None else self._rig.half.arrived()
 
     @guarded(frozenset())
     def get_block_ids_with_load_errors(self) -> set[int]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from threading import Lock
 
 from hexkv.adapters.vllm.engine import Engine
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.ports import InvalidRequest, Namespace
 
 _SCOPES = 256
+
+_REMEMBERED = 4096
+"""Requests that were let go of: a question about one may still be on its way."""
 
 
 class Scopes:
@@ -40,12 +44,19 @@ class Desk:
         self._engine = engine
         self._scopes = scopes
         self._prefetch = prefetch
+        self._left: dict[str, int] = {}
+        self._lock = Lock()
 
     def __call__(self, question: Mapping[str, object], tokens: memoryview) -> Mapping[str, object]:
         match question.get("op"), question.get("id"):
             case "find", str(request):
-                return self._find(request, _scope(question.get("scope")), tokens.cast("I"))
+                found = self._find(request, _scope(question.get("scope")), tokens.cast("I"))
+                # Threads overtake each other: this one may hold what was let go of meanwhile.
+                if self._left.get(request, 0) > _number(question):
+                    self.release(request)
+                return found
             case "release", str(request):
+                self._remember(request, _number(question))
                 return {"prefetched": self.release(request)}
             case "clear", _:
                 return {"chunks": self._engine.clear()}
@@ -56,12 +67,23 @@ class Desk:
         self._engine.unpin(request)
         return self._engine.cancel(request)
 
+    def _remember(self, request: str, number: int) -> None:
+        with self._lock:
+            self._left[request] = number
+            if len(self._left) > _REMEMBERED:
+                del self._left[next(iter(self._left))]
+
     def _find(self, request: str, scope: Scope, tokens: memoryview) -> Mapping[str, object]:
         namespace = self._scopes.namespace(scope)
         found = self._engine.lookup(tokens, pin=request, namespace=namespace)
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
         return {"hit": found.hit_tokens, "tiers": dict(found.tiers)}
+
+
+def _number(question: Mapping[str, object]) -> int:
+    number = question.get("n")
+    return number if isinstance(number, int) else 0
 
 
 def _scope(given: object) -> Scope:

@@ -146,12 +146,21 @@ class WorkerHalf:
             return set()
         over = {name for name, (_, done) in self._outside.running.items() if done.done()}
         for name in over:
-            load, future = self._outside.running.pop(name)
+            load, future = self._outside.running[name]
             error = future.exception()
             if error is not None:
                 log.warning("loading failed: %s: %s", type(error).__name__, error)
             self._report(load, load.start if error is not None else future.result())
+            del self._outside.running[name]
         return over
+
+    def lost(self) -> set[str]:
+        """The same where :meth:`arrived` fails: whatever they loaded is to be computed."""
+        over = {name: load for name, (load, done) in self._outside.running.items() if done.done()}
+        for name, load in over.items():
+            del self._outside.running[name]
+            self._report(load, load.start)
+        return set(over)
 
     def bad_blocks(self) -> set[int]:
         """Blocks that were not loaded as they should have been, since the last call."""
