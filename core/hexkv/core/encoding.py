@@ -106,16 +106,24 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
     The layers of each part are those of the same part of a raw payload. What stands before
     the first layer, to say where the others lie, belongs to the first part.
     """
-    if not (serde.per_layer and isinstance(serde, LayerSerde)):
+    layered = by_layers(serde)
+    if layered is None:
         return ()
-    index = payload[: serde.index_bytes(layout)]
-    spans = serde.layer_parts(index, len(payload), layout, tokens)
+    index = payload[: layered.index_bytes(layout)]
+    spans = layered.layer_parts(index, len(payload), layout, tokens)
     step = layers_per_part(layout)
     ends = tuple(spans[min(i + step, len(spans)) - 1][1] for i in range(0, len(spans), step))
     in_order = all(end == start for (_, end), (start, _) in pairwise(spans))
     if not in_order or ends[-1] != len(payload) or any(a >= b for a, b in pairwise((0, *ends))):
         return ()
     return ends
+
+
+def by_layers(serde: Serde | None) -> LayerSerde | None:
+    """*serde* if it can decode one layer from a part of a payload."""
+    if serde is None or not serde.per_layer:
+        return None
+    return serde if isinstance(serde, LayerSerde) else None
 
 
 def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease) -> str | None:

@@ -2,25 +2,31 @@
 
 The first part of a frame is read together with its header, which must be the one that a
 chunk of the prompt has; each part is verified by the worker that read it, in the leased
-block where it belongs. So after the last part the block is the whole frame.
+block where it belongs. So after the last part the block is the whole frame. Where frames
+may be encoded, their beginning is read before; each part goes into memory of its own, and
+its layers come out of the serde into the block, which is a raw chunk after the last one.
 
 What does not arrive as it should is only said to be missing. Whether it is damaged, was
-written anew meanwhile, or was encoded, is for a read of the whole frame to tell.
+written anew meanwhile, or cannot be read in parts, is for a read of the whole frame to tell.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hexkv.core.encoding import scratch
 from hexkv.core.frames import layer_parts, part_span
+from hexkv.core.layerwise.heads import Head, head_bytes
 from hexkv.core.pool import BlockLease
 from hexkv.core.prompts import Prompt
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers import Tier
 from hexkv.ports import (
+    PAGE,
     ChunkKey,
     CorruptFrame,
     Counter,
@@ -28,10 +34,13 @@ from hexkv.ports import (
     Failed,
     Histogram,
     Hit,
+    Miss,
     ReadOutcome,
     SupportsRangeRead,
     TimedOut,
 )
+
+log = logging.getLogger("hexkv")
 
 _TASK_BYTES = 4 << 20
 _BYTES_AHEAD = 256 << 20
@@ -47,6 +56,9 @@ class _Strip:
     store: SupportsRangeRead
     blocks: dict[int, BlockLease]
     """By the chunk's number in the prompt. Who leaves is not read any more."""
+
+    head: int
+    """Bytes of each frame to read before its parts; zero if it is raw and they are known."""
 
 
 @dataclass(slots=True)
@@ -74,14 +86,14 @@ class RangeReader:
         self._part = 0
         self._at = 0
         self._parts: dict[int, tuple[int, ...]] = {}
+        self._heads: dict[int, Head] = {}
 
-    @staticmethod
-    def serves(tier: Tier) -> bool:
+    def serves(self, tier: Tier) -> bool:
         """Whether frames on *tier* can be expected to be readable part by part."""
         return (
             tier.sharing is None
-            and tier.rules.serdes == (RAW,)
             and isinstance(tier.store, SupportsRangeRead)
+            and self._head_bytes(tier) is not None
         )
 
     def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
@@ -95,7 +107,7 @@ class RangeReader:
         step = max(1, _TASK_BYTES // part_bytes)
         for at in range(0, len(numbers), step):
             some = {number: blocks[number] for number in numbers[at : at + step]}
-            self._strips.append(_Strip(tier, tier.store, some))
+            self._strips.append(_Strip(tier, tier.store, some, self._head_bytes(tier) or 0))
 
     def leave(self, start: int, end: int) -> None:
         """Read nothing more of chunks ``[start, end)``; no new read uses their blocks."""
@@ -143,7 +155,12 @@ class RangeReader:
         for strip in self._strips:
             strip.blocks.clear()
 
+    def _head_bytes(self, tier: Tier) -> int | None:
+        return head_bytes(self._runtime, tier, self._prompt.layout)
+
     def _parts_of(self, number: int) -> tuple[int, ...]:
+        if number in self._heads:
+            return self._heads[number].parts
         tokens = self._prompt.tokens(number)
         parts = self._parts.get(tokens)
         if parts is None:
@@ -171,7 +188,7 @@ class RangeReader:
         return flight
 
     def _span(self, number: int, part: int) -> tuple[int, int]:
-        """Which range of the frame to read: the first one begins with the header."""
+        """Which range of the frame that is: the first one begins with the header."""
         start, end = part_span(self._parts_of(number), part)
         return (start if part else 0), end
 
@@ -189,17 +206,83 @@ class RangeReader:
         for number, block in blocks.items():
             if number not in strip.blocks:
                 continue
-            key = self._prompt.keys[number]
-            start, end = self._span(number, part)
-            outcome = _ask(strip, key, start, block.frame[start:end], deadline)
+            outcome = self._bring(strip, number, part, block, deadline)
             well = bool(well) or not isinstance(outcome, Failed | TimedOut)
-            if outcome == Hit(end - start) and self._is_whole(number, part, block):
+            if isinstance(outcome, Hit):
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
         size = sum(self._length(number, part) for number in arrived)
         telemetry.observe(Histogram.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(Counter.READ_BYTES, size, tier=tier)
         return frozenset(arrived), well
+
+    def _bring(
+        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+    ) -> ReadOutcome:
+        """One part of one chunk, in its block; a miss if that is not what it should be."""
+        link, clock = strip.tier.link, self._runtime.clock
+        link.began(clock.now())
+        outcome: ReadOutcome = Hit(0)
+        if strip.head and not part:
+            outcome = self._meet(strip, number, deadline)
+        data = block.frame
+        if isinstance(outcome, Hit):
+            data, outcome = self._fetch(strip, number, part, block, deadline)
+        size = outcome.size if isinstance(outcome, Hit) else 0
+        link.arrived(clock.now(), size)
+        if size and not self._open(number, part, block, data):
+            outcome = Miss()
+        tokens = self._prompt.tokens(number) / len(self._parts_of(number))
+        link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
+        return outcome
+
+    def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
+        """Learn from the beginning of a frame where its parts lie."""
+        key, label = self._prompt.keys[number], self._prompt.label(number)
+        data = scratch(strip.head)
+        outcome = _ask(strip, key, 0, data, deadline)
+        if outcome != Hit(len(data)):
+            return Miss() if isinstance(outcome, Hit) else outcome
+        try:
+            head = Head.of(self._runtime, data, key, label)
+        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+            log.warning("tier %s: the index of a payload: %s", strip.tier.name, error)
+            head = None
+        if head is None:
+            return Miss()
+        self._heads[number] = head
+        return outcome
+
+    def _fetch(
+        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+    ) -> tuple[memoryview, ReadOutcome]:
+        """Read one part. Where it lies now, and what the store said."""
+        start, end = self._span(number, part)
+        head = self._heads.get(number)
+        raw = head is None or head.serde is None
+        data = block.frame[start:end] if raw else scratch(end - start)
+        known = 0
+        if head is not None and not part:  # its beginning is here already
+            known = min(len(head.data), end)
+            data[:known] = head.data[:known]
+        rest = end - start - known
+        key = self._prompt.keys[number]
+        outcome = _ask(strip, key, start + known, data[known:], deadline) if rest else Hit(0)
+        if isinstance(outcome, Hit):
+            return data, Hit(end - start) if outcome.size == rest else Miss()
+        return data, outcome
+
+    def _open(self, number: int, part: int, block: BlockLease, data: memoryview) -> bool:
+        """Verify what was read of a part, and decode it if need be."""
+        head = self._heads.get(number)
+        if head is None or head.serde is None:
+            return self._is_whole(number, part, block)
+        try:
+            label = self._prompt.label(number)
+            return head.open(self._runtime, part, data if part else data[PAGE:], block, label)
+        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+            log.warning("serde %s could not decode a verified part: %s", head.name, error)
+            return False
 
     def _is_whole(self, number: int, part: int, block: BlockLease) -> bool:
         parts, codec, frame = self._parts_of(number), self._runtime.codec, block.frame

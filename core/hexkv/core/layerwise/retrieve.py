@@ -147,7 +147,7 @@ class LayeredRetrieve:
             ):
                 end += 1
             most = end if tier.sharing is not None else min(end, number + free)
-            begin = self._begin_parts if RangeReader.serves(tier) else self._begin_whole
+            begin = self._begin_parts if self._reader.serves(tier) else self._begin_whole
             begun = begin(tier, number, most, deadline)
             free -= 0 if tier.sharing is not None else begun
             number += begun
