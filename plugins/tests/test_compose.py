@@ -247,3 +247,29 @@ def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
 def test_settings_made_in_code_need_no_file():
     namespace = identify(NAMESPACE, Loaded(EngineSettings()))
     assert namespace == NAMESPACE
+
+
+def test_a_tier_may_name_several_serdes_and_the_model_s_rate_is_passed_on(tmp_path, registry):
+    disk = {"store": "disk", "settings": {"root": tmp_path / "kv"}}
+    settings = configured(tiers=[disk | {"serde": ["raw", "zstd"]}], compute_rate=9000.0)
+    with build(settings, NAMESPACE, registry=registry) as engine:
+        (tier,) = engine._stack.tiers
+        assert tier.rules.serdes == ("raw", "zstd")
+        assert engine._stack.runtime.compute_rate == 9000.0
+        assert {"zstd", "zstd-planes/1"} <= set(engine._stack.runtime.serdes)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"tiers": [{"store": "memory", "serde": ["raw", "zsdt"]}]}, "zstd"),
+        ({"tiers": [{"store": "memory", "serde": []}]}, r"tiers\[0\].serde"),
+        ({"compute_rate": 0.0}, "compute_rate"),
+    ],
+)
+def test_serdes_and_rates_that_mean_nothing_are_refused(registry, sections, said):
+    with (
+        pytest.raises(ConfigError, match=said),
+        build(configured(**sections), NAMESPACE, registry=registry),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 import itertools
 
+from hexkv.core.measuring import PROBE_EVERY
 from hexkv.core.tiers import Writes
 from simulation.events import attach, close, crash, mend
 from simulation.play import Violation
@@ -42,16 +43,23 @@ def recover(play):
         if report.tiers.get(name) != all_of_it:
             raise Violation(f"{name} is not back after {SECONDS} s: {report}")
     world.do(lambda: engine.clear(tiers=[MEMORY]))
-    if lasting and load(play, tokens, 0, None, alone=True).result.hit_tokens != all_of_it:
+    if lasting and not found(play, tokens):
         raise Violation("what was just stored is not found on any tier")
     play.check()
     if lasting:
         crash(play)
         play.stage.world.do(play.stage.engine.flush)
-        if load(play, tokens, 0, None, alone=True).result.hit_tokens != all_of_it:
+        if not found(play, tokens):
             raise Violation("what was stored does not outlive the process")
     empty(play)
     close(play)
+
+
+def found(play, tokens):
+    """Whether a prompt is loaded: at once, or by and by from what was slower than computing."""
+    tries = 1 if play.stage.settings.compute_rate is None else PROBE_EVERY
+    loads = (load(play, tokens, 0, None, alone=True).result for _ in range(tries))
+    return any(got.hit_tokens == len(tokens) for got in loads)
 
 
 def fresh(play, chunks, token):

@@ -104,6 +104,8 @@ class Settings:
     workers: int
     promotes: bool
     places: list = field(default_factory=list)
+    compute_rate: float | None = None
+    """Tokens per second that a model computes: more than some of the places bring."""
 
     @classmethod
     def drawn(cls, rng):
@@ -116,6 +118,7 @@ class Settings:
         disk = settings._place("disk", rng, indexed=True, seconds=(0.0005, 0.01))
         remote = settings._place("remote", rng, indexed=rng.random() < 0.3, seconds=(0.001, 0.2))
         settings.places = rng.choice([[disk], [disk, remote], [disk, remote], [remote]])
+        settings.compute_rate = rng.choice((None, None, 30.0, 1000.0))
         return settings
 
     def _place(self, name, rng, *, indexed, seconds):
@@ -149,7 +152,14 @@ class Stage:
         self.lives += 1
         self.telemetry = Tallies()
         self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)
-        runtime = Runtime(self.pool, _CODEC, self.world, self.world, self.telemetry)
+        runtime = Runtime(
+            self.pool,
+            _CODEC,
+            self.world,
+            self.world,
+            self.telemetry,
+            compute_rate=settings.compute_rate,
+        )
         self.memory = MemoryStore(self.world)
         most = Pace.of(self.pool).keepable(self.pool)
         budget = min(settings.memory_frames * FRAME, most)
