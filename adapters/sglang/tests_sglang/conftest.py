@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 RIG = Path(__file__).parent / "rig"
@@ -11,14 +12,16 @@ os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 if str(RIG) not in sys.path:
     sys.path.insert(0, str(RIG))
 
-import rig_torchvision  # noqa: E402 - lies in the rig
+# pytest loads this also where the tests are not collected, because there is no SGLang.
+if find_spec("sglang"):
+    import rig_torchvision
 
-rig_torchvision.install()
+    rig_torchvision.install()
 
-# What SGLang and its libraries have to say while they are imported is not about this project.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import rig_plugin
-    import sglang_pools  # noqa: F401 - imports the rest of SGLang
+    # What SGLang has to say while it is imported is not about this project.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import rig_plugin
+        import sglang_pools  # noqa: F401 - imports the rest of SGLang
 
-    rig_plugin.activate()
+        rig_plugin.activate()
