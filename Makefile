@@ -27,6 +27,7 @@ VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
 SGLANG ?= 0.5.23
+SGLANGS ?= 0.5.12
 SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
@@ -40,7 +41,7 @@ TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=60
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang bench-sglang simulate mutants check bench quality train servers namespace wheels clean
+.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -67,6 +68,14 @@ bench-vllm: $(ENGINE)/full
 test-sglang: namespace $(SGLANG_ENGINE)/full
 	$(TEST_SGLANG) adapters/sglang/tests_sglang
 	$(TEST_SGLANG) adapters/sglang/e2e
+
+# Each with the transformers that it knows; the rest of the environment serves all.
+test-sglang-matrix: namespace $(SGLANG_ENGINE)/full
+	for version in $(SGLANGS); do older=$(CURDIR)/$(SGLANG_ENGINE)/older/$$version; \
+	  test -e $$older || $(PIP_SGLANG) --no-deps --target $$older "sglang==$$version" \
+	    transformers==5.6.0 tokenizers==0.22.2 || exit 1; \
+	  PYTHONPATH=adapters/sglang/tests_sglang/rig:$$older \
+	    $(SGLANG_ENGINE)/bin/python adapters/sglang/tests_sglang/older.py || exit 1; done
 
 bench-sglang: $(SGLANG_ENGINE)/full
 	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft \
