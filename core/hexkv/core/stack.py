@@ -242,7 +242,7 @@ class TierStack:
             if not tier.rules.promotes or ordinal >= max(places, default=0):
                 continue
             below = [i for i, place in enumerate(places) if place > ordinal]
-            for run in _runs(below):
+            for run in runs(below):
                 first, last = run[0], run[-1] + 1
                 part = batch.part(first, last)
                 if tier.sharing is not None:
@@ -387,7 +387,7 @@ class TierStack:
         lane.submit(Priority.DELETE, 0, work)
 
 
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
+def runs(numbers: Sequence[int]) -> list[list[int]]:
     """Split ascending numbers where they jump."""
     runs: list[list[int]] = []
     for number in numbers:

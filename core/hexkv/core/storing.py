@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -12,9 +13,9 @@ from hexkv.core.copying import Copier
 from hexkv.core.loading import Pace
 from hexkv.core.pool import BlockLease, per_task
 from hexkv.core.prompts import Prompt
-from hexkv.core.stack import TierStack, Written
+from hexkv.core.stack import TierStack, Written, runs
 from hexkv.core.tiers import Tier
-from hexkv.core.writing import Batch
+from hexkv.core.writing import NOT_COPIED, Batch, far
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
 
 
@@ -85,6 +86,7 @@ class Storing:
     def find(self, prompt: Prompt) -> list[int]:
         """Which chunks of *prompt* no tier holds; the others are counted."""
         where = self._stack.where(prompt.keys, self.deadline)
+        offer_again(self._stack, prompt, self._owner)
         if None not in where:  # nothing to do but to say so: it must cost no more than the keys
             self.kept.present = prompt.ends[-1] - prompt.starts[0] if where else 0
             self.kept.present_chunks = len(where)
@@ -113,7 +115,7 @@ class Storing:
         while self._writing:
             self._settle()
         self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
-        self._stack.drop([prompt.keys[i] for i in dropped], "not copied")
+        self._stack.drop([prompt.keys[i] for i in dropped], NOT_COPIED)
 
     def unpin(self) -> None:
         """Let go of what was written; whatever is written later is not held at all."""
@@ -189,3 +191,35 @@ class Storing:
                 self.kept.queued += tokens
             else:
                 self.kept.dropped += tokens
+
+
+def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
+    """Have written what a tier could not take when it was new, where memory still holds it.
+
+    Nobody waits for that; what the tier cannot take now either is offered the next time.
+    """
+    for tier in stack.tiers:
+        if tier.writing is None or tier.writing.breaker.refuses:
+            continue
+        owed = set(tier.owed(prompt.keys))
+        if not owed:
+            continue
+        with ExitStack() as held:
+            leases = {
+                i: held.enter_context(lease)
+                for i, key in enumerate(prompt.keys)
+                if key in owed and (lease := _lent(stack, key, owner)) is not None
+            }
+            for run in runs(list(leases)):
+                part = prompt.part(run[0], run[-1] + 1)
+                batch = Batch(part.keys, [leases[i] for i in run], part.after)
+                stack.writer.submit_parts(tier, batch, far(stack.runtime))
+
+
+def _lent(stack: TierStack, key: ChunkKey, owner: str) -> BlockLease | None:
+    """A share of the block in which memory keeps a chunk, if it does."""
+    for tier in stack.tiers:
+        for lease in tier.lend([key], owner):
+            if isinstance(lease, BlockLease):
+                return lease
+    return None

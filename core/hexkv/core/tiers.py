@@ -35,6 +35,9 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv")
 
+_OWED = 4096
+"""Chunks of which a tier remembers that it should have been given them."""
+
 
 class Writes(StrEnum):
     """Which chunks are stored on a tier."""
@@ -95,6 +98,7 @@ class Tier:
     shared: bool = field(init=False)
     """Whether others add and remove chunks beside this engine."""
 
+    _owed: dict[ChunkKey, None] = field(default_factory=dict, init=False)
     _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
     _replaced: set[ChunkKey] = field(default_factory=set, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
@@ -252,6 +256,23 @@ class Tier:
                 self.index.unpin(owner)
             with self._lock:
                 self._replaced.remove(key)
+
+    def owe(self, keys: Sequence[ChunkKey]) -> None:
+        """Remember that chunks should be here, and could not be written; the oldest go first."""
+        with self._lock:
+            self._owed.update(dict.fromkeys(keys))
+            while len(self._owed) > _OWED:
+                del self._owed[next(iter(self._owed))]
+
+    def owed(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        """Those of *keys* that should be here; from now on nobody else is told so."""
+        if not self._owed:
+            return []
+        with self._lock:
+            mine = [key for key in keys if key in self._owed]
+            for key in mine:
+                del self._owed[key]
+        return mine
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""

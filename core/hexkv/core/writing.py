@@ -15,7 +15,7 @@ from hexkv.core.remembering import described, remember_evicted
 from hexkv.core.runtime import RAW, Runtime
 from hexkv.core.scheduler import Priority, Refused, Ticket
 from hexkv.core.tenants import Index
-from hexkv.core.tiers import Tier
+from hexkv.core.tiers import Tier, Writes
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -34,6 +34,10 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger("hexkv")
+
+NOT_COPIED, NO_ROOM = "not copied", "no room"
+_FINAL = (NOT_COPIED, NO_ROOM)
+"""Why chunks were dropped that are not offered to the tier again."""
 
 _STRIPES = 16
 _SPILLING = "spill"
@@ -244,11 +248,11 @@ class Writer:
             for i, item in items.items()
         ]
         reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
-        self.dropped(tier, reservation.refused, "no room")
+        self.dropped(tier, reservation.refused, NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
             index.abort(reservation.keys)
-            self.dropped(tier, reservation.keys, "no room")
+            self.dropped(tier, reservation.keys, NO_ROOM)
             return []
         position = {item.key: i for i, item in reversed(items.items())}
         return [position[key] for key in reservation.keys]
@@ -352,6 +356,8 @@ class Writer:
     ) -> None:
         """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
         if keys:
+            if reason not in _FINAL and tier.rules.writes is Writes.ALL:
+                tier.owe(keys)
             cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
             self._runtime.note(keys, tier.name, cause, error or reason)
