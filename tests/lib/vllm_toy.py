@@ -121,21 +121,28 @@ class Toy:
         self.scheduler.add_request(request)
 
     def run(self, seconds=60.0):
-        """Step until nothing is left to do. A step without work leaves the processor to loaders."""
+        """Step until nothing is left to do."""
         until = time.monotonic() + seconds
         while self.scheduler.has_unfinished_requests():
             assert time.monotonic() < until, f"not done after {seconds} seconds"
-            if not self.step():
-                running = self.worker._rig.half._outside.running.values()
-                wait([done for _, done in running], timeout=0.01)
+            self._rest()
+
+    def _rest(self):
+        """One step; if there was nothing to compute in it, loaders get the processor."""
+        if not self.step():
+            running = self.worker._rig.half._outside.running.values()
+            wait([done for _, done in running], timeout=0.01)
 
     def answers(self):
         """What every request got so far."""
         return {name: list(request.output_token_ids) for name, request in self.requests.items()}
 
-    def forget(self):
-        """Empty vLLM's own prefix cache."""
-        assert self.scheduler.reset_prefix_cache()
+    def forget(self, seconds=60.0):
+        """Empty vLLM's own prefix cache, once loads for requests that were given up are over."""
+        until = time.monotonic() + seconds
+        while not self.scheduler.reset_prefix_cache():
+            assert time.monotonic() < until, "blocks are still in use"
+            self._rest()
 
     def step(self):
         """One step of the engine. How many tokens it computed."""
