@@ -165,12 +165,12 @@ def test_processes_that_write_one_chunk_and_are_killed_leave_whole_frames(store,
         for writer in writers:
             assert writer.stdout.readline() == b"ready\n"
         names = [chunk_key(name) for name in ("same", "1", "2")]
-        seen = 0
-        while seen < 60:
+        seen = dict.fromkeys(names, 0)
+        while min(seen.values()) < 20:
             for name in names:
                 frame = get(store, name)
                 if isinstance(frame, bytes):
-                    seen += 1
+                    seen[name] += 1
                     assert len(set(frame)) == 1
                     assert len(frame) % 512 == 0
         for writer in writers:

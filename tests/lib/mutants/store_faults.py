@@ -79,7 +79,7 @@ class TestPublishesBeforeWriting(ServedContract):
     class Make(CapableStore):
         def publish(self, name, frame):
             super().publish(name, bytes(len(frame)))
-            time.sleep(0.001)
+            time.sleep(0.02)  # far longer than a read: one of them sees it
             super().publish(name, frame)
 
 

@@ -115,6 +115,7 @@ class Trouble(WireCase):
             assert deaf.exists(name)
             with still_serving(server, key):
                 deaf.send(request(Command.GET, name) * 8)
+                deaf.answer()  # the first answer's head: now the server is amid its value
                 with Wire(server) as other:
                     assert other.exists(name)
 
