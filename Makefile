@@ -57,7 +57,7 @@ test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS)
 	$(INTO_ENGINE) openai-harmony
 	for version in $(VLLMS); do \
 	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) \
-	    adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py || exit 1; done
+	    adapters/vllm/tests_vllm adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py || exit 1; done
 
 bench-vllm: $(ENGINE)/full
 	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft \
