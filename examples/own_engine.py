@@ -28,7 +28,8 @@ class OwnEngine:
         made = torch.Generator().manual_seed(0)
 
         def weights(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, generator=made).to(device) / shape[0] ** 0.5
+            drawn: torch.Tensor = torch.randn(*shape, generator=made).to(device)
+            return drawn.div(shape[0] ** 0.5)
 
         self.embedding = weights(VOCABULARY, HEADS * WIDTH) * VOCABULARY**0.5
         self.projections = [weights(HEADS * WIDTH, 3 * HEADS * WIDTH) for _ in range(LAYERS)]
@@ -50,7 +51,8 @@ class OwnEngine:
             q, k, v = (part.transpose(0, 1) for part in heads)
             seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             state = state + seen.transpose(0, 1).reshape(len(state), -1)
-        return state[-1]
+        last: torch.Tensor = state[-1]
+        return last
 
 
 def main() -> int:

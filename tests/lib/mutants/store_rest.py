@@ -22,6 +22,18 @@ class TestTearsUnderThreads(DictContract):
             super().publish(name, frame)
 
 
+class TestPublishesBeforeWriting(DictContract):
+    """Room is made under the key, and then the bytes are written to it."""
+
+    breaks = "L3.1"
+
+    class Make(DictStore):
+        def publish(self, name, frame):
+            super().publish(name, bytes(len(frame)))
+            time.sleep(0)  # lets another thread look
+            super().publish(name, frame)
+
+
 class TestLeavesAGapWhileOverwriting(DictContract):
     """The old frame is deleted before the new one is written."""
 
