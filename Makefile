@@ -95,6 +95,7 @@ check: namespace $(VENV)/full
 
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
+	$(RUN) -m benchmarks.serdes
 
 quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality
