@@ -4,6 +4,7 @@
 #   make test    every test that needs no GPU and no serving engine, with all set-up
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
+#   make test-sglang-parts  SGLang's own pools, tree, controller and threads under the backend and the linker
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
 #   make bench-vllm  time to the first token in a real vLLM, beside its own ways
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
@@ -41,7 +42,7 @@ TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=60
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
+.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -65,8 +66,10 @@ bench-vllm: $(ENGINE)/full
 	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft --tier disk \
 	  --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
 
-test-sglang: namespace $(SGLANG_ENGINE)/full
+test-sglang-parts: namespace $(SGLANG_ENGINE)/full
 	$(TEST_SGLANG) adapters/sglang/tests_sglang
+
+test-sglang: test-sglang-parts
 	$(TEST_SGLANG) adapters/sglang/e2e
 
 # Each with the transformers that it knows; the rest of the environment serves all.
