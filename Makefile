@@ -2,10 +2,13 @@
 #
 #   make demo    a language model with and without the cache: time to first token, side by side
 #   make test    every test that needs no GPU and no serving engine, with all set-up
+#   make test-ceph   the S3 contract on Ceph's gateway (Debian's packages, 200 MB)
+#   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
 #   make test-sglang-parts  SGLang's own pools, tree, controller and threads under the backend and the linker
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
+#   make test-sglang-matrix  pages and whole engines of older versions, SGLANGS="0.5.12 0.5.20"
 #   make bench-vllm  time to the first token in a real vLLM, beside its own ways
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
@@ -24,11 +27,12 @@ SEEDS  ?= 2000
 STEPS  ?= 200
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+LMCACHE := lmcache==0.5.6 cachetools prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
 SGLANG ?= 0.5.23
-SGLANGS ?= 0.5.12
+SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
 ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
@@ -40,15 +44,27 @@ SGLANG_DISTS := . contracts kernels adapters/local adapters/redis adapters/hf ad
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
 TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
+TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
+
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-vllm test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
+.PHONY: demo test test-ceph test-network-files test-vllm test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
 
-test: namespace $(VENV)/full servers
+test: namespace $(VENV)/full $(VENV)/lmcache/made servers
 	$(RUN) -m pytest
+
+test-ceph: namespace $(VENV)/full
+	@command -v radosgw > /dev/null || { apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends ceph-mon ceph-osd radosgw; } > /dev/null
+	$(RUN) -m pytest adapters/s3/tests/on_ceph.py
+
+test-network-files: namespace $(VENV)/full
+	@command -v sshfs > /dev/null || { apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends sshfs openssh-sftp-server; } > /dev/null
+	$(RUN) -m pytest adapters/local/tests/on_network.py
 
 test-vllm: namespace $(ENGINE)/full
 	$(TEST_ENGINE) adapters/vllm/tests_vllm adapters/vllm/e2e
@@ -58,13 +74,14 @@ test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS)
 	$(INTO_ENGINE) openai-harmony
 	for version in $(VLLMS); do \
 	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) \
-	    adapters/vllm/tests_vllm adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py || exit 1; done
+	    adapters/vllm/tests_vllm adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py \
+	    adapters/vllm/e2e/test_hybrid.py || exit 1; done
 
 bench-vllm: $(ENGINE)/full
-	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft \
-	  --connector none prefix example hexkv --output benchmarks/results/vllm_ttft_memory.json
-	PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft --tier disk \
-	  --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
+	$(TTFT) --starts 4 --connector none control prefix hexkv --output benchmarks/results/vllm_ttft_memory.json
+	$(TTFT) --chunks 31 --connector prefix hexkv --output benchmarks/results/vllm_ttft_memory_long.json
+	$(TTFT) --tier disk --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
+	$(TTFT) --tier cold --connector example hexkv --output benchmarks/results/vllm_ttft_cold.json
 
 test-sglang-parts: namespace $(SGLANG_ENGINE)/full
 	$(TEST_SGLANG) adapters/sglang/tests_sglang
@@ -72,17 +89,20 @@ test-sglang-parts: namespace $(SGLANG_ENGINE)/full
 test-sglang: test-sglang-parts
 	$(TEST_SGLANG) adapters/sglang/e2e
 
-# Each with the transformers that it knows; the rest of the environment serves all.
+# With a transformers that all of them know; the rest of the environment serves all.
 test-sglang-matrix: namespace $(SGLANG_ENGINE)/full
 	for version in $(SGLANGS); do older=$(CURDIR)/$(SGLANG_ENGINE)/older/$$version; \
 	  test -e $$older || $(PIP_SGLANG) --no-deps --target $$older "sglang==$$version" \
 	    transformers==5.6.0 tokenizers==0.22.2 || exit 1; \
 	  PYTHONPATH=adapters/sglang/tests_sglang/rig:$$older \
 	    $(SGLANG_ENGINE)/bin/python adapters/sglang/tests_sglang/older.py || exit 1; done
+	$(TEST_SGLANG) adapters/sglang/e2e/older.py
 
 bench-sglang: $(SGLANG_ENGINE)/full
 	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft \
 	  --output benchmarks/results/sglang_ttft.json
+	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft --cold --starts 1 \
+	  --side file hexkv --output benchmarks/results/sglang_ttft_cold.json
 
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
@@ -143,6 +163,12 @@ $(VENV)/full: $(VENV)/made $(addsuffix /pyproject.toml,$(DISTS))
 	$(PIP) "$(TORCH)"
 	$(PIP) --no-build-isolation --group test --group lint $(call editable,$(DISTS) examples/acme-tape)
 	touch $@
+
+# LMCache asks for CUDA builds and for services' clients; its wire needs a few small packages.
+$(VENV)/lmcache/made: | $(VENV)/full
+	rm -rf $(@D)
+	$(PIP) --no-deps --only-binary :all: --target $(@D) $(LMCACHE) && touch $@ || \
+	  echo "lmcache cannot be installed: its tests are skipped"
 
 # vLLM pins what hexkv's own tests do not want, so it has an environment of its own. Its CPU build
 # comes with CUDA builds of torchvision and its kin, which text models do not need and which break

@@ -73,3 +73,15 @@ def _field(path: str, name: str) -> str:
         return ""
     found = (line.partition(":") for line in lines)
     return next((value.strip() for key, _, value in found if key.strip() == name), "")
+
+
+def forget(folder: Path) -> None:
+    """Have the system forget the contents of files in *folder*: they are on the disk only."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)

@@ -32,7 +32,7 @@ from hexkv.adapters.mooncake.plugin import MooncakeSettings, hexkv_adapters
 from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, MemoryRegion, Stored
+from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, Deadline, Hit, Item, MemoryRegion, Stored
 
 HERE = Path(__file__).resolve().parent
 CHUNKS = 4
@@ -108,7 +108,7 @@ def store_at(address: str, region: MemoryRegion) -> MooncakeStore:
 
 def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]:
     """Writing and reading chunks, each beside the bare calls and beside plain TCP."""
-    size = scale.layout.chunk_bytes(scale.chunk) + 4096
+    size = scale.layout.chunk_bytes(scale.chunk) + PAGE
     clock = SystemClock()
     keys = [ChunkKey(i.to_bytes(KEY_BYTES, "big")) for i in range(CHUNKS)]
     names = [f"bare:{key.hex()}" for key in keys]
@@ -169,6 +169,29 @@ def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]
         yield Comparison(
             *("mooncake: retrieve", "plain TCP", total),
             *(Turn(read), Turn(lambda: pipe.receive(frames)), Goal("speed")),
+        )
+        layers = scale.layout.layers
+        part = (size - PAGE) // layers
+        starts = [PAGE + part * layer for layer in range(layers)]
+
+        def read_layers() -> None:
+            for i, key in enumerate(keys):
+                for start in starts:
+                    into = frames[i][start : start + part]
+                    outcome = store.read_range(key, start, into, Deadline.after(clock, 60))
+                    must(outcome == Hit(part), f"not read: {outcome}")
+
+        def get_ranges() -> None:
+            for name, place in zip(names, places, strict=True):
+                for start in starts:
+                    codes = bare.get_into_ranges(
+                        [place], [[name]], [[[start]]], [[[start]]], [[[part]]]
+                    )
+                    must(codes == [[[part]]], f"not got: {codes}")
+
+        yield Comparison(
+            *("mooncake: retrieve by layers", "get_into_ranges", CHUNKS * layers * part),
+            *(Turn(read_layers), Turn(get_ranges), Goal("speed")),
         )
 
 

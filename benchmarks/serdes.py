@@ -28,10 +28,12 @@ from benchmarks.measure import must
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
+from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import narrowed
+from hexkv.kernels.coding.payload import PlaneSerde
 from hexkv.ports import DType, KVLayout, Plane, Serde
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "serdes.json"
@@ -65,7 +67,7 @@ class Row:
     """``reached`` or ``missed``, where there is one."""
 
 
-GOALS = {"cachegen": (0.25, 0.4), "zstd": (0.0, 0.5)}
+GOALS = {"cachegen": (0.25, 0.4), "zstd": (0.0, 0.5), "rans": (0.0, 0.5)}
 """GB/s of bfloat16: encoding, decoding."""
 
 
@@ -114,6 +116,9 @@ def serdes() -> Iterator[tuple[str, Serde]]:
     yield "int4", LossySerde(Int4())
     yield "fp8", LossySerde(Float8())
     yield "zstd", ZstdSerde()
+    yield "zstd, level 1", ZstdSerde(1)
+    yield "rans", PlaneSerde(Rans(choice))
+    yield "rans, by numpy", PlaneSerde(Rans(Choice(lambda: plain)))
 
 
 def measure(chunk: Chunk, name: str, serde: Serde, runs: int) -> Row:

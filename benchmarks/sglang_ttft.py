@@ -1,35 +1,61 @@
 """``python -m benchmarks.sglang_ttft``: time to the first token in a real SGLang, side by side.
 
-Engines of all sides run side by side and take turns: the same model, the same prompts, and while
-one answers the others wait. A prompt is new to an engine once (a miss); then device and host
-memory of SGLang are emptied, and it is asked for again (a hit of what is behind them).
-``make bench-sglang`` sets everything up.
+Engines of all sides take turns: the same model, the same prompts, and while one answers the
+others are stopped (``SIGSTOP``), for an idle SGLang asks for work without a rest. A prompt is new
+to an engine once (a miss); then device and host memory of SGLang are emptied, and it is asked for
+again (a hit of what is behind them). Each round gives one ratio of a side to another, and the
+median of these is compared. One process is some percent faster than another one of the same
+program, so all engines are started several times, and ``control``, a second engine without a
+cache, shows what of a ratio means nothing. ``host`` is SGLang's hierarchical cache with nothing
+behind it: what is behind it can add only to that. And as none of that says anything about half a
+percent, the time in hexkv's own hooks until the first token is taken, on whatever thread. A turn
+in which something else used the processor is repeated, with another prompt. ``make bench-sglang``
+sets everything up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from threading import Event
 
-from benchmarks.machine import describe, load
+from benchmarks.machine import describe, forget, load
+from benchmarks.rounds import against
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from sglang_engines import PAGE, ROOT, Engine, behind, linked, prompt
+from sglang_engines import (
+    ENVIRONMENT,
+    PAGE,
+    ROOT,
+    Answer,
+    Engine,
+    behind,
+    hierarchical,
+    linked,
+    prompt,
+)
 
 PAGES = 24
 TOKENS = PAGES * PAGE + 9
 _PAUSE = Event()
-SIDES = ("none", "file", "hexkv", "hexkv-memory", "linker")
+SIDES = ("none", "control", "host", "file", "hexkv", "hexkv-memory", "linker")
+CALM = 0.1
+"""Of one core, what others may use while an engine is asked."""
+
+ATTEMPTS = 30
+TIMED = {"module_path": "benchmarks.sglang_timed", "class_name": "Storage"}
+UNCACHED = {"none", "control", "host"}
 OUTPUT = Path(__file__).resolve().parent / "results" / "sglang_ttft.json"
 
 
@@ -39,25 +65,47 @@ class Side:
 
     name: str
     folder: Path
-    miss: list[float] = field(default_factory=list)
-    hit: list[float] = field(default_factory=list)
+    cold: bool
+    """Whether hits come from the disk itself. Otherwise they come from the system's page cache."""
+
+    miss: dict[int, float] = field(default_factory=dict)
+    """Seconds to the first token, by round. Rounds that were never calm are missing."""
+
+    hooks: dict[int, float] = field(default_factory=dict)
+    """Seconds of these misses inside hexkv, where this is hexkv."""
+
+    hit: dict[int, float] = field(default_factory=dict)
     hit_tokens: list[int] = field(default_factory=list)
 
     def begin(self, model: Path) -> Engine:
         """An engine. SGLang's own file backend is told its folder by the environment."""
-        disk = {"store": "disk", "settings": {"root": str(self.folder / "disk")}}
+        # Left to itself hexkv passes the system's page cache by, which SGLang's files count on.
+        direct = "auto" if self.cold else "off"
+        root = str(self.folder / "disk")
+        disk = {"store": "disk", "settings": {"root": root, "direct": direct}}
         hexkv = {"pool": {"bytes": "512MiB"}, "tiers": [disk]}
         settings: Mapping[str, object] = {
             "none": {},
+            "control": {},
+            "host": hierarchical(),
             "file": behind(backend="file"),
-            "hexkv": behind(**hexkv),
-            "hexkv-memory": behind(**hexkv | {"tiers": [{"store": "memory"}]}),
-            "linker": linked(**hexkv),
+            "hexkv": behind(**hexkv | TIMED),
+            "hexkv-memory": behind(**hexkv | TIMED | {"tiers": [{"store": "memory"}]}),
+            "linker": linked("benchmarks.sglang_timed", "Linker", **hexkv),
         }[self.name]
         files = self.folder / "files"
         files.mkdir(exist_ok=True)
-        env = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(files)}
+        env = {
+            "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(files),
+            "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}",
+            "HOOK_TIMES": str(self.hook_times),
+        }
         return Engine(model, self.folder / "log", env=env, **settings)
+
+    @property
+    def hook_times(self) -> Path:
+        """The file that :mod:`benchmarks.sglang_timed` writes."""
+        return self.folder.with_name(f"{self.name}-hooks")
 
     def written(self) -> int:
         """Files that lie in its folder."""
@@ -65,44 +113,86 @@ class Side:
 
 
 def rest(one: Side, before: int) -> None:
-    """Wait until what was computed is stored: as long as files are added, and a second more."""
-    if one.name == "none":
+    """Wait until what was computed is stored: while files are added, and half a second more."""
+    if one.name in UNCACHED:
         return
     clock = SystemClock()
     patience = Deadline.after(clock, 60.0)
-    known, quiet = -1, Deadline.after(clock, 1.0)
+    known, quiet = -1, Deadline.after(clock, 0.5)
     while not patience.expired and not quiet.expired:
         if (now := one.written()) != known:
-            known, quiet = now, Deadline.after(clock, 1.0)
+            known, quiet = now, Deadline.after(clock, 0.5)
         _PAUSE.wait(0.05)
     if one.name != "hexkv-memory" and known <= before:
         raise RuntimeError(f"{one.name} stored nothing")
 
 
-def measure(sides: Sequence[Side], model: Path, rounds: int) -> None:
-    """Take turns; the first prompt only warms up."""
-    answers: dict[int, list[int]] = {}
+def measure(sides: Sequence[Side], model: Path, rounds: range) -> None:
+    """Start engines, and let them take turns; the first prompt only warms up."""
+    answers: dict[str, list[int]] = {}
     with ExitStack() as stack:
-        engines = [(one, stack.enter_context(one.begin(model))) for one in sides]
-        for number in range(rounds + 1):
-            words = prompt(f"ttft {number}", TOKENS)
-            for one, engine in engines[number % len(engines) :] + engines[: number % len(engines)]:
-                before = one.written()
-                for into in (one.miss, one.hit):
-                    [answer] = engine.generate(words, tokens=4)
-                    if answer.tokens != answers.setdefault(number, answer.tokens):
-                        raise RuntimeError(f"{one.name}: other tokens than the others")
-                    if number:
-                        into.append(answer.first_token_seconds)
-                        if into is one.hit:
-                            one.hit_tokens.append(answer.cached)
-                    rest(one, before)
-                    engine.flush()
-                    before = -1
+        engines = []
+        for one in sides:
+            engines.append((one, stack.enter_context(one.begin(model))))
+            engines[-1][1].pause()
+        for number in rounds:
+            first = number % len(engines)
+            for one, engine in engines[first:] + engines[:first]:
+                with engine.awake():
+                    for attempt in range(ATTEMPTS):
+                        name = f"ttft {number} {attempt}"
+                        miss, hit, calm = turn(one, engine, name)
+                        tokens = miss.tokens + hit.tokens
+                        if tokens != answers.setdefault(name, tokens):
+                            raise RuntimeError(f"{one.name}: other tokens than the others")
+                        if number == rounds.start:
+                            break
+                        if calm:
+                            one.miss[number] = miss.first_token_seconds
+                            ended = miss.began + miss.first_token_seconds
+                            one.hooks[number] = between(one.hook_times, miss.began, ended)
+                            one.hit[number] = hit.first_token_seconds
+                            one.hit_tokens.append(hit.cached)
+                            break
 
 
-def summary(times: Sequence[float]) -> dict[str, object]:
+def turn(one: Side, engine: Engine, name: str) -> tuple[Answer, Answer, bool]:
+    """A miss, and then a hit, and whether nobody else was at work."""
+    answers, calm = [], True
+    words, before = prompt(name, TOKENS), one.written()
+    for hit in (False, True):
+        if hit and one.cold:
+            forget(one.folder)
+        others, began = elsewhere(engine), SystemClock().now()
+        [answer] = engine.generate(words, tokens=4)
+        used = elsewhere(engine) - others
+        calm = calm and used < CALM * (SystemClock().now() - began)
+        answers.append(answer)
+        rest(one, -1 if hit else before)
+        engine.flush()
+    miss, hit = answers
+    return miss, hit, calm
+
+
+def between(file: Path, start: float, end: float) -> float:
+    """Seconds from *start* to *end* that were spent in hooks, of all threads."""
+    if not file.exists():
+        return 0.0
+    calls = [map(float, line.split()) for line in file.read_text().splitlines()]
+    return sum(max(0.0, min(end, last) - max(start, first)) for first, last in calls)
+
+
+def elsewhere(engine: Engine) -> float:
+    """Seconds of the processor that went to anything but *engine* so far."""
+    first, *_ = Path("/proc/stat").read_text().splitlines()
+    user, nice, system, _, _, *interrupts = (int(field) for field in first.split()[1:9])
+    busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return busy - engine.cpu_seconds()
+
+
+def summary(by_round: Mapping[int, float]) -> dict[str, object]:
     """Least and median, and all of them."""
+    times = list(by_round.values())
     return {
         "min": min(times),
         "median": statistics.median(times),
@@ -110,11 +200,46 @@ def summary(times: Sequence[float]) -> dict[str, object]:
     }
 
 
+INSIDE = (("hooks of a miss", "none"), ("miss", "none"))
+COMPARED = {
+    "control": (("miss", "none"),),
+    "host": (("miss", "none"),),
+    "file": (("miss", "none"), ("miss", "host")),
+    "hexkv": (*INSIDE, ("miss", "host"), ("miss", "file"), ("hit", "file")),
+    "hexkv-memory": (*INSIDE, ("miss", "host"), ("miss", "file"), ("hit", "file")),
+    "linker": (*INSIDE, ("miss", "file"), ("hit", "file")),
+}
+
+
+TIMES: dict[str, Callable[[Side], dict[int, float]]] = {
+    "miss": attrgetter("miss"),
+    "hooks of a miss": attrgetter("hooks"),
+    "hit": attrgetter("hit"),
+}
+
+
+def compared(sides: Sequence[Side]) -> dict[str, dict[str, dict[str, float]]]:
+    """A miss beside that of no cache, of SGLang's host memory and files; a hit beside its files."""
+    known = {one.name: one for one in sides}
+    return {
+        name: {
+            f"{what} / {limit}": against(TIMES[what](known[name]), TIMES[of](known[limit]))
+            for what, limit in limits
+            for of in ["hit" if what == "hit" else "miss"]
+            if limit in known
+        }
+        for name, limits in COMPARED.items()
+        if name in known
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what *arguments* ask for. The exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=3, help="of every engine")
+    parser.add_argument("--rounds", type=int, default=5, help="after each start")
+    parser.add_argument("--cold", action="store_true", help="hits come from the disk itself")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     model = ROOT / "build" / "tiny-llama"
@@ -126,13 +251,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in asked.side:
             folder = Path(scratch) / name
             folder.mkdir()
-            sides.append(Side(name, folder))
-        measure(sides, model, asked.rounds)
+            sides.append(Side(name, folder, asked.cold))
+        for start in range(asked.starts):
+            begin = start * (asked.rounds + 1)
+            measure(sides, model, range(begin, begin + asked.rounds + 1))
+    if any(len(one.miss) < asked.rounds for one in sides):
+        raise SystemExit("others used the processor all the time: nothing was measured")
+    ratios = compared(sides)
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine | {"load_after": load()},
         "prompt_tokens": TOKENS,
         "page_tokens": PAGE,
+        "hits_from": "disk" if asked.cold else "page cache",
+        "starts": asked.starts,
         "ttft_seconds": {
             one.name: {
                 "miss": summary(one.miss),
@@ -141,13 +273,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             for one in sides
         },
+        "compared": ratios,
     }
     asked.output.write_text(json.dumps(result, indent=1) + "\n")
     for one in sides:
+        miss, hit = (statistics.median(times.values()) for times in (one.miss, one.hit))
         print(
-            f"{one.name:13} miss {min(one.miss):.3f} s, again {min(one.hit):.3f} s"
+            f"{one.name:13} miss {miss:.3f} s, again {hit:.3f} s"
             f" ({min(one.hit_tokens)} of {TOKENS} tokens)"
         )
+    for name, found in ratios.items():
+        print(f"{name:13}", ", ".join(f"{what} {r['median']:.3f}" for what, r in found.items()))
     return 0
 
 

@@ -2,33 +2,37 @@
 
 Engines of all connectors that are asked for run side by side and take turns: the same model, the
 same prompts, and while one answers the others wait. A prompt is new to an engine once (a miss) and
-is then asked for again (hits). ``make bench-vllm`` sets everything up.
+is then asked for again (hits). One process is some percent faster than another one of the same
+program for as long as it runs: ``--starts`` starts all of them again, ``control`` is a second
+engine without a connector, and the time inside a connector's own hooks is taken, too.
+``make bench-vllm`` sets everything up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
-from benchmarks.machine import describe, load
+from benchmarks.lmcache_daemon import Daemon
+from benchmarks.machine import describe, forget, load
+from benchmarks.rounds import against
 from vllm_engines import E2E, ROOT, Engine, agree, connector, prompt
 
 CHUNK = 256
-TOKENS = 16 * CHUNK + 4
-"""Of a prompt. All but the last four can be hit, whatever a connector's granularity."""
-
 KV_BYTES = 16 << 10
 """Of one token of the tiny model."""
 
@@ -40,6 +44,10 @@ SETTINGS: dict[str, object] = {
 OUTPUT = Path(__file__).resolve().parent / "results" / "vllm_ttft.json"
 
 
+Turn: TypeAlias = tuple[int, int]
+"""The number of a prompt, and how often everybody was asked for it before."""
+
+
 @dataclass
 class Side:
     """A connector, its engine, and what was measured with it."""
@@ -49,8 +57,13 @@ class Side:
     where: Path
     missing: str = ""
     """Why it cannot be measured here."""
-    miss: list[dict[str, float]] = field(default_factory=list)
-    hit: list[dict[str, float]] = field(default_factory=list)
+    miss: dict[Turn, dict[str, float]] = field(default_factory=dict)
+    hit: dict[Turn, dict[str, float]] = field(default_factory=dict)
+
+
+def column(rows: Mapping[Turn, Mapping[str, float]], name: str) -> dict[Turn, float]:
+    """One number of each turn."""
+    return {turn: row[name] for turn, row in rows.items()}
 
 
 def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
@@ -58,8 +71,11 @@ def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
     both = {"kv_role": "kv_both"}
     if name == "hexkv":
         tiers = [{"store": "memory"}]
-        if tier == "disk":
-            tiers = [{"store": "disk", "settings": {"root": str(folder / "disk")}}]
+        if tier != "memory":
+            # Left to itself it passes the system's page cache by, which the others count on.
+            direct = "off" if tier == "disk" else "auto"
+            root = str(folder / "disk")
+            tiers = [{"store": "disk", "settings": {"root": root, "direct": direct}}]
         return dict(connector({"pool": {"bytes": "2GiB"}, "tiers": tiers}))
     if name == "example":
         extra = {"shared_storage_path": str(folder / "example")}
@@ -67,20 +83,30 @@ def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
     if name == "offloading":
         extra = {"cpu_bytes_to_use": 2 << 30}
         return both | {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra}
-    if name == "lmcache":
-        return both | {"kv_connector": "LMCacheMPConnector"}
     return None
 
 
-def side(name: str, tier: str, model: Path, folder: Path, python: str) -> Side:
+def through(daemon: Daemon) -> dict[str, object]:
+    """The same for LMCache, whose daemon outlives engines."""
+    extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": daemon.port()}
+    return {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
+
+
+def side(name: str, tier: str, model: Path, folder: Path, daemon: Daemon, several: bool) -> Side:
     """A connector that can be begun, and begun again, on the same *folder*."""
 
     def begin(log: Path) -> Engine:
+        lmcache = name == "lmcache"
+        env = {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(several))}
         return Engine(
             model,
             log,
-            transfer=transfer(name, tier, folder),
-            python=python if name == "lmcache" else sys.executable,
+            transfer=through(daemon) if lmcache else transfer(name, tier, folder),
+            env=env | daemon.environment if lmcache else env,
             enable_prefix_caching=name == "prefix",
             **SETTINGS,
         )
@@ -94,41 +120,63 @@ def ask(engine: Engine, words: Sequence[int]) -> tuple[dict[str, float], object]
     return {
         "ttft_seconds": answer.first_token_seconds,
         "cpu_seconds": engine.last["cpu_seconds"],
+        "hook_seconds": engine.last["hook_seconds"],
         "steps": engine.last["steps"],
         "cached_tokens": answer.cached,
         "kv_bytes": answer.cached * KV_BYTES,
     }, answer
 
 
-def measure(sides: Sequence[Side], rounds: int, hits: int, tier: str) -> None:
-    """Take turns: a miss each, then hits each, *rounds* times; from the disk in fresh engines."""
-    prompts = [prompt(f"ttft {number}", TOKENS) for number in range(rounds + 1)]
+def measure(
+    sides: Sequence[Side],
+    copy: Copy,
+    length: int,
+    numbers: range,
+    hits: int,
+    tier: str,
+    start: int,
+) -> None:
+    """Take turns: a miss each, then hits each; from the disk in fresh engines.
+
+    Args:
+        sides: whose engines to start.
+        copy: beside each hit.
+        length: of each prompt, tokens.
+        numbers: of the prompts; the first one only warms up.
+        hits: of each prompt, from memory.
+        tier: where the hits come from.
+        start: how many times engines were started before.
+    """
     answers: dict[int, object] = {}
 
-    def turn(one: Side, engine: Engine, number: int, into: list[dict[str, float]]) -> None:
-        took, answer = ask(engine, prompts[number])
+    def turn(one: Side, engine: Engine, number: int) -> dict[str, float]:
+        took, answer = ask(engine, prompt(f"ttft {number}", length))
         assert agree([answer], [answers.setdefault(number, answer)]), one.name
-        if number:  # the first prompt only warms up
-            into.append(took)
+        engine.rest()
+        return took
 
     with ExitStack() as stack:
-        engines = open_all(sides, stack, "first")
-        for number in range(len(prompts)):
+        engines = open_all(sides, stack, f"first-{start}")
+        for number in numbers:
             for one, engine in turns(engines, number):
-                turn(one, engine, number, one.miss)
-                engine.rest()
+                one.miss[number, 0] = turn(one, engine, number)
             if tier == "memory":
                 for again in range(hits):
                     for one, engine in turns(engines, number + again):
-                        turn(one, engine, number, one.hit)
-                        engine.rest()
-    if tier == "disk":
+                        one.hit[number, again] = turn(one, engine, number)
+                    copy.turn(number, again)
+    if tier != "memory":
         with ExitStack() as stack:
-            engines = open_all(sides, stack, "second")
-            for number in range(len(prompts)):
+            engines = open_all(sides, stack, f"second-{start}")
+            for number in numbers:
                 for one, engine in turns(engines, number):
-                    turn(one, engine, number, one.hit)
-                    engine.rest()
+                    if tier == "cold":
+                        forget(one.where)
+                    one.hit[number, 0] = turn(one, engine, number)
+                copy.turn(number, 0)
+    for rows in (copy.seconds, *(rows for one in sides for rows in (one.miss, one.hit))):
+        for first in [turn for turn in rows if turn[0] == numbers.start]:
+            del rows[first]
 
 
 def turns(engines: list[tuple[Side, Engine]], number: int) -> list[tuple[Side, Engine]]:
@@ -144,24 +192,37 @@ def open_all(sides: Sequence[Side], stack: ExitStack, log: str) -> list[tuple[Si
         try:
             engine = one.begin(one.where / f"{log}.log")
         except AssertionError as error:
-            said = [line for line in str(error).splitlines() if "Error" in line]
+            said = re.findall(r"\w*(?:Error|Exception): .+", str(error))
             one.missing = said[-1].strip() if said else "the engine did not start"
         else:
             engines.append((one, stack.enter_context(engine)))
+            engine.watch()
     return engines
 
 
-def bare_copy(tokens: int) -> dict[str, float]:
-    """Seconds that one thread needs to copy the KV of *tokens* between used memory."""
-    torch.set_num_threads(1)
-    source = torch.ones(tokens * KV_BYTES // 4)
-    target = torch.zeros_like(source)
-    took = []
-    for _ in range(15):
+class Copy:
+    """The bare copy of a prompt's KV, which takes its turn like everybody.
+
+    On one thread, between memory that was used before. So it comes upon the caches as another
+    engine left them, as whoever loads KV does.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        torch.set_num_threads(1)
+        self._source = torch.ones(tokens * KV_BYTES // 4)
+        self._target = torch.zeros_like(self._source)
+        self.seconds: dict[Turn, float] = {}
+
+    def turn(self, number: int, again: int) -> None:
+        """Copy once."""
         began = time.perf_counter()
-        target.copy_(source)
-        took.append(time.perf_counter() - began)
-    return {"min": min(took), "median": statistics.median(took)}
+        self._target.copy_(self._source)
+        self.seconds[number, again] = time.perf_counter() - began
+
+    def summary(self) -> dict[str, float]:
+        """The least and the median, seconds."""
+        times = self.seconds.values()
+        return {"min": min(times), "median": statistics.median(times)}
 
 
 def summary(rows: Sequence[dict[str, float]]) -> dict[str, object]:
@@ -176,6 +237,30 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, object]:
     return found | {"all_ttft_seconds": [round(row["ttft_seconds"], 4) for row in rows]}
 
 
+def compared(sides: Sequence[Side], copy: Copy) -> dict[str, dict[str, dict[str, float]]]:
+    """Each connector beside its limits.
+
+    A miss, and the part of it that the connector's hooks take, beside no connector; a hit beside
+    vLLM's own prefix cache and one and a half bare copies.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    known = {one.name: one for one in sides if not one.missing}
+    first = "ttft_seconds"
+    for one in known.values():
+        ratios = found.setdefault(one.name, {})
+        if "none" in known and one.name != "none":
+            plain = column(known["none"].miss, first)
+            ratios["miss / none"] = against(column(one.miss, first), plain)
+            hooks = column(one.miss, "hook_seconds")
+            if any(hooks.values()):
+                ratios["hooks of a miss / none"] = against(hooks, plain)
+        if "prefix" in known and one.name not in ("prefix", "none", "control"):
+            native = column(known["prefix"].hit, first)
+            limit = {turn: native[turn] + 1.5 * copy.seconds[turn] for turn in native}
+            ratios["hit / (prefix + 1.5 copies)"] = against(column(one.hit, first), limit)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what *arguments* ask for. The exit code."""
     asked = _parse(arguments)
@@ -184,24 +269,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subprocess.run([sys.executable, str(E2E / "tiny_llama.py"), str(model)], check=True)
     with tempfile.TemporaryDirectory(prefix="ttft-", dir=ROOT / "build") as scratch:
         machine = describe(Path(scratch))
+        # In one process with LMCache's libraries vLLM does not start; alike is compared with alike.
+        several = "lmcache" in asked.connector
+        daemon = Daemon(asked.lmcache, Path(scratch) / "daemon.log")
         sides = []
         for name in asked.connector:
             folder = Path(scratch) / name
             folder.mkdir()
-            sides.append(side(name, asked.tier, model, folder, asked.lmcache_python))
-        measure(sides, asked.rounds, asked.hits, asked.tier)
+            sides.append(side(name, asked.tier, model, folder, daemon, several))
+        length = asked.chunks * CHUNK + 4  # of these any connector has all but the last four
+        copy = Copy(asked.chunks * CHUNK)
+        with daemon:
+            for start in range(asked.starts):
+                began = start * (asked.rounds + 1)
+                numbers = range(began, began + asked.rounds + 1)
+                measure(sides, copy, length, numbers, asked.hits, asked.tier, start)
+    hot = Copy(asked.chunks * CHUNK)
+    for again in range(15):
+        hot.turn(0, again)
     result = {
         "date": now.isoformat(timespec="seconds"),
         "machine": machine | {"load_after": load()},
-        "prompt_tokens": TOKENS,
+        "prompt_tokens": length,
         "hits_from": asked.tier,
-        "bare_copy_seconds": bare_copy(TOKENS // CHUNK * CHUNK),
+        "starts": asked.starts,
+        "engines": "in several processes" if several else "in one process each",
+        "bare_copy_seconds": {
+            "in_turns": copy.summary(),
+            "one_after_the_other": hot.summary(),
+        },
         "connectors": {
             one.name: {"not_available": one.missing}
             if one.missing
-            else {"miss": summary(one.miss), "hit": summary(one.hit)}
+            else {"miss": summary([*one.miss.values()]), "hit": summary([*one.hit.values()])}
             for one in sides
         },
+        "compared": compared(sides, copy),
     }
     text = json.dumps(result, indent=1)
     print(text)
@@ -211,17 +314,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = ["hexkv", "none", "prefix", "offloading", "example", "lmcache"]
+    names = ["hexkv", "none", "control", "prefix", "offloading", "example", "lmcache"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_ttft", description=__doc__)
     parser.add_argument("--connector", nargs="+", choices=names, default=["none", "hexkv"])
-    parser.add_argument("--tier", choices=["memory", "disk"], default="memory")
-    parser.add_argument("--rounds", type=int, default=6, help="prompts")
+    parser.add_argument("--tier", choices=["memory", "disk", "cold"], default="memory")
+    parser.add_argument("--chunks", type=int, default=16, help=f"of {CHUNK} tokens in a prompt")
+    parser.add_argument("--starts", type=int, default=1, help="of every engine")
+    parser.add_argument("--rounds", type=int, default=6, help="prompts after each start")
     parser.add_argument("--hits", type=int, default=3, help="of each prompt, from memory")
     parser.add_argument("--output", type=Path, help="a file for the JSON that is printed")
     parser.add_argument(
-        "--lmcache-python",
-        default=sys.executable,
-        help="an interpreter that has vLLM and LMCache, whose daemon runs at its default port",
+        "--lmcache", type=Path, help="a folder with LMCache in it, where the environment has none"
     )
     return parser.parse_args(arguments)
 

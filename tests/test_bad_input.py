@@ -26,6 +26,7 @@ from hexkv.ports import (
     KVLayout,
     LayoutMismatch,
 )
+from mounts import NAMESPACE, needs_mounts
 
 
 @pytest.fixture
@@ -243,19 +244,9 @@ with built(sys.argv[1]) as engine:
 """
 
 
-def may_mount():
-    try:
-        tried = subprocess.run(
-            ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
-        )
-    except FileNotFoundError:
-        return False
-    return tried.returncode == 0
-
-
-@pytest.mark.skipif(not may_mount(), reason="needs a mount namespace of its own")
+@needs_mounts
 def test_a_full_and_a_read_only_disk_cost_chunks_and_come_back_by_themselves(tmp_path):
-    out, err = child(BAD_DISK, tmp_path, unshare=("unshare", "-rm")).communicate(timeout=60)
+    out, err = child(BAD_DISK, tmp_path, unshare=NAMESPACE).communicate(timeout=60)
     assert out.splitlines() == [
         "full: True True 8",
         "larger: 3 3 closed",

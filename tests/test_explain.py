@@ -215,6 +215,7 @@ def test_what_no_queue_took_was_dropped(rig):
 
     rules = LaneRules(workers=1, queue_bytes=1)
     r = rig([tier("remote", Slow({}), lane=rules)])
+    assert r.engine.flush(10)  # the lane looks first for what the store holds
     r.engine.store(PROMPT[:CHUNK], computed(PROMPT[:CHUNK]), wait=False)
     assert begun.wait(10)
     r.engine.store(OTHER, computed(OTHER), wait=False)

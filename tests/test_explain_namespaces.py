@@ -5,10 +5,12 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.adapters.vllm.windows import LayerShape, pages_of
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.explaining import differing
@@ -81,3 +83,25 @@ JSON = st.recursive(
 @given(st.dictionaries(st.text("abc", min_size=1), JSON, max_size=4))
 def test_an_identity_differs_from_itself_in_nothing(identity):
     assert differing(identity, json.loads(json.dumps(identity))) == ()
+
+
+def test_blocks_that_only_vllm_understands_differ_in_the_layout(rig):
+    heads, key, value = 2, 8, 4
+    layer = LayerShape(CHUNK * heads * (key + value) * 2, heads, key, value)
+    names = [f"layers.{number}" for number in range(LAYOUT.layers)]
+    # On a CPU vLLM's kernels cut a block in a way that is their own.
+    caches = {
+        name: torch.zeros(8, CHUNK * heads * (key + value), dtype=torch.half) for name in names
+    }
+    shapes = dict.fromkeys(names, layer)
+    blocks = pages_of(caches, shapes, count=8, block=CHUNK, apart=False)
+    theirs = replace(NAMESPACE, layout=blocks.layout)
+    for stored, asked in ((NAMESPACE, theirs), (theirs, NAMESPACE)):
+        r = rig([memory()])
+        device = HeapKV(stored.layout, len(PROMPT)).compute(PROMPT)
+        r.engine.store(PROMPT, device, namespace=stored)
+        told = r.engine.explain(PROMPT, namespace=asked)
+        assert told.hit_tokens == 0
+        (other,) = told.elsewhere
+        assert {d.field.partition(".")[0] for d in other.differs} == {"layout"}
+        assert "namespace differs in layout." in str(told)

@@ -10,22 +10,13 @@ from threading import Event, Thread
 
 import pytest
 
-from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, computed
+from configured import CHUNK
 from hexkv.contracts.faults.proxy import FaultProxy
-from hexkv.contracts.heap_kv import HeapKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
 from lm_servers import SMALL, BreakableServer, Served
 from redis_servers import BreakableRedis, RedisServer
-
-WAIT = 0.5
-"""Seconds that a caller of the engine waits at most."""
-
-GRACE = 2.0
-"""Seconds that a busy machine may add."""
-
-RETURN = 30.0
-"""Seconds after a server's return within which its tier is back."""
+from remote_engines import RETURN, WAIT, engine_over, got, kept
+from s3_double import BUCKET
+from s3_servers import own_double
 
 PROMPT = list(range(8 * CHUNK))
 OTHER = list(range(5000, 5000 + 4 * CHUNK))
@@ -47,7 +38,13 @@ def lm_server(_):
         server.stop()
 
 
-SERVERS = {"redis": redis, "hexkv": lm_server, "lm": lm_server}
+@contextmanager
+def s3(_):
+    with own_double() as server:
+        yield server, {"url": f"s3://{BUCKET}/chunks"} | server.settings
+
+
+SERVERS = {"redis": redis, "hexkv": lm_server, "lm": lm_server, "s3": s3}
 
 
 @pytest.fixture(params=SERVERS)
@@ -57,35 +54,10 @@ def remote(request, tmp_path):
         yield server, {"store": request.param, "settings": settings}
 
 
-def engine_over(*tiers):
-    waits = {"lookup": WAIT, "retrieve": WAIT, "store": WAIT}
-    wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "deadlines": waits}
-    return build(load(None, {}, wanted | {"tiers": list(tiers)}), NAMESPACE)
-
-
 @pytest.fixture
 def engine(remote):
     with engine_over(remote[1]) as engine:
         yield engine
-
-
-def kept(engine, tokens=PROMPT):
-    """How many tokens are there after storing, said in time."""
-    data = computed(tokens)
-    start = time.monotonic()
-    report = engine.store(tokens, data)
-    assert time.monotonic() - start < WAIT + GRACE
-    return report.stored_tokens + report.present_tokens
-
-
-def got(engine, tokens=PROMPT):
-    """How many tokens came back: right ones, in time."""
-    target = HeapKV(LAYOUT, len(tokens))
-    start = time.monotonic()
-    hit = engine.retrieve(tokens, target).hit_tokens
-    assert time.monotonic() - start < WAIT + GRACE
-    assert target.agrees(computed(tokens), hit)
-    return hit
 
 
 def back(engine, tokens=OTHER):
@@ -101,10 +73,10 @@ def back(engine, tokens=OTHER):
 
 def test_an_engine_serves_on_without_its_server_and_the_tier_comes_back(engine, remote):
     server, _ = remote
-    assert kept(engine) == got(engine) == len(PROMPT)
+    assert kept(engine, PROMPT) == got(engine, PROMPT) == len(PROMPT)
     server.kill()
     for _ in range(8):
-        assert got(engine) == 0
+        assert got(engine, PROMPT) == 0
         assert kept(engine, OTHER) == 0
     server.start()
     back(engine)
@@ -112,12 +84,12 @@ def test_an_engine_serves_on_without_its_server_and_the_tier_comes_back(engine, 
 
 def test_a_server_that_stands_still_costs_a_deadline_and_then_nothing(engine, remote):
     server, _ = remote
-    assert kept(engine) == len(PROMPT)
+    assert kept(engine, PROMPT) == len(PROMPT)
     server.stall()
-    assert got(engine) == 0
+    assert got(engine, PROMPT) == 0
     start = time.monotonic()
     for _ in range(5):
-        assert got(engine) == 0
+        assert got(engine, PROMPT) == 0
     assert time.monotonic() - start < 5 * WAIT, "the breaker did not open"
     server.resume()
     back(engine)
@@ -126,12 +98,24 @@ def test_a_server_that_stands_still_costs_a_deadline_and_then_nothing(engine, re
 @pytest.mark.parametrize("trouble", ["cut", "garbage"])
 def test_a_broken_network_gives_nothing_wrong_and_the_tier_comes_back(engine, remote, trouble):
     server, _ = remote
-    assert kept(engine) == len(PROMPT)
+    assert kept(engine, PROMPT) == len(PROMPT)
     getattr(server, trouble)()
     for _ in range(8):
-        got(engine)
+        got(engine, PROMPT)
         kept(engine, OTHER)
     server.mend()
+    back(engine)
+
+
+def test_a_server_without_room_costs_chunks_and_takes_them_again(engine, remote):
+    server, _ = remote
+    assert kept(engine, PROMPT) == len(PROMPT)
+    server.fill()
+    try:
+        for _ in range(6):
+            assert got(engine, OTHER) <= kept(engine, OTHER)
+    finally:
+        server.mend()
     back(engine)
 
 
@@ -168,8 +152,8 @@ def test_a_server_killed_in_the_middle_of_traffic_gives_nothing_wrong(engine, re
 def test_memory_serves_on_while_the_server_below_is_down(remote):
     server, tier = remote
     with engine_over({"store": "memory"}, tier) as engine:
-        assert kept(engine) == len(PROMPT)
+        assert kept(engine, PROMPT) == len(PROMPT)
         server.kill()
-        assert got(engine) == len(PROMPT)
+        assert got(engine, PROMPT) == len(PROMPT)
         assert kept(engine, OTHER) == got(engine, OTHER) == len(OTHER)
         server.start()

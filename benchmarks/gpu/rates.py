@@ -12,11 +12,12 @@ import torch
 
 from hexkv.adapters.cuda.pinned import PinnedMemory
 from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.kernels import PagedKV
 from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.tables import Tables, tables
 from hexkv.kernels.in_triton import lowbit, rans, rope
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, DType, KVLayout, Span
+from hexkv.ports import Deadline, DeviceKV, DType, KVLayout, Span, Transfer
 
 HALF = 14
 """29 levels, those of the serde `cachegen`."""
@@ -79,7 +80,6 @@ def paged(device: torch.device, size: Size) -> Iterator[Rate]:
     ]
     order = torch.randperm(blocks)[: tokens // size.block]
     slots = (order[:, None] * size.block + torch.arange(size.block)).flatten()
-    window = CudaKV(device).paged(layout, pages, slots)
     bytes_ = layout.chunk_bytes(tokens)
     region = (PinnedMemory.near(device.index or 0) if _gpu(device) else PinnedMemory()).allocate(
         bytes_
@@ -90,33 +90,62 @@ def paged(device: torch.device, size: Size) -> Iterator[Rate]:
         for at in range(size.chunks)
     ]
     host = torch.frombuffer(region.buffer[:bytes_], dtype=torch.uint8)
+    assert not _gpu(device) or host.is_pinned(), "torch does not know that the memory is pinned"
     there = torch.empty(bytes_, dtype=torch.uint8, device=device)
-    clock = SystemClock()
+    for way, direct in (("", False), (", by the kernel itself", True)):
+        window = _window(device, layout, pages, slots, direct=direct)
+        _check_window(window, pages, slots, spans, host)
+        for name, move, copy in (
+            ("gather", window.gather, lambda: host.copy_(there, non_blocking=True)),
+            ("scatter", window.scatter, lambda: there.copy_(host, non_blocking=True)),
+        ):
+            mine, limit = _alternate(
+                device, size.repeats, lambda move=move: _done(move, spans), copy
+            )
+            yield Rate(
+                f"paged {name}{way}, {size.chunks} chunks of {one >> 20} MiB",
+                "one copy from or to pinned memory",
+                bytes_ / mine / 1e9,
+                bytes_ / limit / 1e9,
+                0.0 if direct else 0.9,
+            )
 
-    def done(move: Callable[[list[Span]], object]) -> None:
-        transfer = move(spans)
-        assert transfer.wait(Deadline.after(clock, 60.0))  # type: ignore[attr-defined]
 
-    done(window.gather)
+def _window(
+    device: torch.device,
+    layout: KVLayout,
+    pages: list[list[torch.Tensor]],
+    slots: torch.Tensor,
+    *,
+    direct: bool,
+) -> DeviceKV:
+    if _gpu(device):
+        return CudaKV(device, direct=direct).paged(layout, pages, slots)
+    # The CPU would take torch's way, and nothing of what a GPU does would be tried.
+    return PagedKV(layout, pages, slots, fused=True, direct=direct)
+
+
+def _done(move: Callable[[list[Span]], Transfer], spans: list[Span]) -> None:
+    done = move(spans).wait(Deadline.after(SystemClock(), 60.0))
+    assert done, "a copy was not done within a minute"
+
+
+def _check_window(
+    window: DeviceKV,
+    pages: list[list[torch.Tensor]],
+    slots: torch.Tensor,
+    spans: list[Span],
+    host: torch.Tensor,
+) -> None:
+    """There and back again, each time over other bytes than it should leave."""
+    host.zero_()
+    _done(window.gather, spans)
     _check_pages(pages, slots, spans)
     for planes in pages:
         for page in planes:
             page.add_(1)
-    done(window.scatter)
+    _done(window.scatter, spans)
     _check_pages(pages, slots, spans)
-
-    for name, move, copy in (
-        ("gather", window.gather, lambda: host.copy_(there, non_blocking=True)),
-        ("scatter", window.scatter, lambda: there.copy_(host, non_blocking=True)),
-    ):
-        mine, limit = _alternate(device, size.repeats, lambda move=move: done(move), copy)
-        yield Rate(
-            f"paged {name}, {size.chunks} chunks of {one >> 20} MiB",
-            "one copy from or to pinned memory",
-            bytes_ / mine / 1e9,
-            bytes_ / limit / 1e9,
-            0.9,
-        )
 
 
 def coded(device: torch.device, size: Size, bus: float) -> Iterator[Rate]:
@@ -140,7 +169,9 @@ def coded(device: torch.device, size: Size, bus: float) -> Iterator[Rate]:
     assert bool(ended), "a stream did not end as it should"
     assert torch.equal(into, wanted), "decoded KV differs"
     bytes_ = into.numel() * into.element_size()
+    flat = into.view(-1, channels)
     for name, run in (
+        ("quantise", lambda: lowbit.quantise(flat, HALF)),
         ("encode", lambda: rans.encode(*given)),
         ("decode and dequantise", lambda: rans.decode(*arguments)),
     ):
@@ -161,12 +192,17 @@ def numbers(device: torch.device, size: Size) -> Iterator[Rate]:
     other = torch.empty_like(keys)
     angles = torch.arange(size.width // 2, dtype=torch.float64) / 7
     cosines, sines = angles.cos().float().to(device), angles.sin().float().to(device)
-    levels, peaks = lowbit.to_int8(keys)
+    kind = keys.dtype
+    int8, fp8, int4 = lowbit.to_int8(keys), lowbit.to_float8(keys), lowbit.to_int4(keys)
     bytes_ = keys.numel() * keys.element_size()
     for name, run in (
         ("RoPE by an offset", lambda: rope.rotate(keys, cosines, sines, interleaved=False)),
         ("int8 quantise", lambda: lowbit.to_int8(keys)),
-        ("int8 dequantise", lambda: lowbit.from_int8(levels, peaks, torch.bfloat16)),
+        ("int8 dequantise", lambda: lowbit.from_int8(*int8, kind)),
+        ("fp8 quantise", lambda: lowbit.to_float8(keys)),
+        ("fp8 dequantise", lambda: lowbit.from_float8(*fp8, kind)),
+        ("int4 quantise", lambda: lowbit.to_int4(keys)),
+        ("int4 dequantise", lambda: lowbit.from_int4(*int4, size.width, kind)),
     ):
         mine, limit = _alternate(device, size.repeats, run, lambda: other.copy_(keys))
         yield Rate(

@@ -70,12 +70,29 @@ def ask(client, data=b"ping"):
     return exactly(client, len(data))
 
 
+def turn(client):
+    """The seconds that a question and its answer take."""
+    before = time.monotonic()
+    assert ask(client) == b"ping"
+    return time.monotonic() - before
+
+
 def ended(client):
     """Whether the other side has closed, rather than keeping silent."""
     try:
         return client.recv(1) == b""
     except ConnectionError:
         return True
+
+
+def ends_at_once(proxy):
+    """Whether a new connection is ended, be it before connect() has looked."""
+    try:
+        client = connect(proxy)
+    except ConnectionError:
+        return True
+    with client:
+        return ended(client)
 
 
 def silent(client, seconds=0.2):
@@ -134,24 +151,15 @@ def test_a_target_that_refuses_is_a_connection_that_ends():
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # and does not listen
         with FaultProxy(deaf.getsockname()) as proxy:
-            try:
-                client = connect(proxy)
-            except ConnectionResetError:
-                return  # ended before connect() had looked
-            with client:
-                assert ended(client)
+            assert ends_at_once(proxy)
 
 
 def test_latency_is_paid_once_for_each_turn(proxy, client):
     ask(client)
     proxy.latency(0.1)
-    before = time.monotonic()
-    assert ask(client) == b"ping"
-    assert time.monotonic() - before >= 0.2
+    assert turn(client) >= 0.2
     proxy.mend()
-    before = time.monotonic()
-    assert [ask(client) for _ in range(5)] == [b"ping"] * 5
-    assert time.monotonic() - before < 0.5
+    assert min(turn(client) for _ in range(20)) < 0.1  # the least: a busy machine delays some
 
 
 def test_mending_ends_a_delay_that_is_under_way(proxy, client):
@@ -173,8 +181,7 @@ def test_a_cut_ends_what_is_open_and_what_is_opened(proxy, client):
     ask(client)
     proxy.cut()
     assert ended(client)
-    with connect(proxy) as later:
-        assert ended(later)
+    assert ends_at_once(proxy)
     proxy.mend()
     with connect(proxy) as later:
         assert ask(later) == b"ping"

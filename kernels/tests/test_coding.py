@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hexkv.kernels.coding import compiled, in_torch, plain
-from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, tables
+from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, counted, tables
 
 GOLDEN = {
     3: "5095fc58f26ab55e",
@@ -51,6 +51,15 @@ def values_for(symbols, found, kind=np.uint16):
 def test_numpy_and_compiled_code_give_the_same_streams(chunk):
     for left, right in zip(plain.encode(*chunk), compiled.encode(*chunk), strict=True):
         assert equal(left, right)
+
+
+@given(coded())
+def test_torch_gives_the_same_streams(chunk):
+    *arrays, found = chunk
+    arrays += [found.counts, found.starts]
+    streams = in_torch.encode(*(torch.from_numpy(a.astype(np.int64)) for a in arrays))
+    for left, right in zip(streams, plain.encode(*chunk), strict=True):
+        assert equal(left.numpy().astype(right.dtype), right)
 
 
 @given(coded(), st.sampled_from([np.uint16, np.uint32]))
@@ -113,6 +122,39 @@ def test_numpy_and_compiled_code_quantise_alike(values, half):
         assert left[0].max() <= 2 * half
         for one, other in zip(plain.moments(left[0]), compiled.moments(left[0]), strict=True):
             assert equal(one, other)
+
+
+@given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=2, max_dims=2, max_side=90)))
+def test_numpy_and_compiled_code_count_alike(symbols):
+    seen = plain.histograms(symbols)
+    assert equal(seen, compiled.histograms(symbols))
+    assert (seen.sum(axis=1) == len(symbols)).all()
+    for lane, symbol in zip(range(symbols.shape[1]), symbols[0], strict=True):
+        assert seen[lane, symbol] == (symbols[:, lane] == symbol).sum()
+
+
+@given(
+    hnp.arrays(
+        np.int64,
+        st.tuples(st.integers(1, 5), st.integers(2, 256)),
+        elements=st.sampled_from([0, 0, 1, 2, 1000, 1 << 40]),
+    )
+)
+def test_tables_that_were_counted_code_what_was_seen(seen):
+    counts = counted(seen)
+    assert (counts.sum(axis=1) == TOTAL).all()
+    assert counts.max() < TOTAL
+    assert ((counts > 0) | (seen == 0)).all()
+    found = Tables.of(counts)
+    lanes, width = seen.shape
+    symbols = np.stack([np.resize(np.flatnonzero(row), 9) for row in counts], axis=1)
+    classes, turns = np.arange(lanes, dtype=np.uint8), np.zeros(lanes, np.uint8)
+    streams = compiled.encode(symbols.astype(np.uint8), classes, turns, found)
+    into = np.empty(symbols.shape, np.uint16)
+    values = np.tile(np.arange(width, dtype=np.uint16), (9, 1))
+    for coder in (plain, compiled):
+        assert coder.decode(streams, classes, turns, found, values, into)
+        assert np.array_equal(into, symbols)
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -41,5 +41,8 @@ def test_every_path_is_compared_with_its_reference_and_told(tmp_path):
     found = json.loads(told.read_text())
     assert {"date", "device", "versions", "size"} < set(found)
     names = " ".join(result["name"] for result in found["results"])
-    for path in ("gather", "scatter", "encode", "decode", "RoPE", "int8"):
+    for path in ("gather", "scatter", "gather, by the kernel itself", "encode", "decode", "RoPE"):
         assert path in names
+    for form in ("int8", "int4", "fp8"):
+        assert f"{form} quantise" in names
+        assert f"{form} dequantise" in names

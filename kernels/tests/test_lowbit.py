@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hexkv.kernels.coding import lowbit
+from hexkv.kernels.coding import in_torch, lowbit, plain
 from hexkv.kernels.coding.floats import FLOATS, narrowed, widened
 from hexkv.kernels.dtypes import torch_dtype
 from hexkv.ports import DType
@@ -78,3 +78,46 @@ def test_two_steps_in_a_byte_come_back(steps):
     pairs = lowbit.packed(steps)
     assert len(pairs) == (len(steps) + 1) // 2
     assert np.array_equal(lowbit.unpacked(pairs, len(steps)), steps)
+
+
+def same(told, array):
+    """Whether torch computed what numpy did, bit for bit, but for the sign of a zero."""
+    return np.array_equal(told.numpy(), array)
+
+
+@given(groups)
+def test_torch_computes_the_same_numbers_of_8_bits(values):
+    peaks = np.abs(values).max(axis=-1)
+    levels, found = in_torch.to_int8(torch.from_numpy(values))
+    assert same(found, peaks)
+    assert same(levels, lowbit.to_int8(values, peaks))
+    back = in_torch.from_int8(levels, found, torch.float32)
+    assert same(back, lowbit.from_int8(levels.numpy(), peaks))
+
+
+@given(groups)
+def test_torchs_own_float8_is_the_same(values):
+    peaks = np.abs(values).max(axis=-1)
+    codes, found = in_torch.to_float8(torch.from_numpy(values))
+    back = in_torch.from_float8(codes, found, torch.float32)
+    assert same(back, lowbit.from_float8(lowbit.to_float8(values, peaks), peaks))
+
+
+@given(groups)
+def test_torch_computes_the_same_numbers_of_4_bits(values):
+    low, high = values.min(axis=-1), values.max(axis=-1)
+    pairs, *ends = in_torch.to_int4(torch.from_numpy(values))
+    assert same(ends[0], low)
+    assert same(ends[1], high)
+    steps = lowbit.to_int4(values, low, high)
+    assert same(pairs, lowbit.packed(steps))
+    back = in_torch.from_int4(pairs, *ends, values.shape[1], torch.float32)
+    assert same(back, lowbit.from_int4(steps, low, high))
+
+
+@given(groups, st.integers(1, 31))
+def test_torch_computes_the_same_levels(values, half):
+    levels, peaks = plain.quantise(values, half)
+    told, found = in_torch.quantise(torch.from_numpy(values), half)
+    assert same(found, peaks)
+    assert same(told, levels)

@@ -14,12 +14,15 @@ LONGEST = 256 << 20
 
 
 class Server:
-    """Keeps every promise. Listens on a free port of 127.0.0.1 until it is left."""
+    """Keeps every promise. Listens at a port of 127.0.0.1, or a free one, until it is left."""
+
+    def __init__(self, port=0):
+        self.port = port
 
     def __enter__(self):
         self.values = {}
         self.lock = Lock()
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
         self.connections = set()
         Thread(target=self.accept, daemon=True).start()
         return self

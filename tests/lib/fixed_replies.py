@@ -11,13 +11,14 @@ class FixedReplies:
         reply: what is said; nothing at all, ever, if that is empty.
         drip: seconds between two bytes of it.
         early: answer before the request was read, and hang up at once.
+        port: listen there instead.
     """
 
-    def __init__(self, reply, *, drip=0.0, early=False):
+    def __init__(self, reply, *, drip=0.0, early=False, port=0):
         self.reply, self.drip, self.early = reply, drip, early
         self.asked = []
         self._stop = Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._thread = Thread(target=self._listen, daemon=True)
         self._thread.start()

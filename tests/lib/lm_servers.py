@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from zlib import crc32
 
 from hexkv.contracts.store import BehindProxy
@@ -85,10 +85,11 @@ class Served:
 def listening_ports(pid):
     """TCP ports at which a process listens, from the kernel's tables."""
     inodes = set()
-    for entry in os.scandir(f"/proc/{pid}/fd"):
-        target = os.readlink(entry.path)
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # what the process has closed meanwhile
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     found = set()
     for table in ("tcp", "tcp6"):
         with open(f"/proc/{pid}/net/{table}") as file:
@@ -111,13 +112,14 @@ def served(*options):
 
 
 class BreakableServer(BehindProxy):
-    """A server that dies and stands still, behind a proxy that does the rest."""
+    """A server that dies, stands still and gets less room, behind a proxy that does the rest."""
 
-    can = BehindProxy.can | {"kill"}
+    can = BehindProxy.can | {"kill", "full"}
 
     def __init__(self, server, proxy):
         super().__init__(proxy)
         self.server = server
+        self._options = server.options
 
     def kill(self):
         self.server.kill()
@@ -130,6 +132,20 @@ class BreakableServer(BehindProxy):
 
     def resume(self):
         self.server.signal(signal.SIGCONT)
+
+    def fill(self):
+        # One that is full makes room: what it never has room for is a chunk that is too large.
+        self._restart((*self._options, "--largest", "512KiB"))
+
+    def mend(self):
+        super().mend()
+        if self.server.options != self._options:
+            self._restart(self._options)
+
+    def _restart(self, options):
+        self.server.kill()
+        self.server.options = options
+        self.server.start()
 
 
 PLAIN = """

@@ -1,7 +1,12 @@
-"""A real Mooncake for tests: a master and a storage node, each a process of our own."""
+"""A real Mooncake for tests: a master and storage nodes, each a process of our own.
+
+And what tests of stores on it have in common.
+"""
 
 import ctypes
 import importlib.util
+import json
+import mmap
 import os
 import signal
 import socket
@@ -10,22 +15,27 @@ import sys
 import urllib.request
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
+from urllib.parse import quote
 
 import pytest
 
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
+from hexkv.ports import Deadline, Item, Stored, StoreError
 
 PATIENCE = 30.0
 """Seconds after which a process that does not start counts as broken."""
+
+LOOPBACK = {"MC_TCP_BIND_ADDRESS": "127.0.0.1"}
+"""Without it, a client that notes down where it is looks for a network, and there may be none."""
 
 _NODE = """
 import sys
 from mooncake.store import MooncakeDistributedStore
 node = MooncakeDistributedStore()
-code = node.setup("127.0.0.1", "P2PHANDSHAKE", int(sys.argv[2]), 16 << 20, "tcp", "", sys.argv[1])
-print("ready" if code == 0 else code, flush=True)
+master, metadata, size = sys.argv[1:]
+code = node.setup("127.0.0.1", metadata, int(size), 16 << 20, "tcp", "", master)
+print("ready" if code == 0 else code, node.get_hostname(), flush=True)
 sys.stdin.read()
 """
 
@@ -58,15 +68,66 @@ def until(reached):
         pause.wait(0.01)
 
 
-class Master:
-    """``mooncake_master`` on loopback, which may be killed, frozen and started again."""
+def soon(seconds):
+    """A deadline of real time."""
+    return Deadline.after(SystemClock(), seconds)
 
-    def __init__(self, folder, *options):
+
+def until_stored(store, frames):
+    """Write *frames*, by their keys, until all are taken: a tier takes its time to come back."""
+    items = [Item(key, memoryview(frame)) for key, frame in frames.items()]
+    stored = [Stored(len(frame)) for frame in frames.values()]
+
+    def taken():
+        try:
+            return store.write(items, soon(10)) == stored
+        except StoreError:
+            return False  # it is not connected yet
+
+    until(taken)
+
+
+class Region:
+    """Memory as a pool has it."""
+
+    def __init__(self, size):
+        self._map = mmap.mmap(-1, size)
+        self.buffer = memoryview(self._map)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+
+class RegionSink:
+    """Rooms in a region, one behind the other."""
+
+    def __init__(self, region, start):
+        self._buffer = region.buffer
+        self._next = start
+
+    def room(self, index, size):
+        start, self._next = self._next, self._next + size
+        return self._buffer[start : start + size]
+
+
+class Master:
+    """``mooncake_master`` on loopback, which may be killed, frozen and started again.
+
+    With *notes* it keeps notes for the nodes, too, of where they find each other.
+    """
+
+    def __init__(self, folder, *options, port=None, notes=False):
         self._log = folder / "master.log"
-        self._options = options
         self._process = None
-        self.port = free_port()
+        self.port = port or free_port()
         self.metrics = free_port()
+        self.metadata = "P2PHANDSHAKE"
+        self._options = list(options)
+        if notes:
+            port = free_port()
+            self.metadata = f"http://127.0.0.1:{port}/metadata"
+            self._options += [
+                "--enable_http_metadata_server=true",
+                f"--http_metadata_server_port={port}",
+            ]
 
     @property
     def address(self):
@@ -92,6 +153,20 @@ class Master:
         url = f"http://127.0.0.1:{self.metrics}/get_all_keys"
         with urllib.request.urlopen(url, timeout=PATIENCE) as page:
             return page.read().decode().split()
+
+    def note(self, name):
+        """What it keeps of the node *name*: among other things, where its bytes are to be had."""
+        with urllib.request.urlopen(self._note(name), timeout=PATIENCE) as page:
+            return json.load(page)
+
+    def change_note(self, name, **changes):
+        """Send everybody who meets the node from now on elsewhere."""
+        body = json.dumps(self.note(name) | changes).encode()
+        request = urllib.request.Request(self._note(name), body, method="PUT")
+        urllib.request.urlopen(request, timeout=PATIENCE).close()
+
+    def _note(self, name):
+        return f"{self.metadata}?key={quote(f'mooncake/ram/{name}', safe='')}"
 
     def freeze(self):
         os.kill(self._process.pid, signal.SIGSTOP)
@@ -125,19 +200,28 @@ class Node:
         self._master = master
         self._size = size
         self._process = None
+        self.name = ""
 
     def start(self):
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _NODE, self._master.address, str(self._size)],
+                [
+                    *(sys.executable, "-c", _NODE),
+                    *(self._master.address, self._master.metadata, str(self._size)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"MC_STORE_CLIENT_SETUP_RETRIES": "1"},
+                env=os.environ | LOOPBACK | {"MC_STORE_CLIENT_SETUP_RETRIES": "1"},
             )
-        lines = iter(self._process.stdout.readline, "")
-        assert any(line.strip() == "ready" for line in lines), self._log.read_text()[-2000:]
+        too_late = Timer(PATIENCE, self._process.kill)
+        too_late.start()
+        said = map(str.split, iter(self._process.stdout.readline, ""))
+        names = (words[1] for words in said if words[:1] == ["ready"])
+        self.name = next(names, "")
+        too_late.cancel()
+        assert self.name, self._log.read_text()[-2000:]
         return self
 
     def freeze(self):

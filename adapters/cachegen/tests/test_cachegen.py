@@ -59,7 +59,9 @@ def decode(serde, payload, layout, tokens):
 
 
 planes = st.builds(Plane, st.sampled_from(["k", "v"]), st.integers(1, 3), st.integers(1, 40))
-groups = st.builds(LayerGroup, st.integers(1, 3), st.lists(planes, min_size=1).map(tuple))
+groups = st.builds(
+    LayerGroup, st.integers(1, 3), st.lists(planes, min_size=1, max_size=3).map(tuple)
+)
 layouts = st.builds(
     KVLayout, st.sampled_from(DType), st.lists(groups, min_size=1, max_size=3).map(tuple)
 )

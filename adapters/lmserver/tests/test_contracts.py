@@ -1,10 +1,11 @@
 """The contracts that both stores and the plugin keep, against a real server process."""
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import ClassVar
 
 import pytest
 
+from chunk_files import File
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
@@ -28,15 +29,27 @@ def directory_server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
-def breakable():
+@contextmanager
+def behind_proxy(*options):
     """A server that nobody else needs, and a proxy before it."""
-    server = Served(*SMALL)
+    server = Served(*SMALL, *options)
     try:
         with FaultProxy(("127.0.0.1", server.port)) as proxy:
             yield BreakableServer(server, proxy)
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def breakable():
+    with behind_proxy() as breakable:
+        yield breakable
+
+
+@pytest.fixture(scope="module")
+def breakable_directory(tmp_path_factory):
+    with behind_proxy("--dir", str(tmp_path_factory.mktemp("breakable"))) as breakable:
+        yield breakable
 
 
 class Strangers:
@@ -65,6 +78,21 @@ class Strangers:
             self.wire.ask(1, name, 0, (0, 0, 0, 0, 0, 0, 0))
         self.look()
         self.wire.close()
+
+
+class OverAFile:
+    """What a connection and a file can do, one after the other."""
+
+    def __init__(self, line, file):
+        self.line, self.file = line, file
+
+    def write(self, frame):
+        self.line.write(frame)
+        self.file.write(frame)
+
+    def read(self, into):
+        self.file.read(into)
+        self.line.read(into)
 
 
 class _OverTheWire(StoreContract):
@@ -131,16 +159,13 @@ class TestHexkvStoreOnADirectory(_OverTheWire):
         return directory_server.address
 
     @pytest.fixture
-    def service(self):
-        return None  # the wire is the same as above
+    def service(self, breakable_directory):
+        return breakable_directory
 
     @pytest.fixture
-    def exposed(self):
-        return None
-
-    @pytest.fixture
-    def limit(self):
-        return None  # the disk is the limit here, and the store `disk` is measured beside it
+    def limit(self, tmp_path):
+        with closing(Loopback(SIZE)) as line:
+            yield OverAFile(line, File(tmp_path / "file", direct=False))
 
 
 class TestLMStore(_OverTheWire):

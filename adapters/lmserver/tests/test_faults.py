@@ -1,11 +1,13 @@
 """What the contract does not say about a server that dies, hangs, fills up or comes back."""
 
 import signal
+import socket
 import time
 from threading import Thread
 
 import pytest
 
+from hexkv.adapters.lmserver.server import Limits, Server
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
@@ -161,6 +163,24 @@ def test_sigterm_ends_a_server_cleanly_whatever_its_clients_do(open_store, soon,
     assert ended == (0, "")
     assert taken < 4.0
     busy.close()
+
+
+def test_a_stop_that_wakes_nobody_is_noticed_all_the_same():
+    class Deaf(socket.socket):
+        """As one is that a signal reaches just before it begins to wait."""
+
+        def shutdown(self, how):
+            del how
+
+    with Deaf() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = Server(listener, None, SystemClock(), Limits(1 << 20))
+        running = Thread(target=server.run, daemon=True)
+        running.start()
+        server.stop()
+        running.join(10)
+        assert not running.is_alive()
 
 
 def test_chunks_on_a_server_rebuild_an_index_at_the_start(server, open_store, rig):

@@ -1,36 +1,14 @@
 """The contracts that both stores and the plugin keep."""
 
-import itertools
-import os
-from contextlib import contextmanager
-
 import pytest
 
+from chunk_files import File, Files, SmallFiles
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-
-
-class Files:
-    """The back door to a disk store: the documented file layout, and nothing of the store."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def path(self, key):
-        return self.root / key.hex()[32:34] / f"{key.hex()}.hexkv"
-
-    def get(self, key):
-        return self.path(key).read_bytes() if self.path(key).exists() else None
-
-    def put(self, key, frame):
-        self.path(key).parent.mkdir(exist_ok=True)
-        self.path(key).write_bytes(frame)
-
-    def keys(self):
-        return {bytes.fromhex(path.stem) for path in self.root.glob("??/*.hexkv")}
+from in_turn import SettingAside
 
 
 class Strangers:
@@ -45,38 +23,6 @@ class Strangers:
 
     def look(self):
         return {path.name: path.read_bytes() for path in self.paths if path.exists()}
-
-
-class File:
-    """One file: written anew, published by its name, and read; all of it in one call each.
-
-    Past the page cache where the store goes past it.
-    """
-
-    def __init__(self, path, direct):
-        self.path = path
-        self.direct = os.O_DIRECT if direct != "off" else 0
-
-    def write(self, frame):
-        aside = self.path.with_suffix(".new")
-        with self._opened(aside, os.O_RDWR | os.O_CREAT) as file:
-            assert os.pwrite(file, frame, 0) == len(frame)
-        aside.replace(self.path)
-
-    def read(self, into):
-        with self._opened(self.path, os.O_RDONLY) as file:
-            assert os.preadv(file, [into], 0) == len(into)
-
-    @contextmanager
-    def _opened(self, path, flags):
-        try:
-            file = os.open(path, flags | self.direct)
-        except OSError:  # a file system without O_DIRECT, such as tmpfs
-            file = os.open(path, flags)
-        try:
-            yield file
-        finally:
-            os.close(file)
 
 
 class TestDiskStore(StoreContract):
@@ -94,7 +40,12 @@ class TestDiskStore(StoreContract):
 
     @pytest.fixture
     def limit(self, tmp_path_factory):
-        return File(tmp_path_factory.mktemp("limit") / "file", self.direct)
+        place = tmp_path_factory.mktemp("limit") / "file"
+        return File(place, direct=self.direct != "off")
+
+    @pytest.fixture
+    def service(self):
+        return SmallFiles()
 
     @pytest.fixture
     def store(self, tmp_path):
@@ -123,56 +74,33 @@ class TestDiskStoreThroughTheCache(TestDiskStore):
     direct = "off"
 
 
+def three_on(root):
+    """Three stores that share the directory *root*."""
+    return SettingAside(
+        [DiskStore(root, capacity=128 << 20, direct=direct) for direct in ("auto", "off", "auto")]
+    )
+
+
 class TestSharedDiskStore(TestDiskStore):
     """Every call goes to another of three stores that share the directory."""
 
     @pytest.fixture
     def store(self, tmp_path):
-        stores = [
-            DiskStore(tmp_path, capacity=128 << 20, direct=direct)
-            for direct in ("auto", "off", "auto")
-        ]
-        yield InTurn(stores)
-        for store in stores:
-            store.close()
+        store = three_on(tmp_path)
+        yield store
+        store.close()
 
     @pytest.fixture
-    def reopen(self):
-        return None
+    def reopen(self, store, tmp_path):
+        opened = [store]
 
+        def again():
+            opened[-1].close()
+            opened.append(three_on(tmp_path))
+            return opened[-1]
 
-class InTurn:
-    def __init__(self, stores):
-        self.stores = stores
-        self.turns = itertools.count()
-
-    def any(self):
-        return self.stores[next(self.turns) % len(self.stores)]
-
-    def contains(self, keys, deadline):
-        return self.any().contains(keys, deadline)
-
-    def read(self, keys, sink, deadline):
-        return self.any().read(keys, sink, deadline)
-
-    def read_range(self, key, start, into, deadline):
-        return self.any().read_range(key, start, into, deadline)
-
-    def write(self, items, deadline):
-        return self.any().write(items, deadline)
-
-    def delete(self, keys, deadline):
-        return self.any().delete(keys, deadline)
-
-    def scan(self):
-        return self.any().scan()
-
-    def quarantine(self, keys, deadline):
-        self.any().quarantine(keys, deadline)
-
-    def close(self):
-        for store in self.stores:
-            store.close()
+        yield again
+        opened[-1].close()
 
 
 class Heap:
@@ -192,6 +120,16 @@ class Heap:
         return set(self.store._chunks)
 
 
+class Copy:
+    """What memory itself can do."""
+
+    def write(self, frame):
+        self.kept = bytes(frame)
+
+    def read(self, into):
+        into[:] = self.kept
+
+
 class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self):
@@ -202,6 +140,16 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def raw(self, store):
         return Heap(store)
+
+    @pytest.fixture
+    def sibling(self):
+        store = MemoryStore(ManualClock())
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def limit(self):
+        return Copy()
 
 
 class TestPlugin(PluginContract):

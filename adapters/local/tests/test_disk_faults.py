@@ -14,6 +14,7 @@ import pytest
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import PAGE, Failed, Hit, Item, StoreBusy, Stored, StoreFull, StoreUnreachable
+from mounts import NAMESPACE, needs_mounts
 
 A, B = chunk_key("a"), chunk_key("b")
 
@@ -223,20 +224,10 @@ except HexKVError as error:
 """
 
 
-def may_mount() -> bool:
-    try:
-        tried = subprocess.run(
-            ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
-        )
-    except FileNotFoundError:
-        return False
-    return tried.returncode == 0
-
-
-@pytest.mark.skipif(not may_mount(), reason="needs a mount namespace of its own")
+@needs_mounts
 def test_a_real_disk_that_is_full_refuses_a_chunk_and_one_that_is_read_only_a_store(tmp_path):
     done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)],
+        [*NAMESPACE, sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)],
         capture_output=True,
         text=True,
     )

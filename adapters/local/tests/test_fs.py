@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from chunk_files import File, Files, SmallFiles
 from hexkv.adapters.local import _layout, fs
 from hexkv.adapters.local._sweep import PART, PART_AGE, Sweeper
 from hexkv.adapters.local.disk import DiskStore
@@ -29,26 +30,6 @@ from hexkv.ports import (
 
 A, B = chunk_key("a"), chunk_key("b")
 FRAME = bytes(range(256)) * 40
-
-
-class Files:
-    """The back door: the documented file layout, and nothing of the store."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def path(self, key):
-        return self.root / key.hex()[32:34] / f"{key.hex()}.hexkv"
-
-    def get(self, key):
-        return self.path(key).read_bytes() if self.path(key).exists() else None
-
-    def put(self, key, frame):
-        self.path(key).parent.mkdir(exist_ok=True)
-        self.path(key).write_bytes(frame)
-
-    def keys(self):
-        return {bytes.fromhex(path.stem) for path in self.root.glob("??/*.hexkv")}
 
 
 def open_fs(root, ttl=None):
@@ -82,6 +63,14 @@ class TestSharedFiles(StoreContract):
     @pytest.fixture
     def raw(self, tmp_path):
         return Files(tmp_path)
+
+    @pytest.fixture
+    def service(self):
+        return SmallFiles()
+
+    @pytest.fixture
+    def limit(self, tmp_path_factory):
+        return File(tmp_path_factory.mktemp("limit") / "file", direct=False)
 
     @pytest.fixture
     def reopen(self, store, tmp_path):
@@ -215,18 +204,42 @@ def fail(monkeypatch, call, number, times=1, after=False):
     monkeypatch.setattr(os, call, failing)
 
 
-@pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        *[
+            (call, number)
+            for call in ("open", "fstat", "preadv")
+            for number in (errno.ESTALE, errno.EIO)
+        ],
+        ("fstat", errno.ENOENT),  # where an open file goes by its name, and that was taken away
+    ],
+)
 def test_a_file_that_went_stale_once_is_read_at_the_second_try(store, monkeypatch, call, number):
     put(store, A, FRAME)
     fail(monkeypatch, call, number)
     assert get(store, A) == FRAME
 
 
-def test_what_is_stale_twice_is_a_miss(store, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])
+def test_what_is_stale_twice_is_a_miss(store, monkeypatch, number):
     put(store, A, FRAME)
-    fail(monkeypatch, "preadv", errno.ESTALE, times=2)
+    fail(monkeypatch, "preadv", number, times=2)
     assert get(store, A) == Miss()
+
+
+def test_a_file_that_another_host_replaces_while_it_is_read_is_read_anew(store, monkeypatch):
+    put(store, A, FRAME)
+    real, other = os.preadv, open_fs(store._root)
+
+    def replaced(file, views, offset):
+        monkeypatch.setattr(os, "preadv", real)
+        put(other, A, FRAME[:5000])
+        os.truncate(f"/proc/self/fd/{file}", 5000)  # the file that was opened
+        return real(file, views, offset)
+
+    monkeypatch.setattr(os, "preadv", replaced)
+    assert get(store, A) == FRAME[:5000]
 
 
 def test_a_server_that_cannot_read_is_a_failure(store, monkeypatch):

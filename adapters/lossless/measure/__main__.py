@@ -1,15 +1,16 @@
-"""Measures the serde on the KV of real forward passes: ``python adapters/lossless/measure``.
+"""Measures the serdes on the KV of real forward passes.
 
-The models have random weights, so their attention and their outliers are not those of a
-trained model. What carries over are speeds, and that floats of a few magnitudes shrink.
-Needs torch and transformers.
+``PYTHONPATH=adapters/hf python adapters/lossless/measure``. Two models are small and trained; the
+others have random weights, so their attention and their outliers are not those of a trained
+model. What carries over from these are speeds, and that floats of a few magnitudes shrink.
+Needs torch, transformers and numba.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,13 @@ import torch
 import zstandard
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from hexkv.adapters.hf.trained import trained
+from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.ports import DType, KVLayout
+from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.payload import PlaneSerde
+from hexkv.ports import DType, KVLayout, Serde
+from training import recall
 
 TOKENS = 256
 LAYERS = 8
@@ -62,11 +68,20 @@ def latents(ids: torch.Tensor, dtype: DType) -> tuple[KVLayout, bytes]:
     return layout, _kv(DeepseekV3ForCausalLM(config), ids, dtype)
 
 
-def _kv(model: torch.nn.Module, ids: torch.Tensor, dtype: DType) -> bytes:
-    """Chunk bytes of what *model* caches for *ids*. Computed in bfloat16 at most, then cast."""
-    computed = torch.float32 if dtype is DType.FLOAT32 else torch.bfloat16
-    if dtype is DType.FLOAT16:
-        computed = torch.float16
+def small(ids: torch.Tensor, dtype: DType, model: torch.nn.Module) -> tuple[KVLayout, bytes]:
+    """The KV of one of our trained models: 2 heads of 32, computed in single precision."""
+    layers = model.config.num_hidden_layers
+    layout = KVLayout.attention(dtype, layers=layers, heads=2, key_width=32)
+    return layout, _kv(model.float(), ids, dtype, torch.float32)
+
+
+def _kv(
+    model: torch.nn.Module, ids: torch.Tensor, dtype: DType, computed: torch.dtype | None = None
+) -> bytes:
+    """Chunk bytes of what *model* caches for *ids*, computed in 16 bits at least, and cast."""
+    if computed is None:
+        same = dtype in (DType.FLOAT32, DType.FLOAT16)
+        computed = DTYPES[dtype] if same else torch.bfloat16
     with torch.no_grad():
         cache = model.to(computed).eval()(ids, use_cache=True).past_key_values
     tensors = (tensor for layer in cache.layers for tensor in (layer.keys, layer.values))
@@ -89,11 +104,11 @@ def zstd(data: bytes) -> int:
     return len(zstandard.ZstdCompressor(level=1).compress(data))
 
 
-def measure(name: str, layout: KVLayout, raw: bytes) -> None:
+def measure(name: str, layout: KVLayout, raw: bytes, serdes: dict[str, Serde]) -> None:
     """Print one row of the table."""
     chunk, back = memoryview(raw), memoryview(bytearray(len(raw)))
     ratios, speeds = [], []
-    for serde in (ZstdSerde(0), ZstdSerde(1)):
+    for serde in serdes.values():
         into = memoryview(bytearray(serde.bound(len(raw))))
         encode = seconds(partial(serde.encode, chunk, layout, TOKENS, into))
         payload = into[: serde.encode(chunk, layout, TOKENS, into)]
@@ -101,32 +116,47 @@ def measure(name: str, layout: KVLayout, raw: bytes) -> None:
         if back != chunk:
             raise SystemExit(f"{name}: other KV came back")
         ratios.append(len(raw) / len(payload))
-        speeds += [len(raw) / encode / 1e9, len(raw) / decode / 1e9]
+        speeds.append(f"{len(raw) / encode / 1e9:.2f} / {len(raw) / decode / 1e9:.2f}")
     itemsize = layout.dtype.itemsize
     whole = sum(zstd(raw[place::itemsize]) for place in range(itemsize))
     ratios += [len(raw) / whole, len(raw) / zstd(raw)]
-    numbers = " | ".join(f"{number:.2f}" for number in ratios + speeds)
-    print(f"| {name} | {layout.dtype} | {numbers} |")
+    numbers = " | ".join([*(f"{ratio:.2f}" for ratio in ratios), *speeds])
+    print(f"| {name} | {layout.dtype} | {numbers} |", flush=True)
+
+
+def cases() -> Iterator[tuple[str, KVLayout, bytes]]:
+    """Every chunk that is measured."""
+    words = b" ".join(TEXT.read_bytes().split())
+    text = torch.tensor([list(words[:TOKENS])])
+    lists = recall.sequences(1, recall.MOST, torch.Generator().manual_seed(25))[0][:, :TOKENS]
+    for dtype in DTYPES:
+        yield "trained, text", *small(text, dtype, trained("text"))
+        yield "trained, recall", *small(lists, dtype, trained("recall"))
+    for name, ids in (("text", text), ("no text", torch.randint(0, 256, (1, TOKENS)))):
+        for dtype in DTYPES:
+            yield f"GQA, {name}", *grouped_queries(ids, dtype)
+        yield f"MLA, {name}", *latents(ids, DType.BFLOAT16)
 
 
 def main() -> None:
     """Print the table of the README."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    words = b" ".join(TEXT.read_bytes().split())
-    texts = {
-        "text": torch.tensor([list(words[:TOKENS])]),
-        "no text": torch.randint(0, 256, (1, TOKENS)),
+    choice = Choice()
+    if not choice.wait(120):
+        raise SystemExit("numba did not compile")
+    serdes: dict[str, Serde] = {
+        "zstd 0": ZstdSerde(0),
+        "zstd 1": ZstdSerde(1),
+        "rans": PlaneSerde(Rans(choice)),
     }
-    print(
-        "| KV of | dtype | ratio, level 0 | level 1 | level 1, layers together "
-        "| zstd 1 on all bytes | encode, level 0 | decode | encode, level 1 | decode |"
-    )
-    print("|---|---" + "|--:" * 8 + "|")
-    for text, ids in texts.items():
-        for dtype in DTYPES:
-            measure(f"GQA, {text}", *grouped_queries(ids, dtype))
-        measure(f"MLA, {text}", *latents(ids, DType.BFLOAT16))
+    ratios = [f"ratio, {name}" for name in serdes]
+    ratios += ["zstd 1, layers together", "zstd 1 on all bytes"]
+    columns = [*ratios, *(f"encode / decode, {name}" for name in serdes)]
+    print(f"| KV of | dtype | {' | '.join(columns)} |")
+    print("|---|---" + "|--:" * len(columns) + "|")
+    for name, layout, raw in cases():
+        measure(name, layout, raw, serdes)
 
 
 main()

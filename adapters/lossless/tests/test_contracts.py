@@ -1,10 +1,14 @@
-"""The contracts that the serde and the plugin keep."""
+"""The contracts that the serdes and the plugin keep."""
 
 import pytest
 
+from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.serde import SerdeContract
+from hexkv.kernels.coding import compiled, plain
+from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.payload import PlaneSerde
 
 
 class TestFast(SerdeContract):
@@ -17,6 +21,14 @@ class TestThorough(SerdeContract):
     @pytest.fixture
     def serde(self):
         return ZstdSerde(level=19)
+
+
+class TestRans(SerdeContract):
+    @pytest.fixture(params=[compiled, plain], ids=["compiled", "numpy"])
+    def serde(self, request):
+        choice = Choice(lambda: request.param)
+        choice.wait(60)
+        return PlaneSerde(Rans(choice))
 
 
 class TestPlugin(PluginContract):

@@ -33,7 +33,9 @@ def around(frame):
 
 
 planes = st.builds(Plane, st.just("p"), st.integers(1, 3), st.integers(1, 9))
-groups = st.builds(LayerGroup, st.integers(1, 3), st.lists(planes, min_size=1).map(tuple))
+groups = st.builds(
+    LayerGroup, st.integers(1, 3), st.lists(planes, min_size=1, max_size=3).map(tuple)
+)
 layouts = st.builds(
     KVLayout, st.sampled_from(DType), st.lists(groups, min_size=1, max_size=3).map(tuple)
 )

@@ -1,7 +1,10 @@
 """The contracts that the store and the plugin keep, on a real Mooncake."""
 
+import ctypes
+
 import pytest
 
+from hexkv.adapters.mooncake._native import library
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.store._base import StoreCase
@@ -31,6 +34,38 @@ class TestMooncake(StoreContract):
     @pytest.fixture
     def sibling(self, prefix, borrow_store):
         return borrow_store(f"{prefix}sibling:")
+
+    @pytest.fixture
+    def limit(self, client, prefix):
+        bare = BareCalls(client, f"{prefix}limit")
+        yield bare
+        bare.clear()
+
+
+class BareCalls:
+    """What the library can do between a node and memory, with nothing around it."""
+
+    def __init__(self, client, name):
+        self._client = client
+        self._names = [name]
+        self._config = library().ReplicateConfig()
+
+    def write(self, frame):
+        self.clear()
+        addresses, sizes = self._place(frame)
+        assert self._client.batch_put_from(self._names, addresses, sizes, self._config) == [0]
+
+    def read(self, into):
+        addresses, sizes = self._place(into)
+        assert self._client.batch_get_into(self._names, addresses, sizes) == sizes
+
+    def clear(self):
+        self._client.batch_remove(self._names, True)
+
+    @staticmethod
+    def _place(memory):
+        # Over TCP memory need not be registered.
+        return [ctypes.addressof(ctypes.c_char.from_buffer(memory))], [len(memory)]
 
 
 class TestMooncakeOfItsOwn(Lifecycle, Threads, Reopening, StoreCase):

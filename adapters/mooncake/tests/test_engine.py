@@ -4,7 +4,8 @@ from threading import Event
 
 import pytest
 
-from configured import CHUNK, FRAME, NAMESPACE, PROMPT, computed, hit
+from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PROMPT, computed, hit
+from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
@@ -69,3 +70,24 @@ def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_e
             master.start()
             until(lambda: stores_and_loads(engine))
         assert engine.health().leases == {}
+
+
+def test_layers_are_read_one_by_one_into_the_pool(master, open_engine):
+    with open_engine(master) as engine:
+        until(lambda: stores_and_loads(engine))
+        (tier,) = engine._stack.tiers
+        target, sizes = HeapKV(LAYOUT, len(PROMPT)), []
+        read_range = tier.store.read_range
+
+        def noted(key, start, into, deadline):
+            sizes.append(len(into))
+            return read_range(key, start, into, deadline)
+
+        tier.store.read_range = noted
+        with engine.retrieve_layers(PROMPT, target) as layers:
+            assert list(layers) == list(range(LAYOUT.layers))
+            assert layers.result().hit_tokens == len(PROMPT)
+        assert target.agrees(computed(), len(PROMPT))
+        assert len(sizes) >= LAYOUT.layers * (len(PROMPT) // CHUNK)
+        assert max(sizes) < FRAME
+        assert tier.store._mover._staging._idle == []

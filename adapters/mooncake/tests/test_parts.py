@@ -7,6 +7,7 @@ import pytest
 
 from hexkv.adapters.mooncake._errands import Errands, OutOfTime
 from hexkv.adapters.mooncake._native import error_of, library, read_outcome
+from hexkv.adapters.mooncake._rehearsal import Place, _wrong
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.adapters.mooncake.plugin import MooncakeSettings
@@ -73,6 +74,36 @@ def test_a_missing_library_is_said_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mooncake.store", None)
     with pytest.raises(AdapterUnavailable, match=r"pip install hexkv-mooncake\[tcp\]"):
         library()
+
+
+COMPLAINT = b"E1121 01:29:52.557592 26336 master_client.cpp:370] RPC call failed\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ([b"I1121 01:29:52.557592 2 a.cpp:1] fine\n", b"hexkv: connected\n", COMPLAINT], None),
+        ([b"I1121 01:29:52.557592 2 a.cpp:1] fine\n", COMPLAINT, b"-1\n"], "RPC call failed"),
+        ([b"Traceback ...\n", b"ImportError: libnuma\n", b"\n"], "ImportError: libnuma"),
+        ([], "no answer"),
+    ],
+)
+def test_a_rehearsal_says_what_the_library_complained_of_or_what_came_last(said, wrong):
+    assert _wrong(said) == wrong
+
+
+@pytest.mark.parametrize(
+    ("host", "without_port"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("node.example:12345", "node.example"),
+        ("[fe80::1]:12345", "[fe80::1]"),
+        ("fe80::1", "fe80::1"),
+    ],
+)
+def test_a_rehearsal_takes_nobodys_port(host, without_port):
+    place = Place("master:50051", "P2PHANDSHAKE", host, "tcp", "", 0, 0)
+    assert place.anywhere().local_host == without_port
 
 
 @pytest.fixture

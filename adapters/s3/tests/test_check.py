@@ -11,10 +11,11 @@ def test_a_live_server_is_certified_and_left_as_it_was(double, prefix, capsys):
     objects.put_name(f"{prefix}/somebody else's", b"value")
     settings = [word for pair in double.settings.items() for word in ("--set", "=".join(pair))]
     target = ["check", f"s3://{BUCKET}/{prefix}", *settings, "--json", "-"]
-    code = main([*target, "--level", "L0", "--level", "L4"])
+    code = main([*target, "--level", "L0", "--level", "L2", "--level", "L4"])
     (card,) = json.loads(capsys.readouterr().out)["cards"]
     assert code == 0
-    assert card["held"] == ["L0", "L4"]
+    assert card["held"] == ["L0", "L2", "L4"]
+    assert card["levels"]["L2"]["not checked"] == 0
     assert card["levels"]["L4"]["kept"] == 5, "slow, cut, stalled and garbage, by a proxy"
     assert objects.names() == {f"{prefix}/somebody else's"}
     objects.clear()

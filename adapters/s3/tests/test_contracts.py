@@ -1,52 +1,21 @@
 """The contracts that the store and the plugin keep, by both ways of moving frames."""
 
+from contextlib import closing
 from typing import ClassVar
 
 import pytest
 
 from hexkv.contracts.plugin import PluginContract
-from hexkv.contracts.store import StoreContract
-from s3_servers import own_double
+from s3_contract import S3Contract
+from s3_servers import OneLine, own_double
 
 MIB = 1 << 20
 
 
-class S3Contract(StoreContract):
-    options: ClassVar = {}
-
+class OnTheDouble(S3Contract):
     @pytest.fixture
     def server(self, double):
         return double
-
-    @pytest.fixture
-    def settings(self, server):
-        return server.settings | self.options
-
-    @pytest.fixture
-    def store(self, settings, open_store):
-        return open_store(**settings)
-
-    @pytest.fixture
-    def raw(self, server, prefix):
-        found = server.objects(f"{prefix}/")
-        yield found
-        found.clear()
-
-    @pytest.fixture
-    def sibling(self, settings, open_store, prefix):
-        return open_store(prefix=f"{prefix} of another", **settings)
-
-    @pytest.fixture
-    def foreign(self, server, prefix):
-        """Others' objects, beside ours and among them."""
-        others = server.objects(prefix)
-        names = [f"{prefix}/README", f"{prefix}/{'0' * 95}", f"{prefix}-old/{'0' * 96}"]
-        names.append(f"{prefix}/{'0' * 96}/0")
-        for name in names:
-            others.put_name(name, name.encode())
-        yield lambda: {name: others.get_name(name) for name in names}
-        for name in names:
-            others.delete_name(name)
 
     @pytest.fixture
     def service(self):
@@ -54,26 +23,18 @@ class S3Contract(StoreContract):
             yield service
 
     @pytest.fixture
-    def exposed(self, service, open_store):
-        return open_store(**service.settings | self.options)
-
-    @pytest.fixture
-    def reopen(self, settings, store, open_store):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(open_store(**settings))
-            return opened[-1]
-
-        return again
+    def limit(self, server, raw):
+        with closing(OneLine(server, f"{raw.prefix}limit")) as limit:
+            yield limit
 
 
-class TestHttp(S3Contract):
+class TestHttp(OnTheDouble):
     options: ClassVar = {"client": "http"}
 
 
-class TestHttpInPartsOverFewConnections(S3Contract):
+class TestHttpInPartsOverFewConnections(OnTheDouble):
+    least = 0.1  # four requests where the limit makes one, and a fifth to put them together
+
     options: ClassVar = {
         "client": "http",
         "connections": 2,
@@ -82,7 +43,9 @@ class TestHttpInPartsOverFewConnections(S3Contract):
     }
 
 
-class TestAwscrt(S3Contract):
+class TestAwscrt(OnTheDouble):
+    least = 0.1  # it copies twice
+
     options: ClassVar = {"client": "awscrt"}
 
 

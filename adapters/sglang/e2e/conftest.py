@@ -1,5 +1,6 @@
 """One model, what transformers says it answers, and the engines that tests start."""
 
+import functools
 import hashlib
 import subprocess
 import sys
@@ -38,32 +39,39 @@ def transformer(model):
         return LlamaForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 
 
-@pytest.fixture(scope="session")
-def reference(transformer):
-    """The greedy tokens of prompts, by transformers alone."""
-    known = {}
+def _greedy(transformer):
 
-    def tokens(words, new=8):
-        key = tuple(words)
-        if key not in known:
-            ids = torch.tensor([words])
-            with torch.no_grad():
-                out = transformer.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=new,
-                    min_new_tokens=new,
-                    do_sample=False,
-                    pad_token_id=0,
-                    eos_token_id=None,
-                )
-            known[key] = out[0, len(words) :].tolist()
-        return known[key]
+    @functools.cache
+    def follow(words, new):
+        ids = torch.tensor([words])
+        with torch.no_grad():
+            out = transformer.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=False,
+                pad_token_id=0,
+                eos_token_id=None,
+            )
+        return out[0, len(words) :].tolist()
 
-    return tokens
+    return lambda words, new=8: follow(tuple(words), new)
 
 
 @pytest.fixture(scope="session")
+def greedy():
+    """``greedy(transformer)(prompt)`` gives the greedy tokens, by transformers alone."""
+    return _greedy
+
+
+@pytest.fixture(scope="session")
+def reference(greedy, transformer):
+    """``reference(prompt)`` is what has to be answered."""
+    return greedy(transformer)
+
+
+@pytest.fixture(scope="module")
 def same(reference):
     """``same(engine, *prompts)`` runs them at once: as by transformers; the answers."""
 
@@ -80,9 +88,9 @@ def start(model, tmp_path_factory):
     """Starts engines; the module's end ends those that no test has ended."""
     engines = []
 
-    def begin(**settings):
+    def begin(checkpoint=model, **settings):
         log = tmp_path_factory.mktemp("engine") / "log"
-        engines.append(Engine(model, log, **settings))
+        engines.append(Engine(checkpoint, log, **{"enable_metrics": True} | settings))
         return engines[-1]
 
     yield begin

@@ -8,8 +8,10 @@ goes to stderr. The end of stdin ends the engine.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +42,7 @@ async def _one(engine: Engine, prompt: Sequence[int], tokens: int) -> Json:
         "cached": said["cached_tokens"],
         "storage": details.get("storage", 0),
         "first_token_seconds": first,
+        "began": began,
     }
 
 
@@ -58,7 +61,14 @@ def _flushed(engine: Engine) -> bool:
     return False
 
 
+def _die_with_parent() -> None:
+    """However it ends: a stopped engine does not notice that nobody asks any more."""
+    kill_when_parent_dies = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(kill_when_parent_dies, signal.SIGKILL)
+
+
 def main() -> None:
+    _die_with_parent()
     # What SGLang's processes print is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

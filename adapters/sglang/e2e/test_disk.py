@@ -2,32 +2,14 @@
 
 import pytest
 
-from hexkv.plugins.algorithms import frame_codec
-from hexkv.plugins.discovery import discover
-from hexkv.ports import CorruptFrame
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, TOKENS, behind, linked, prompt
-
-CODEC = frame_codec(discover(), "xxh3-128")
+from sglang_engines import PAGE, PAGES, behind, frames, linked, prompt, sound
 
 
 def config(root, **more):
     """The disk alone: nothing hides what lies on it."""
     disk = {"store": "disk", "settings": {"root": str(root)}, **more}
     return {"pool": {"bytes": "128MiB"}, "tiers": [disk]}
-
-
-def frames(root):
-    return set(root.glob("??/*.hexkv"))
-
-
-def sound(file):
-    """Whether the file is a frame, every byte as it was sealed."""
-    try:
-        CODEC.open(memoryview(file.read_bytes()))
-    except (CorruptFrame, FileNotFoundError):
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +43,20 @@ def test_another_process_hits_what_a_killed_one_stored(second, same):
     assert (answer.cached, answer.storage) == (PAGES * PAGE, PAGES * PAGE)
 
 
-@pytest.mark.parametrize("how", ["short", "zeros"])
-def test_a_damaged_page_costs_hits_and_is_repaired(second, same, stored, how):
-    victim = min(stored[how])
-    size = victim.stat().st_size
-    victim.write_bytes(victim.read_bytes()[: size // 2] if how == "short" else bytes(size))
-    [answer] = same(second, prompt(how))
-    assert answer.storage < PAGES * PAGE
-    until(lambda: sound(victim))
-    second.flush()
-    [answer] = same(second, prompt(how))
-    assert answer.storage == PAGES * PAGE
+def test_damaged_pages_cost_hits_are_counted_and_are_repaired(second, start, same, root, stored):
+    for how in ("short", "zeros"):
+        victim = min(stored[how])
+        size, before = victim.stat().st_size, second.counted("corrupt")
+        victim.write_bytes(victim.read_bytes()[: size // 2] if how == "short" else bytes(size))
+        [answer] = same(second, prompt(how))
+        assert answer.storage < PAGES * PAGE
+        assert second.counted("corrupt") == before + 1
+        until(lambda victim=victim: sound(victim))
+    third = start(**behind(**config(root)))
+    answers = same(third, prompt("short"), prompt("zeros"))
+    assert [answer.storage for answer in answers] == [PAGES * PAGE] * 2
+    assert third.counted("corrupt") == 0
+    third.kill()
 
 
 def test_prompts_that_run_at_once_get_their_own_tokens(second, same):
@@ -96,7 +81,8 @@ def test_a_damaged_page_is_computed_by_the_linkers_engine_and_repaired(linker, s
     victim = min(stored["bad link"])
     victim.write_bytes(victim.read_bytes()[:5000])
     [answer] = same(linker, prompt("bad link"))
-    assert answer.cached < TOKENS
+    assert answer.cached < PAGES * PAGE
+    assert linker.counted("corrupt") == 1
     until(lambda: sound(victim))
 
 

@@ -1,7 +1,7 @@
 """Two ranks of one model, each with its own heads in one directory."""
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, linked, prompt
+from sglang_engines import PAGE, PAGES, behind, frames, linked, prompt
 
 
 def test_ranks_find_their_own_slices_again(start, same, tmp_path):
@@ -10,10 +10,10 @@ def test_ranks_find_their_own_slices_again(start, same, tmp_path):
     bound = {"tp_size": 2, "env": {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}}
     first = start(**bound, **behind(**config))
     assert same(first, prompt("two ranks"))[0].cached == 0
-    until(lambda: len(set(tmp_path.glob("??/*.hexkv"))) == 2 * PAGES)
+    until(lambda: len(frames(tmp_path)) == 2 * PAGES)
     first.kill()
 
-    victim = min(tmp_path.glob("??/*.hexkv"))
+    victim = min(frames(tmp_path))
     second = start(**bound, **linked(**config))
     [answer] = same(second, prompt("two ranks"))
     assert answer.cached == PAGES * PAGE

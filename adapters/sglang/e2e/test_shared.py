@@ -7,7 +7,7 @@ from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, TOKENS, behind, prompt
+from sglang_engines import PAGE, PAGES, TOKENS, behind, frames, prompt
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_transformers_and_sglang_share_chunks_both_ways(hf, start, same, config,
     assert answer.storage == PAGES * PAGE
 
     assert same(engine, prompt("from sglang"))[0].cached == 0
-    until(lambda: len(set(tmp_path.glob("??/*.hexkv"))) == 2 * PAGES)
+    until(lambda: len(frames(tmp_path)) == 2 * PAGES)
     engine.kill()
     found = hf.prefill(prompt("from sglang"))
     assert found.hit_tokens == PAGES * PAGE

@@ -7,44 +7,40 @@ import sys
 import pytest
 
 from redis_servers import RedisServer
-from vllm_engines import E2E, ROOT, Engine, agree, connector
+from vllm_engines import E2E, ROOT, Engine, Reference, connector
 
 
 @pytest.fixture(scope="session")
-def model():
-    """The tiny model's folder; its name says which version of it."""
-    script = E2E / "tiny_llama.py"
-    version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
-    folder = ROOT / "build" / f"tiny-llama-{version}"
-    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=120)
-    return folder
+def built():
+    """``built(name)``: the folder of a tiny model; it says which version of it."""
+
+    def build(name):
+        script = E2E / f"{name}.py"
+        sources = b"".join(path.read_bytes() for path in (E2E / "tiny_llama.py", script))
+        version = hashlib.sha256(sources).hexdigest()[:8]
+        folder = ROOT / "build" / f"{name.replace('_', '-')}-{version}"
+        subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=120)
+        return folder
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def model(built):
+    return built("tiny_llama")
 
 
 @pytest.fixture(scope="session")
 def reference(model, tmp_path_factory):
     """What prompts get without a connector, each alone."""
-    known = {}
     with Engine(model, tmp_path_factory.mktemp("reference") / "log") as engine:
-
-        def answers(*prompts):
-            for prompt in map(tuple, prompts):
-                if prompt not in known:
-                    [known[prompt]] = engine.generate(prompt)
-            return [known[tuple(prompt)] for prompt in prompts]
-
-        yield answers
+        yield Reference(engine)
 
 
 @pytest.fixture(scope="session")
 def same(reference):
     """``same(engine, *prompts)`` runs them at once: as without a connector, and what was cached."""
-
-    def cached(engine, *prompts):
-        answers = engine.generate(*prompts)
-        assert agree(answers, reference(*prompts))
-        return [answer.cached for answer in answers]
-
-    return cached
+    return reference.same
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +48,9 @@ def start(model, tmp_path_factory):
     """Starts engines with hexkv; the module's end ends those that no test has ended."""
     engines = []
 
-    def begin(config, *, by_name=False, env=None, options=None, **settings):
+    def begin(config, *, by_name=False, env=None, options=None, transfer=None, **settings):
         log = tmp_path_factory.mktemp("engine") / "log"
-        transfer = connector(config, by_name=by_name, **(options or {}))
+        transfer = transfer or connector(config, by_name=by_name, **(options or {}))
         engines.append(Engine(model, log, transfer=transfer, env=env, **settings))
         return engines[-1]
 

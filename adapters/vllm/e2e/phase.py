@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+from hook_clock import HookClock
+
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from vllm import LLM, RequestOutput
+    from vllm.inputs import PromptType
 
 Json = dict[str, object]
 
@@ -30,35 +35,79 @@ class Phase:
         self._engine = llm.llm_engine
         self._reset = llm.reset_prefix_cache
         self._numbers = count()
+        self._llm = llm
+        self._hooks: HookClock | None = None
 
-    def generate(self, prompts: Sequence[Sequence[int]], tokens: int, extra: Json | None) -> Json:
-        """Run all *prompts* at once; for each what came out, what was cached, and when."""
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        tokens: int,
+        extra: Json | None,
+        lora: Json | None = None,
+        images: Sequence[Sequence[int]] | None = None,
+        embedded: bool = False,
+    ) -> Json:
+        """Run all *prompts* at once; for each what came out, what was cached, and when.
+
+        *Images* are the seeds of those of each prompt, in the order of their placeholders. Prompts
+        that are *embedded* are seeds of embeddings, and how many, instead of tokens.
+
+        ``hook_seconds`` is the connector's part of the time to the last first token, in an engine
+        that is watched.
+        """
         from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
+        from vllm.lora.request import LoRARequest
+
+        adapter = None if lora is None else LoRARequest(**lora)
 
         wanted = SamplingParams(
             temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=1, extra_args=extra
         )
         names = [str(next(self._numbers)) for _ in prompts]
+        hooks = self._in_hooks()
         busy, began = _cpu_seconds(), time.perf_counter()
-        for name, prompt in zip(names, prompts, strict=True):
-            self._engine.add_request(name, TokensPrompt(prompt_token_ids=list(prompt)), wanted)
+        for place, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
+            if embedded:
+                asked = self._embeddings(*prompt)
+            else:
+                asked = _asked(prompt, images[place] if images else ())
+            self._engine.add_request(name, asked, wanted, lora_request=adapter)
         first: dict[str, float] = {}
+        hooked = 0.0
         done: dict[str, RequestOutput] = {}
         steps = 0
         while self._engine.has_unfinished_requests():
             steps += 1
             for output in self._engine.step():
-                if output.outputs[0].token_ids:
-                    first.setdefault(output.request_id, time.perf_counter() - began)
+                if output.outputs[0].token_ids and output.request_id not in first:
+                    first[output.request_id] = time.perf_counter() - began
+                    hooked = self._in_hooks() - hooks
                 if output.finished:
                     done[output.request_id] = output
         return {
             "steps": steps,
             "seconds": time.perf_counter() - began,
             "cpu_seconds": _cpu_seconds() - busy,
+            "hook_seconds": hooked,
             "answers": [_answer(done[name], first.get(name)) for name in names],
         }
+
+    def _embeddings(self, seed: int, count: int) -> PromptType:
+        import torch
+        from vllm.inputs import EmbedsPrompt
+
+        config = self._engine.model_config
+        dice = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(count, config.get_hidden_size(), generator=dice)
+        return EmbedsPrompt(prompt_embeds=drawn)
+
+    def _in_hooks(self) -> float:
+        return self._hooks.seconds if self._hooks else 0.0
+
+    def watch(self) -> Json:
+        """From now on take the time that the connector's hooks take."""
+        self._hooks = HookClock(self._llm)
+        return {"hooks": self._hooks.count}
 
     def reset(self) -> Json:
         """Forget vLLM's own prefix cache; the connector keeps what it has."""
@@ -83,6 +132,22 @@ class Phase:
             for sample in metric.samples:
                 found[sample.name] = found.get(sample.name, 0.0) + sample.value
         return dict(found)
+
+
+def _asked(words: Sequence[int], images: Sequence[int]) -> PromptType:
+    from vllm.inputs import TokensPrompt
+
+    if not images:
+        return TokensPrompt(prompt_token_ids=list(words))
+    seen = {"image": [_image(seed) for seed in images]}
+    return TokensPrompt(prompt_token_ids=list(words), multi_modal_data=seen)
+
+
+def _image(seed: int) -> Image:
+    """Noise, of always the same size."""
+    import PIL.Image
+
+    return PIL.Image.frombytes("RGB", (128, 128), random.Random(seed).randbytes(128 * 128 * 3))
 
 
 def _answer(output: RequestOutput, first: float | None) -> Json:
@@ -123,6 +188,7 @@ def main() -> None:
     phase = Phase(LLM(**json.loads(sys.argv[1])))
     tasks: dict[str, Callable[..., Json]] = {
         "generate": phase.generate,
+        "watch": phase.watch,
         "reset": phase.reset,
         "rest": phase.rest,
         "metrics": phase.metrics,

@@ -1,61 +1,20 @@
 """Hits from the disk in a process that stored nothing, and what a bad disk does to them."""
 
-import random
-from array import array
-
 import pytest
 
-from hexkv.plugins.algorithms import frame_codec
-from hexkv.plugins.discovery import discover
-from hexkv.ports import PAGE, CorruptFrame
 from redis_servers import until
 from vllm_engines import prompt
+from vllm_frames import cut, damage, frames, poison, sound
 
 CHUNK = 64
 CHUNKS = 14
 TOKENS = CHUNKS * CHUNK + 9
-CODEC = frame_codec(discover(), "xxh3-128")
 
 
 def config(root):
     """The disk alone: nothing hides what lies on it."""
     disk = {"store": "disk", "settings": {"root": str(root)}}
     return {"chunk": {"size": CHUNK}, "pool": {"bytes": "128MiB"}, "tiers": [disk]}
-
-
-def frames(root):
-    return set(root.glob("??/*.hexkv"))
-
-
-def sound(file):
-    """Whether the file is a frame, every byte as it was sealed."""
-    try:
-        CODEC.open(memoryview(file.read_bytes()))
-    except (CorruptFrame, FileNotFoundError):
-        return False
-    return True
-
-
-def poison(file):
-    """Other KV of the same size, sealed like the right one."""
-    frame = memoryview(bytearray(file.read_bytes()))
-    header = CODEC.open(frame)
-    dice = random.Random(header.key)
-    other = array("f", (dice.gauss(0, 2) for _ in range(header.payload_bytes // 4)))
-    frame[PAGE : PAGE + header.payload_bytes] = memoryview(other).cast("B")
-    CODEC.seal(frame, header)
-    file.write_bytes(frame)
-
-
-def damage(file):
-    """One bit, somewhere in the KV."""
-    frame = bytearray(file.read_bytes())
-    frame[len(frame) // 2] ^= 1
-    file.write_bytes(frame)
-
-
-def cut(file):
-    file.write_bytes(file.read_bytes()[: 3 * PAGE])
 
 
 @pytest.fixture(scope="module")

@@ -55,8 +55,27 @@ PLAIN = ("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-detail
 def first(model, tmp_path_factory):
     """The first command of the page: one flag, nothing else configured."""
     flags = (*PLAIN, "--no-enable-prefix-caching")
-    with Server([*shown(0, model), *flags], tmp_path_factory.mktemp("first")) as server:
+    often = {"VLLM_LOG_STATS_INTERVAL": "1"}
+    with Server([*shown(0, model), *flags], tmp_path_factory.mktemp("first"), **often) as server:
         yield server
+
+
+def test_the_flag_needs_no_other(model, tmp_path):
+    """vLLM as it is configured by default, but for its compiler, which tests go without."""
+    with Server([*shown(0, model), "--enforce-eager"], tmp_path) as server:
+        words = prompt("no other flag", TOKENS)
+        server.complete(str(model), words)
+        until(lambda: server.metrics().get("vllm:hexkv_stored_tokens_total", 0.0) >= 3 * CHUNK)
+        server.complete(str(model), words)
+        assert server.said("Creating v1 connector with name: HexKVConnector")
+
+
+def test_the_log_says_what_was_built_and_what_is_degraded(first):
+    said = first.log.read_text()
+    assert re.search(r"hexkv \S+ under vLLM \S+, rank 0 of 1: memory of \d+ MiB; pool of", said)
+    assert "chunks of 256 tokens, sync loading, synchronous lookups, 1 rank(s)" in said
+    assert "KV is kept in whole blocks" in said
+    assert "kv_load_failure_policy is 'fail'" in said
 
 
 def test_one_flag_is_enough(first, model, reference):
@@ -83,6 +102,8 @@ def test_vllm_and_hexkv_say_what_was_loaded(first, model, reference):
     until(lambda: grown("vllm:external_prefix_cache_hits_total") == 3 * CHUNK)
     until(lambda: grown("vllm:hexkv_loaded_tokens_total") >= 3 * CHUNK)
     assert grown("vllm:hexkv_stored_tokens_total") >= 3 * CHUNK
+    line = r"KV Transfer metrics: .*loaded_tokens=\d+.*loaded_bytes=\d+.*load_GB_per_second="
+    until(lambda: re.search(line, first.log.read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -67,9 +67,13 @@ def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
     yield "lm_head.weight", drawn(WORDS, WIDTH, 0.5)
 
 
-def tokenizer() -> dict[str, object]:
-    """Words that whitespace separates, in the format of the ``tokenizers`` library."""
+def tokenizer(more: Sequence[str] = ()) -> dict[str, object]:
+    """Words that whitespace separates, in the format of the ``tokenizers`` library.
+
+    *More* special ones have the numbers after all words.
+    """
     special = [{"id": number, "content": word} for number, word in enumerate(["<unk>", "</s>"])]
+    special += [{"id": number, "content": word} for number, word in enumerate(more, WORDS)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{number}": number for number in range(2, WORDS)}
     return {
@@ -80,8 +84,20 @@ def tokenizer() -> dict[str, object]:
     }
 
 
-def checkpoint(folder: Path) -> Path:
-    """Write the model into *folder*, whole or not at all, unless it is there."""
+def checkpoint(
+    folder: Path,
+    config: Mapping[str, object] = CONFIG,
+    tensors: Iterable[tuple[str, torch.Tensor]] | None = None,
+    files: Mapping[str, object] | None = None,
+) -> Path:
+    """Write a model into *folder*, whole or not at all, unless it is there.
+
+    Args:
+        folder: named by who calls.
+        config: of the model; the Llama's, unless *tensors* are another's.
+        tensors: its weights, drawn only when they are written.
+        files: what else is in the folder, or other than here, by name.
+    """
     if folder.exists():
         return folder
     made = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -92,11 +108,16 @@ def checkpoint(folder: Path) -> Path:
         "eos_token": "</s>",
         "model_max_length": CONFIG["max_position_embeddings"],
     }
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    (made / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
-    (made / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    (made / "tokenizer_config.json").write_text(json.dumps(settings))
-    save_file(dict(weights()), made / "model.safetensors", metadata={"format": "pt"})
+    written = {
+        "config.json": config,
+        "generation_config.json": {"eos_token_id": 1},
+        "tokenizer.json": tokenizer(),
+        "tokenizer_config.json": settings,
+    }
+    for name, content in (written | dict(files or {})).items():
+        (made / name).write_text(json.dumps(content))
+    drawn = dict(weights() if tensors is None else tensors)
+    save_file(drawn, made / "model.safetensors", metadata={"format": "pt"})
     try:
         made.rename(folder)
     except OSError:  # somebody else was faster, with the same bytes

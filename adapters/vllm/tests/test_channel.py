@@ -3,13 +3,16 @@
 import json
 import os
 import threading
+from contextlib import ExitStack, closing
 
 import pytest
 import zmq
 
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
+from hexkv.adapters.vllm.near import Near
 
 SECONDS = 10.0
+PAUSE = threading.Event()
 
 
 @pytest.fixture
@@ -22,24 +25,56 @@ def echo(question, tokens):
 
 
 @pytest.fixture
-def listener(place):
-    listener = Listener(socket_path(place, 0), echo)
-    yield listener
-    listener.close()
+def listen(place):
+    """Begins listeners."""
+    with ExitStack() as opened:
+
+        def begin(answer, **settings):
+            listener = Listener(socket_path(place, 0), answer, **settings)
+            opened.callback(listener.close)
+            return listener
+
+        yield begin
 
 
 @pytest.fixture
-def caller(place):
-    caller = Caller(socket_path(place, 0))
-    yield caller
-    caller.close()
+def listener(listen):
+    return listen(echo)
+
+
+@pytest.fixture(params=["by socket", "in one process"])
+def call(request, place, monkeypatch):
+    """Makes callers of whoever listens."""
+    with ExitStack() as opened:
+
+        def begin():
+            with monkeypatch.context() as patch:
+                if request.param == "by socket":
+                    patch.setattr(Near, "leads_to", lambda path: False)
+                caller = Caller(socket_path(place, 0))
+            opened.callback(caller.close)
+            return caller
+
+        yield begin
+
+
+@pytest.fixture
+def caller(listener, call):
+    return call()
+
+
+@pytest.fixture
+def distant(place):
+    """A caller that was there first."""
+    with closing(Caller(socket_path(place, 0))) as caller:
+        yield caller
 
 
 def packed(*tokens):
     return b"".join(token.to_bytes(4, "little") for token in tokens)
 
 
-def test_an_answer_belongs_to_its_question(listener, caller):
+def test_an_answer_belongs_to_its_question(caller):
     assert caller.reachable(SECONDS)
     numbers = {caller.ask("find", packed(i, i + 1), id=f"r{i}"): i for i in range(50)}
     for number, i in reversed(numbers.items()):
@@ -48,26 +83,58 @@ def test_an_answer_belongs_to_its_question(listener, caller):
         assert answer["tokens"] == [i, i + 1]
 
 
-def test_an_answer_is_given_once(listener, caller):
+def test_an_answer_is_given_once(caller):
     assert caller.reachable(SECONDS)
     number = caller.ask("find")
     assert caller.take(number, SECONDS) is not None
     assert caller.take(number) is None
 
 
-def test_nobody_waits_for_a_worker_that_is_not_there(caller):
+def test_nobody_waits_for_a_worker_that_is_not_there(distant):
+    assert not distant.reachable(0.0)
+    assert distant.ask("find", packed(1)) == 0
+
+
+def test_nobody_waits_for_a_worker_that_has_left(listener, call):
+    caller = call()
+    assert caller.reachable(SECONDS)
+    listener.close()
+    for _ in range(1000):  # a socket may take a moment to see it
+        number = caller.ask("find", packed(1))
+        if not number:
+            break
+        caller.drop(number)
+        PAUSE.wait(0.01)
+    assert not number
     assert not caller.reachable(0.0)
-    assert caller.ask("find", packed(1)) == 0
 
 
-def test_who_lets_a_question_wait_is_not_waited_for_again_until_he_speaks(place, caller):
+def test_no_more_questions_wait_than_may(listen, call):
+    go = threading.Event()
+    listen(lambda question, tokens: {"waited": go.wait(SECONDS)}, threads=1)
+    caller = call()
+    try:
+        assert caller.reachable(SECONDS)
+        # On a socket they wait on both sides, and in the system between them.
+        refused = 0
+        for _ in range(100_000):
+            refused += not caller.ask("find", bytes(1024), wanted=False)
+            if refused:
+                break
+        assert refused
+    finally:
+        go.set()
+
+
+def test_who_lets_a_question_wait_is_not_waited_for_again_until_he_speaks(listen, call):
     go = threading.Event()
 
     def slow(question, tokens):
         go.wait(SECONDS)
         return {}
 
-    listener = Listener(socket_path(place, 0), slow)
+    listen(slow)
+    caller = call()
     try:
         assert caller.reachable(SECONDS)
         first = caller.ask("find")
@@ -77,35 +144,31 @@ def test_who_lets_a_question_wait_is_not_waited_for_again_until_he_speaks(place,
         assert caller.take(second, 1e6) is None  # returns at once
         go.set()
         third = caller.ask("find")
-        until = threading.Event()
         for _ in range(1000):
             if caller.take(third) is not None:
                 break
-            until.wait(0.01)
+            PAUSE.wait(0.01)
         else:
             pytest.fail("no answer")
         assert not caller.silent
     finally:
         go.set()
-        listener.close()
 
 
-def test_a_failing_answer_says_so_and_the_next_one_comes(place, caller):
+def test_a_failing_answer_says_so_and_the_next_one_comes(listen, call):
     def fragile(question, tokens):
         if question["op"] == "break":
             raise RuntimeError("on purpose")
         return {"fine": True}
 
-    listener = Listener(socket_path(place, 0), fragile, threads=1)
-    try:
-        assert caller.reachable(SECONDS)
-        assert caller.take(caller.ask("break"), SECONDS)["error"] == "RuntimeError: on purpose"
-        assert caller.take(caller.ask("find"), SECONDS)["fine"]
-    finally:
-        listener.close()
+    listen(fragile, threads=1)
+    caller = call()
+    assert caller.reachable(SECONDS)
+    assert caller.take(caller.ask("break"), SECONDS)["error"] == "RuntimeError: on purpose"
+    assert caller.take(caller.ask("find"), SECONDS)["fine"]
 
 
-def test_what_makes_no_sense_gets_no_answer_and_harms_nobody(listener, caller, place):
+def test_what_makes_no_sense_gets_no_answer_and_harms_nobody(caller, place):
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.setsockopt(zmq.LINGER, 0)
         stranger.connect(f"ipc://{socket_path(place, 0)}")
@@ -119,19 +182,25 @@ def test_what_makes_no_sense_gets_no_answer_and_harms_nobody(listener, caller, p
     assert caller.take(caller.ask("find"), SECONDS) is not None
 
 
-def test_a_worker_that_comes_back_is_found_again(place, caller):
+def test_a_worker_that_comes_back_is_found_again(listen, call):
+    caller = None
     for _ in range(2):
-        listener = Listener(socket_path(place, 0), echo)
-        try:
-            assert caller.reachable(SECONDS)
-            for _ in range(100):  # the old connection may take a moment to be seen as gone
-                number = caller.ask("find")
-                if number and caller.take(number, 0.1) is not None:
-                    break
-            else:
-                pytest.fail("no answer")
-        finally:
-            listener.close()
+        listener = listen(echo)
+        caller = caller or call()
+        assert caller.reachable(SECONDS)
+        for _ in range(100):  # the old connection may take a moment to be seen as gone
+            number = caller.ask("find")
+            if number and caller.take(number, 0.1) is not None:
+                break
+        else:
+            pytest.fail("no answer")
+        listener.close()
+
+
+def test_a_fork_does_not_take_its_parents_worker_for_its_own(listener, place, monkeypatch):
+    assert Near.leads_to(socket_path(place, 0))
+    monkeypatch.setattr(os, "getpid", lambda: 0)
+    assert not Near.leads_to(socket_path(place, 0))
 
 
 def test_the_sockets_are_the_users_alone(tmp_path, place):

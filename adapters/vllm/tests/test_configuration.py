@@ -2,7 +2,7 @@
 
 import pytest
 
-from hexkv.adapters.vllm.configuration import configure
+from hexkv.adapters.vllm.configuration import configure, verify
 from hexkv.adapters.vllm.plugin import hexkv_adapters
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError
@@ -72,3 +72,23 @@ def test_the_adapter_is_vllms_to_build():
     (spec,) = hexkv_adapters()
     with pytest.raises(ConfigError, match="vLLM builds"):
         spec.open(spec.settings(), None)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"tires": []}, "tires.*tiers"),
+        ({"loading": "soon"}, "loading.*layerwise"),
+        ({"tiers": [{"store": "dsik"}]}, "dsik.*disk"),
+        ({"tiers": [{"store": "disk", "settings": {"rot": "x"}}]}, "rot.*root"),
+    ],
+)
+def test_what_cannot_be_built_is_known_before_anything_is_opened(registry, extra, said):
+    with pytest.raises(ConfigError, match=said):
+        verify(extra, registry)
+
+
+def test_what_can_be_built_depends_on_no_block(registry, tmp_path):
+    root = tmp_path / "never made"
+    verify({"tiers": [{"store": "disk", "settings": {"root": str(root)}}]}, registry)
+    assert not root.exists()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hexkv.adapters.vllm.identity import Rank, scope_of
+from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scope_of
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes
 from hexkv.plugins.weights import digest_of
@@ -87,6 +87,32 @@ def test_embeddings_in_place_of_tokens_are_not_cached():
     assert scope_of(request(prompt_embeds=object())) is None
 
 
+def multimodal(cache, prefix, **media):
+    """vLLM's configuration: GiB of processed images it keeps, and whether it keeps prefixes."""
+    said = SimpleNamespace(mm_processor_cache_gb=cache, **media)
+    return SimpleNamespace(
+        model_config=SimpleNamespace(multimodal_config=said),
+        cache_config=SimpleNamespace(enable_prefix_caching=prefix),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cache", "prefix", "counted"),
+    [(4, True, False), (4, False, False), (0, True, False), (0, False, True)],
+)
+def test_images_that_are_only_counted_are_not_cached(cache, prefix, counted):
+    assert counts_inputs(multimodal(cache, prefix)) is counted
+    seen = request(mm_features=[image("renderer0-mm-1-image-0")])
+    assert (scope_of(seen, counted=counted) is None) is counted
+    assert scope_of(request(), counted=counted) == Scope()
+
+
+def test_models_without_images_count_nothing():
+    config = multimodal(0, False)
+    config.model_config.multimodal_config = None
+    assert not counts_inputs(config)
+
+
 def test_every_part_of_a_scope_makes_another_namespace():
     base = Namespace("m", LAYOUT, salt="house", lora="base", extra=(("b", "1"),))
     scopes = Scopes(base)
@@ -108,3 +134,46 @@ def test_every_part_of_a_scope_makes_another_namespace():
 )
 def test_ranks_hold_slices_or_the_same(rank, piece, first):
     assert (rank.piece, rank.first) == (piece, first)
+
+
+def served(longest=4096, rope=None, media=None):
+    """The namespace of a model whose texts may have *longest* tokens."""
+    model = SimpleNamespace(
+        model="org/model",
+        max_model_len=longest,
+        hf_text_config=SimpleNamespace(**(rope or {})),
+        multimodal_config=media,
+    )
+    said = SimpleNamespace(settings=SimpleNamespace(model=SimpleNamespace(name="", revision="1")))
+    config, rank = SimpleNamespace(model_config=model), Rank(0, 1, 1, replicated=False)
+    return namespace_of(config, LAYOUT, rank, said, inside={})
+
+
+@pytest.mark.parametrize(
+    ("rope", "differs"),
+    [
+        ({}, False),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, False),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, True),
+        ({"rope_parameters": {"rope_type": "longrope"}}, True),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, False),
+        ({"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, True),
+    ],
+)
+def test_where_rope_depends_on_the_longest_text_so_does_the_name(rope, differs):
+    assert (served(4096, rope) != served(8192, rope)) is differs
+
+
+def test_images_that_are_looked_at_in_another_way_have_another_name():
+    plain = {"mm_processor_kwargs": None, "media_io_kwargs": {}, "video_pruning_method": "evs"}
+    ways = [
+        {},
+        {"mm_processor_kwargs": {"do_normalize": False}},
+        {"media_io_kwargs": {"video": {"num_frames": 4}}},
+        {"mm_encoder_attn_dtype": "fp8"},
+        {"video_pruning_rate": 0.5},
+        {"video_pruning_rate": 0.5, "video_pruning_method": "other"},
+    ]
+    names = [served(media=SimpleNamespace(**plain | way)) for way in ways]
+    assert len(set(names)) == len(names)
+    assert names[0] == served()  # whatever is as the model has it is not said

@@ -66,8 +66,8 @@ def half(*ranks, later=False, checked_later=False, clock=None, **settings):
     )
 
 
-def arrive(plan, made, *, reads=True, writes=True):
-    plan.arrived(made, Scope(), reads=reads, writes=writes)
+def arrive(plan, made, *, reads=True, writes=True, scope=None):
+    plan.arrived(made, scope or Scope(), reads=reads, writes=writes)
     return made.request_id
 
 
@@ -110,6 +110,19 @@ def test_within_a_step_one_token_is_left_to_compute(later, external):
     (load,) = step(plan, name, external, 1, blocks(96)).loads
     assert (load.start, load.end, load.later) == (0, 96, later)
     assert array("I", load.tokens).tolist() == list(range(96))
+
+
+@pytest.mark.parametrize("loading", ["sync", "layerwise", "async"])
+def test_a_prompt_with_images_is_loaded_between_steps_beside_others_in_them(loading):
+    plan = SchedulerHalf(ConnectorSettings(loading=loading), Shape(CHUNK, BLOCK), [Rank(hit=96)])
+    seen = arrive(plan, request(96, name="seen"), scope=Scope(inputs="images"))
+    read = arrive(plan, request(96, name="read"))
+    later = loading == "async"
+    assert plan.matched(seen, 0) == (96, True)
+    assert plan.matched(read, 0) == (96 if later else 95, later)
+    plan.allocated(seen, blocks(96), 96)
+    plan.allocated(read, blocks(96), 95)
+    assert [load.later for load in plan.plan([]).loads] == [True, later]
 
 
 def test_a_prompt_shorter_than_a_chunk_is_not_asked_for():

@@ -32,10 +32,10 @@ class Rank:
         tiers = [{"store": "disk", "settings": {"root": str(root)}}]
         settings = {"chunk": {"size": WORDS}, "pool": {"bytes": "1MiB"}, "tiers": tiers}
         self.engine = build(load(None, {}, settings), groups[0][0])
-        self.staging = Staging(self.engine, groups, limit)
+        self.staging = Staging(self.engine, dict(enumerate(groups)), limit)
 
     def store(self, name, group, block):
-        copied = self.staging.store(name, group, block)
+        copied = self.staging.store(name, group, block, 0)
         assert self.engine.flush(10)
         return copied
 
@@ -98,15 +98,61 @@ def test_no_more_is_put_aside_than_there_is_room_for(tmp_path):
         rank.staging.close()
 
 
+def test_a_block_that_was_released_before_it_was_there_takes_no_room(tmp_path):
+    rank = Rank(tmp_path / "cache", limit=200)
+    try:
+        rank.store(b"a", 0, 2)
+        rank.staging.release([7])
+        assert not rank.staging.stage(7, 0, b"a")
+        assert rank.staging.stage(8, 0, b"a")
+    finally:
+        rank.staging.close()
+
+
 def test_the_scheduler_asks_in_messages(rank):
     rank.store(b"a", 1, 2)
     ask = {"op": "stage", "ticket": 7, "group": 1}
     assert rank.staging(ask, memoryview(b"a")) == {"held": True}
     assert rank.staging(ask | {"ticket": 8}, memoryview(b"b")) == {"held": False}
     assert rank.staging({"op": "release", "tickets": [7, 8]}, memoryview(b"")) == {}
-    assert rank.staging({"op": "clear"}, memoryview(b"")) == {"chunks": 1}
+    assert rank.staging({"op": "give_up", "tickets": [9]}, memoryview(b"")) == {}
+    assert rank.staging.gave_up(9)
+    assert rank.staging({"op": "clear", "generation": 1}, memoryview(b"")) == {"chunks": 1}
     with pytest.raises(InvalidRequest):
         rank.staging({"op": "stage"}, memoryview(b""))
+
+
+def test_nothing_from_before_it_was_emptied_comes_back(rank):
+    """vLLM hands over what it named in the step before."""
+    for name in (b"a", b"b", b"c"):
+        rank.staging.store(name, 0, 2, 0)  # queued when the cache is emptied
+    rank.staging.clear(1)
+    assert rank.staging.store(b"d", 0, 2, 0) == 0
+    assert not any(rank.staging.stage(i, 0, name) for i, name in enumerate((b"a", b"b", b"c")))
+    assert not rank.staging.stage(4, 0, b"d")
+    rank.staging.store(b"d", 0, 2, 1)
+    assert rank.engine.flush(10)
+    assert rank.staging.stage(5, 0, b"d")
+
+
+def test_a_block_is_kept_as_it_was_when_it_was_handed_over(rank):
+    """Its place may be another's a moment later."""
+    before = rank.block(0, 2)
+    rank.staging.store(b"a", 0, 2, 0)
+    for page in rank.pages[0]:
+        page[2] = 0
+    assert rank.engine.flush(10)
+    assert rank.staging.stage(7, 0, b"a")
+    rank.staging.load(7, 0, 4)
+    assert rank.block(0, 4) == before
+
+
+def test_blocks_are_ready_when_all_are_aside(rank):
+    rank.store(b"a", 0, 2)
+    assert rank.staging.stage(7, 0, b"a")
+    assert rank.staging.ready([7])
+    assert not rank.staging.ready([7, 8])
+    assert rank.staging.ready([])
 
 
 def test_a_blocks_prompt_has_as_many_words_as_a_chunk_has_tokens():

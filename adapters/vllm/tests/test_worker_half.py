@@ -14,7 +14,7 @@ from hexkv.adapters.vllm.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.worker_half import WorkerHalf
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configure
-from hexkv.ports import InvalidRequest, Namespace
+from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 
 LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8
 CHUNK = 2 * BLOCK
@@ -238,6 +238,12 @@ def test_clearing_leaves_nothing(rank):
     store(rank)
     assert rank.desk({"op": "clear"}, memoryview(b"")) == {"chunks": 4}
     assert rank.find() == 0
+
+
+def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
+    monkeypatch.setattr(rank.engine, "flush", lambda seconds: False)
+    with pytest.raises(StoreUnreachable):
+        rank.desk({"op": "clear"}, memoryview(b""))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import pytest
 import torch
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -14,9 +17,13 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.connector import Happened, HexKVConnector, KVConnectorRole, PlannedStep
+from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Step
+from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.plugin import register
+from hexkv.adapters.vllm.stats import HexKVStats
 from hexkv.ports import ConfigError, LayoutMismatch
 from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, alone, configuration
 
@@ -53,11 +60,42 @@ def test_a_bad_configuration_stops_vllm_with_its_name(config):
         HexKVConnector(config, KVConnectorRole.WORKER, kv(spec()))
 
 
+def test_where_there_are_cuda_graphs_it_is_refused_before_any_weights_are_loaded(
+    model, monkeypatch
+):
+    """vLLM's own configuration of an engine, on a platform that says that it has them."""
+    platform = type(current_platform)
+    monkeypatch.setattr(platform, "support_static_graph_mode", classmethod(lambda cls: True))
+    extra = {"tiers": [{"store": "memory"}, {"store": "dsik"}]}
+    bad = TRANSFER | {"kv_connector_extra_config": extra}
+    with pytest.raises(ConfigError, match=r"tiers\[1\].*dsik.*disk"):
+        EngineArgs(model=str(model), dtype="float32", kv_transfer_config=bad).create_engine_config()
+
+
+def test_elsewhere_it_is_refused_before_memory_is_profiled(config):
+    config.kv_transfer_config.kv_connector_extra_config = {"tires": []}
+    with pytest.raises(ConfigError, match=r"tires.*tiers"):
+        HexKVConnector.get_required_kvcache_layout(config)
+
+
 def test_the_connector_is_known_by_its_name_alone(config):
     register()
     register()
     config.kv_transfer_config.kv_connector_module_path = None
     assert KVConnectorFactory.get_connector_class(config.kv_transfer_config) is HexKVConnector
+
+
+@pytest.mark.parametrize("loading", ["sync", "async", "layerwise"])
+@pytest.mark.parametrize("vllm", ["goes back", "plans ahead", "runs models its second way"])
+def test_where_vllm_cannot_set_back_a_step_nothing_is_loaded_within_one(
+    config, loading, vllm, monkeypatch
+):
+    config.kv_transfer_config.kv_connector_extra_config = {"loading": loading}
+    config.scheduler_config.async_scheduling = vllm == "plans ahead"
+    second = vllm == "runs models its second way"
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
+    read = assembly.read(config, describe(config, kv(spec())))
+    assert read.connector.loading == (loading if vllm == "goes back" else "async")
 
 
 def test_what_ranks_say_is_summed_up():
@@ -123,6 +161,20 @@ def test_the_start_says_what_there_is_and_what_is_degraded(start, config, caplog
     assert "rank 0 of 1: memory" in said
     assert "whole blocks" in said
     assert "chunks of 32 tokens, sync loading" in said
+
+
+def test_vllms_log_line_has_the_numbers(config):
+    line, lines = KVConnectorLogging(config.kv_transfer_config), []
+    for loaded in (32, 64):
+        tally = Tally()
+        tally.stored(96, 0, 1 << 20, 0.5)
+        tally.loaded(loaded, 1 << 20, 0.25)
+        line.observe(HexKVStats(tally.take()).data)
+    line.log(lambda text, *values: lines.append(text % values))
+    (said,) = lines
+    assert said.startswith("KV Transfer metrics: ")
+    for part in ("stored_tokens=192", "loaded_tokens=96", "load_GB_per_second=0.0"):
+        assert part in said
 
 
 def test_an_empty_step_costs_nothing_and_changes_nothing(start):

@@ -7,8 +7,10 @@ caches with their scales), so that no token can be told apart in it. Such a bloc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hexkv.kernels.chunks import check_spans
@@ -24,6 +26,8 @@ from hexkv.ports import (
     Span,
     Transfer,
 )
+
+Array: TypeAlias = npt.NDArray[np.signedinteger]
 
 NOWHERE = -1
 """In place of a block's number: these tokens have no place in the window."""
@@ -61,6 +65,7 @@ class BlockKV:
         block_tokens: int,
         *,
         fused: bool | None = None,
+        direct: bool = False,
     ) -> None:
         """Look at *pages* through *blocks*, the number of each block of the request in order.
 
@@ -71,6 +76,7 @@ class BlockKV:
                 an error.
             block_tokens: tokens in a block.
             fused: see :meth:`Fused.over`.
+            direct: see there, too.
 
         Raises:
             LayoutMismatch: the blocks' size is not the layout's, or they are on several devices.
@@ -79,10 +85,12 @@ class BlockKV:
         if len(pages) != layout.layers:
             raise LayoutMismatch(f"{len(pages)} layers of KV, where the layout has {layout.layers}")
         self._pages = [_plain(page) for page in pages]
+        self._dtypes = [np.dtype(f"i{page.element_size()}") for page in self._pages]
         self._block = block_tokens
         self._layout = layout
         count = min(len(page) for page in pages)
         self._device = pages[0].device
+        self._arrays = [page.numpy() for page in self._pages] if self._device.type == "cpu" else []
         for layer, page in enumerate(pages):
             start, end = layout.layer_span(layer, block_tokens)
             size = page[0].numel() * page.element_size()
@@ -100,7 +108,7 @@ class BlockKV:
         if all(page.dim() <= _ROWS for page in self._pages):
             rows = [page[(slice(None), *[None] * (_ROWS - page.dim()))] for page in self._pages]
             if all(page.shape[1] == self._parts for page in rows):
-                self._fused = Fused.over(layout, [[page] for page in rows], fused)
+                self._fused = Fused.over(layout, [[page] for page in rows], fused, direct=direct)
 
     @property
     def layout(self) -> KVLayout:
@@ -116,19 +124,22 @@ class BlockKV:
         for (start, end, _), blocks in zip(spans, found, strict=True):
             if NOWHERE in blocks:
                 raise InvalidRequest(f"a block in [{start}, {end}) has no place to gather from")
-        for (start, end, data), blocks in zip(spans, found, strict=True):
+        for span, blocks in zip(spans, found, strict=True):
+            start, end, data = span
             if self._fused is not None:
                 self._fused.gather(self._slots(blocks), data, end - start, chosen)
-                continue
-            where = torch.tensor(blocks, device=self._device)
-            for layer, chunk in self._rows(start, end, data, chosen):
-                page = self._pages[layer]
-                if self._device.type != "cpu":
-                    chunk.copy_(page[where], non_blocking=True)
-                elif page.is_contiguous():
-                    np.take(page.numpy(), blocks, axis=0, out=chunk.numpy(), mode="clip")
-                else:  # which numpy would first copy altogether
-                    torch.index_select(page, 0, where, out=chunk)
+            elif self._arrays:
+                for layer, rows in self._rows(span, chosen):
+                    page = self._arrays[layer]
+                    if page.flags.c_contiguous:
+                        np.take(page, blocks, axis=0, out=rows, mode="clip")
+                    else:  # which that would first copy altogether
+                        for row, block in zip(rows, blocks, strict=True):
+                            row[...] = page[block]
+            else:
+                where = torch.tensor(blocks, device=self._device)
+                for layer, rows in self._rows(span, chosen):
+                    torch.from_numpy(rows).copy_(self._pages[layer][where], non_blocking=True)
         return transfer_on([self._device])
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
@@ -136,22 +147,37 @@ class BlockKV:
         found = [self._between(start, end) for start, end, _ in spans]
         # Serving engines make their pages in inference mode, and may be written only there.
         with torch.inference_mode():
-            for (start, end, data), blocks in zip(spans, found, strict=True):
-                if self._fused is not None:
+            if self._fused is not None:
+                for (start, end, data), blocks in zip(spans, found, strict=True):
                     self._fused.scatter(self._slots(blocks), data, end - start, chosen)
-                    continue
-                kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
-                where = torch.tensor([blocks[i] for i in kept], device=self._device)
-                for layer, chunk in self._rows(start, end, data, chosen):
-                    some = chunk if len(kept) == len(blocks) else chunk[kept]
-                    if self._device.type == "cpu":
-                        # On one thread: torch shares such a copy out among several, which wait
-                        # for each other wherever the processors are busy. A fifth of its time.
-                        self._pages[layer].numpy()[where.numpy()] = some.numpy()
-                    else:
+            elif self._arrays:
+                self._fill(spans, found, chosen)
+            else:
+                for span, blocks in zip(spans, found, strict=True):
+                    kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
+                    where = torch.tensor([blocks[i] for i in kept], device=self._device)
+                    for layer, rows in self._rows(span, chosen):
+                        some = _tensor(rows if len(kept) == len(blocks) else rows[kept])
                         some = some.to(self._device, non_blocking=True)
                         self._pages[layer].index_copy_(0, where, some)
         return transfer_on([self._device])
+
+    def _fill(self, spans: Sequence[Span], found: Sequence[Sequence[int]], layers: range) -> None:
+        """Fill blocks in host memory, one layer after the other: so it is written in order.
+
+        On one thread: torch shares such a copy out among several, which wait for each other
+        wherever the processors are busy. This takes a fifth of its time there.
+        """
+        chunks = []
+        for span, blocks in zip(spans, found, strict=True):
+            kept = [i for i, block in enumerate(blocks) if block != NOWHERE]
+            if kept:
+                some = slice(None) if len(kept) == len(blocks) else kept
+                chunks.append((self._rows(span, layers), some, _where(blocks, kept)))
+        for at, layer in enumerate(layers):
+            page = self._arrays[layer]
+            for chunk, some, where in chunks:
+                page[where] = chunk[at][1][some]
 
     def _between(self, start: int, end: int) -> list[int]:
         if start % self._block or end % self._block:
@@ -165,22 +191,30 @@ class BlockKV:
         firsts = torch.tensor(blocks, dtype=torch.int64) * self._parts
         return (firsts[:, None] + torch.arange(self._parts)).flatten()
 
-    def _rows(
-        self, start: int, end: int, data: memoryview, layers: range
-    ) -> list[tuple[int, torch.Tensor]]:
-        """Each layer of a chunk as a tensor like its pages, one row for each block."""
-        if start == end:
-            return []
-        if data.readonly:
-            # torch has no read-only tensors, and warns about making a writable one of these.
-            data = memoryview(bytearray(data))
+    def _rows(self, span: Span, layers: range) -> list[tuple[int, Array]]:
+        """Each layer of a chunk as an array like its pages, one row for each block."""
+        start, end, data = span
         rows = []
-        for layer in layers:
+        for layer in layers if end > start else ():
             first, last = self._layout.layer_span(layer, end - start)
-            page = self._pages[layer]
-            flat = torch.frombuffer(data[first:last], dtype=page.dtype)
-            rows.append((layer, flat.view(-1, *page.shape[1:])))
+            shape = (-1, *self._pages[layer].shape[1:])
+            rows.append(
+                (layer, np.frombuffer(data[first:last], self._dtypes[layer]).reshape(shape))
+            )
         return rows
+
+
+def _where(blocks: Sequence[int], kept: Sequence[int]) -> slice | npt.NDArray[np.int64]:
+    """The *kept* ones of *blocks* as an index; numpy is faster where it is a slice."""
+    first, count = blocks[kept[0]], len(kept)
+    if all(blocks[i] == first + at for at, i in enumerate(kept)):
+        return slice(first, first + count)
+    return np.array([blocks[i] for i in kept])
+
+
+def _tensor(rows: Array) -> torch.Tensor:
+    # torch has no read-only tensors, and warns about making a writable one of these.
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())
 
 
 def _plain(page: torch.Tensor) -> torch.Tensor:
@@ -197,4 +231,4 @@ def _plain(page: torch.Tensor) -> torch.Tensor:
 _ROWS = 4
 """Dimensions of what is moved by one launch."""
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -26,6 +26,7 @@ class ContiguousKV:
         tensors: Sequence[Sequence[torch.Tensor]],
         *,
         fused: bool | None = None,
+        direct: bool = False,
     ) -> None:
         """Look at *tensors* through *layout*.
 
@@ -33,6 +34,7 @@ class ContiguousKV:
             layout: of the KV.
             tensors: of any strides.
             fused: see :meth:`Fused.over`.
+            direct: see there, too.
 
         Raises:
             LayoutMismatch: their shape or dtype is not the layout's, or they differ in tokens.
@@ -52,7 +54,7 @@ class ContiguousKV:
         self._pieces: dict[int, list[list[Sequence[torch.Tensor]]]] = {}
         self._devices = {word.device for given in words for word in given}
         pages = [[word.transpose(1, 2) for word in given] for given in words]
-        self._fused = Fused.over(layout, pages, fused)
+        self._fused = Fused.over(layout, pages, fused, direct=direct)
 
     @property
     def layout(self) -> KVLayout:

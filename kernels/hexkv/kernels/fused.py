@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -19,19 +20,28 @@ class Fused:
     """Planes of ``[blocks, block, heads, width]``, between which and host memory chunks go.
 
     A chunk passes through memory of the device: what is scattered there is one launch, and
-    what crosses the bus one copy, at the bus's speed if the host's memory is pinned.
+    what crosses the bus one copy, at the bus's speed if the host's memory is pinned. Or the launch
+    itself reads or writes the host's memory, which it can if that is pinned.
     """
 
-    def __init__(self, layout: KVLayout, rows: Rows, device: torch.device) -> None:
+    def __init__(
+        self, layout: KVLayout, rows: Rows, device: torch.device, *, direct: bool = False
+    ) -> None:
         """Use *rows*, which has all planes of *layout* in order."""
         self._layout = layout
         self._rows = rows
         self._device = device
+        self._direct = direct
         self._firsts = [0, *accumulate(len(planes) for planes in layout.planes)]
 
     @classmethod
     def over(
-        cls, layout: KVLayout, planes: Sequence[Sequence[torch.Tensor]], wanted: bool | None
+        cls,
+        layout: KVLayout,
+        planes: Sequence[Sequence[torch.Tensor]],
+        wanted: bool | None,
+        *,
+        direct: bool = False,
     ) -> Fused | None:
         """Over ``planes[layer][plane]``, as integers; ``None`` where torch has to do.
 
@@ -40,6 +50,8 @@ class Fused:
             planes: on one device.
             wanted: ``None`` says on CUDA, where Triton is installed and the rows of a head are
                 side by side. ``True`` is for Triton's interpreter on the CPU.
+            direct: launches go to the host's memory where it is pinned and aligned. No memory of
+                the device is taken, but compute units are, for as long as the bus takes.
         """
         flat = [plane for given in planes for plane in given]
         device = flat[0].device
@@ -49,15 +61,18 @@ class Fused:
             return None
         from hexkv.kernels.in_triton.rows import Rows, word_of
 
-        return cls(layout, Rows(flat), device) if word_of(flat) else None
+        return cls(layout, Rows(flat), device, direct=direct) if word_of(flat) else None
 
     def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
         """Queue the copy of *layers* at *slots* to their place in a chunk of *tokens* tokens."""
         if not tokens or not layers:
             return
         host = self._part(data, tokens, layers)
-        staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
-        with torch.cuda.device_of(staged):  # type: ignore[no-untyped-call]
+        with self._current():
+            if self._reaches(host):
+                self._rows.gather(slots, host, self._planes(layers))
+                return
+            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
             self._rows.gather(slots, staged, self._planes(layers))
             host.copy_(staged, non_blocking=True)
 
@@ -69,10 +84,26 @@ class Fused:
             # torch has no read-only tensors, and warns about making a writable one of these.
             data = memoryview(bytearray(data))
         host = self._part(data, tokens, layers)
-        staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
-        with torch.cuda.device_of(staged):  # type: ignore[no-untyped-call]
+        with self._current():
+            if self._reaches(host):
+                self._rows.scatter(slots, host, self._planes(layers))
+                return
+            staged = torch.empty(len(host), dtype=torch.uint8, device=self._device)
             staged.copy_(host, non_blocking=True)
             self._rows.scatter(slots, staged, self._planes(layers))
+
+    def _current(self) -> AbstractContextManager[object]:
+        """Makes the planes' GPU the current one, whose streams and launches are meant."""
+        if self._device.type != "cuda":
+            return nullcontext()
+        here: AbstractContextManager[object] = torch.cuda.device(self._device)
+        return here
+
+    def _reaches(self, host: torch.Tensor) -> bool:
+        """Whether a launch may go to *host* itself."""
+        if not self._direct or host.data_ptr() % self._rows.word:
+            return False
+        return self._device.type == "cpu" or host.is_pinned()
 
     def _part(self, data: memoryview, tokens: int, layers: range) -> torch.Tensor:
         start = self._layout.layer_span(layers.start, tokens)[0]

@@ -43,6 +43,7 @@ class PagedKV:
         slots: torch.Tensor | Sequence[int],
         *,
         fused: bool | None = None,
+        direct: bool = False,
     ) -> None:
         """Look at *pages* through *slots*, one integer for every token of the request.
 
@@ -51,6 +52,7 @@ class PagedKV:
             pages: of any strides.
             slots: where the tokens are.
             fused: see :meth:`Fused.over`.
+            direct: see there, too.
 
         Raises:
             LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
@@ -72,7 +74,7 @@ class PagedKV:
                         f"{page.device}, not {expected} on {self._device}"
                     )
         self._slots = _checked(slots, int(blocks) * self._block)
-        self._fused = Fused.over(layout, self._pages, fused)
+        self._fused = Fused.over(layout, self._pages, fused, direct=direct)
         # All planes or none: a narrow plane would push the next one off its words in a chunk.
         wide = all(_wide(page) for given in self._pages for page in given)
         self._whole = _whole_blocks(self._slots, self._block) if wide else None

@@ -19,7 +19,9 @@ from hexkv.kernels.in_triton import lowbit, rans, rope, rows
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
 MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
 ROTOR = {"ROWS": rope.ROWS, "PAIRS": 64}
-SCALE = {"MOST": lowbit.INT8, "ROWS": lowbit.ROWS, "PEERS": 128}
+SCALE = {"MOST": lowbit.INT8, "ROWS": 8, "PEERS": 128}
+FLOAT8 = SCALE | {"MOST": lowbit.FLOAT8_MOST}
+ROUND = {"ROUNDING": lowbit._ROUNDING}
 
 CASES = [
     *(
@@ -56,13 +58,24 @@ CASES = [
     ),
     *(
         (
-            lowbit._to_int8,
-            [kind, "*i8", "*fp32", "i32", "i32"],
-            {**SCALE, "ROUNDING": lowbit._ROUNDING},
+            lowbit._to_levels,
+            [kind, level, "*fp32", "i32", "i32"],
+            SCALE | ROUND | {"ADDED": added},
         )
-        for kind in ("*bf16", "*fp32")
+        for kind in ("*bf16", "*fp16", "*fp32")
+        for level, added in (("*i8", 0), ("*u8", 14))
     ),
-    (lowbit._from_int8, ["*i8", "*fp32", "*bf16", "i32", "i32"], SCALE),
+    *(
+        case
+        for kind in ("*bf16", "*fp16", "*fp32")
+        for case in (
+            (lowbit._from_int8, ["*i8", "*fp32", kind, "i32", "i32"], SCALE),
+            (lowbit._to_float8, [kind, "*u8", "*fp32", "i32", "i32"], FLOAT8 | ROUND),
+            (lowbit._from_float8, ["*u8", "*fp32", kind, "i32", "i32"], FLOAT8),
+            (lowbit._to_int4, [kind, "*u8", "*fp32", "*fp32", "i32", "i32"], SCALE | ROUND),
+            (lowbit._from_int4, ["*u8", "*fp32", "*fp32", kind, "i32", "i32"], SCALE),
+        )
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.kernels.coding import plain
-from hexkv.kernels.coding.tables import CLASSES, HALVES, tables
+from hexkv.kernels.coding.tables import CLASSES, HALVES, Tables, counted, tables
 from hexkv.kernels.in_triton import rans
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -139,3 +139,22 @@ def test_the_planes_of_a_chunk_are_one_launch_both_ways():
     assert ended
     wanted = np.take_along_axis(values, symbols.astype(np.int64), 2)
     assert np.array_equal(into.cpu().numpy().view(np.uint16), wanted)
+
+
+@SOME
+@given(st.integers(1, 8), st.integers(2, 256), st.integers(1, 150), st.integers(0, 1 << 32))
+def test_tables_that_were_counted_serve_as_well(many, width, lanes, seed):
+    """Those of the lossless serde: up to 256 symbols, lanes that share tables, no turns."""
+    random = np.random.default_rng(seed)
+    classes = random.integers(0, many, lanes).astype(np.uint8)
+    symbols = random.geometric(0.2, (6, lanes)).clip(1, width).astype(np.uint8) - np.uint8(1)
+    seen = np.zeros((many, width), np.int64)
+    np.add.at(seen, (np.broadcast_to(classes, symbols.shape), symbols), 1)
+    found, turns = Tables.of(counted(seen)), np.zeros(lanes, np.uint8)
+    values = np.tile(random.integers(0, 1 << 16, width).astype(np.uint16), (6, 1))
+    streams = plain.encode(symbols, classes, turns, found)
+    made = rans.encode(*map(on_device, (symbols[None], classes, turns, found.packed)))
+    assert np.array_equal(made[0].cpu().numpy().view(np.uint16), streams[0])
+    into, ended = decoded(streams, classes, turns, found, values)
+    assert ended
+    assert np.array_equal(into, np.take_along_axis(values, symbols.astype(np.int64), 1))

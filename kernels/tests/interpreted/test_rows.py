@@ -66,7 +66,7 @@ def layouts(draw):
 def windows(draw):
     """A window, its memory, where a token lives, and some spans and layers."""
     layout = draw(layouts())
-    contiguous = draw(st.booleans())
+    contiguous, direct = draw(st.booleans()), draw(st.booleans())
     block, blocks = (20, 1) if contiguous else (draw(st.sampled_from([1, 3, 4])), 6)
     order = ORDERS[draw(st.sampled_from(sorted(ORDERS)))]
     pages = [
@@ -79,11 +79,11 @@ def windows(draw):
     if contiguous:
         slots = list(range(block))
         tensors = [[page.transpose(1, 2) for page in given] for given in pages]
-        window = ContiguousKV(layout, tensors, fused=True)
+        window = ContiguousKV(layout, tensors, fused=True, direct=direct)
     else:
         slots = list(draw(st.permutations(range(blocks * block))))
         slots = [slot if draw(st.integers(0, 9)) else -1 for slot in slots]
-        window = PagedKV(layout, pages, slots, fused=True)
+        window = PagedKV(layout, pages, slots, fused=True, direct=direct)
 
     def place(layer, plane, at):
         slot = slots[at]
@@ -125,6 +125,51 @@ def test_scatter_does_what_the_reference_does_and_touches_nothing_else(case):
     writable = [span._replace(data=memoryview(bytearray(span.data))) for span in spans]
     reference.scatter(window.layout, place, writable, layers)
     assert all(map(torch.equal, words, after))
+
+
+def pinned(size):
+    """Memory of the host that launches reach."""
+    return torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("layers", [range(3), range(1, 2)])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_launches_go_to_the_hosts_memory_where_they_may_and_can(
+    direct, layers, skipped, monkeypatch
+):
+    """Both ways, all layers or one; memory that words do not fit into is copied."""
+    layout = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=8)
+    pages = [
+        [noise((5, 4, 2, 8), layout.dtype, 10 * layer + plane).to(DEVICE) for plane in range(2)]
+        for layer in range(3)
+    ]
+    slots = [*range(8, 20), *range(4)]
+    window = PagedKV(layout, pages, slots, fused=True, direct=direct)
+    size = layout.chunk_bytes(16)
+    host = pinned(size + 8)[skipped : size + skipped]
+    data = memoryview(host.numpy())
+    launched = []
+    for name in ("gather", "scatter"):
+        move = getattr(Rows, name)
+
+        def spy(rows, at, flat, planes, move=move):
+            launched.append(flat.data_ptr())
+            move(rows, at, flat, planes)
+
+        monkeypatch.setattr(Rows, name, spy)
+    assert window.gather([Span(0, 16, data)], layers).wait(deadline())
+    first, last = layout.layer_span(layers.start, 16)[0], layout.layer_span(layers.stop - 1, 16)[1]
+    planes = [page for layer in layers for page in pages[layer]]
+    rows = torch.cat([page.flatten(0, 1)[slots].flatten() for page in planes]).cpu()
+    assert torch.equal(host[first:last], rows.view(torch.uint8))
+    for page in planes:
+        page.view(torch.int16)[:] = 7
+    assert window.scatter([Span(0, 16, data)], layers).wait(deadline())
+    back = torch.cat([page.flatten(0, 1)[slots].flatten() for page in planes]).cpu()
+    assert torch.equal(back.view(torch.int16), rows.view(torch.int16))
+    there = host.data_ptr() + first
+    assert (launched == [there, there]) is (direct and not skipped)
 
 
 def test_a_hole_is_not_gathered():

@@ -54,7 +54,11 @@ class BackDoor(Protocol):
         ...
 
     def keys(self) -> set[ChunkKey]:
-        """Every key under which the medium holds a frame."""
+        """Every key under which the medium holds a frame.
+
+        Raises:
+            StoreError: the medium cannot be listed.
+        """
         ...
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ BUCKETS = (
 
 _BREAKER = {"closed": 0, "half open": 1, "open": 2}
 
-_HELP: Mapping[Counter | Histogram, str] = {
+HELP: Mapping[Counter | Histogram, str] = {
     Counter.LOOKUPS: "Chunks that retrieves asked for.",
     Counter.HITS: "Chunks that retrieves loaded, by tier.",
     Counter.MISSES: "Chunks that retrieves did not load, by reason.",
@@ -138,11 +138,11 @@ class Totals:
                 for (name, tier, reason), amount in counts
                 if name == counter
             ]
-            lines += _family(f"hexkv_{counter}_total", "counter", _HELP[counter], rows)
+            lines += _family(f"hexkv_{counter}_total", "counter", HELP[counter], rows)
         for histogram in Histogram:
             found = [(tier, c, total) for (name, tier), c, total in durations if name == histogram]
             if found:
-                lines += _heading(f"hexkv_{histogram}", "histogram", _HELP[histogram])
+                lines += _heading(f"hexkv_{histogram}", "histogram", HELP[histogram])
             for tier, classes, total in found:
                 lines += _histogram(f"hexkv_{histogram}", tier, classes, total)
         return "".join(f"{line}\n" for line in lines)

@@ -45,6 +45,7 @@ class Apart:
     def __init__(self, store: ChunkStore, salt: Salt) -> None:
         self.inner = store
         self.salt = salt
+        self.closed = False
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         return self.inner.contains([*map(self.salt, keys)], deadline)
@@ -63,6 +64,7 @@ class Apart:
         return self.inner.delete([*map(self.salt, keys)], deadline)
 
     def close(self) -> None:
+        self.closed = True
         self.inner.close()
 
 
@@ -104,7 +106,8 @@ class RawApart:
         self._door.put(moved, frame)
 
     def keys(self) -> set[ChunkKey]:
-        return {self._salt(key) for key in self._door.keys() & self._salt.used}
+        # One by one: a medium need not be one that can be listed.
+        return {self._salt(key) for key in self._salt.used if self._door.get(key) is not None}
 
 
 def apart(store: ChunkStore, salt: Salt) -> Apart:

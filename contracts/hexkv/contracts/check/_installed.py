@@ -5,20 +5,20 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from hexkv.contracts.check import Candidate
-from hexkv.contracts.check._apart import RawApart, Salt, apart, sweep
+from hexkv.contracts.check._apart import Apart, RawApart, Salt, apart, sweep
 from hexkv.contracts.check._limits import Loopback
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext
-from hexkv.ports import ChunkStore, SupportsScan
+from hexkv.ports import ChunkStore, StoreError, SupportsScan
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.store import Limit, RawAccess
@@ -63,14 +63,11 @@ class Installed:
             proxy = ended.enter_context(ProxyApart(server))
             service = BehindProxy(proxy)
             settings = self._at(direct, proxy.address)
-        salt = self._salt(direct)
-        if self.spec.schemes:
-            ended.callback(lambda: self._leave(direct, salt))
-        again = self._opener(settings, salt, ended)
-        store = again()
+        store, again, salt = self._visit(settings, direct, ended)
         sibling = None
         if "sibling" in wanted and self._setting(_PREFIXES):
-            sibling = self._beside(ended)
+            beside = self._placed(ended)
+            sibling, _, _ = self._visit(beside, beside, ended)
         raw = self._raw(direct, salt, ended) if "raw" in wanted else None
         limit = self._limit(ended) if "limit" in wanted else None
         lasting = bool(self.spec.schemes or self._setting(_FOLDERS))
@@ -96,31 +93,29 @@ class Installed:
         ended.callback(door.close)
         return door if salt is None else RawApart(door, salt)
 
-    def _beside(self, ended: ExitStack) -> ChunkStore:
-        """A second store on the same service, with a prefix of its own."""
-        settings = self._placed(ended)
-        salt = self._salt(settings)
-        ended.callback(lambda: self._leave(settings, salt))
-        return self._opener(settings, salt, ended)()
+    def _visit(
+        self, settings: Mapping[str, object], direct: Mapping[str, object], ended: ExitStack
+    ) -> tuple[ChunkStore, Callable[[], ChunkStore], Salt | None]:
+        """A store, what opens it again, and what keeps its keys apart, if anything need.
 
-    def _opener(
-        self, settings: Mapping[str, object], salt: Salt | None, ended: ExitStack
-    ) -> Callable[[], ChunkStore]:
-        opened: list[ChunkStore] = []
+        Opened once if a test is content with that: a client of some services takes seconds.
+        Afterwards it is closed, and nothing of the test's is left on the service, which is
+        reached with the settings *direct* for that.
+        """
+        first = self._opened(settings)
+        salt = self._salt(first)
+        opened = [first if salt is None else apart(first, salt)]
 
         def again() -> ChunkStore:
-            if opened:
-                opened[-1].close()
+            opened[-1].close()
             store = self._opened(settings)
             opened.append(store if salt is None else apart(store, salt))
             return opened[-1]
 
-        def end() -> None:
-            for store in opened[-1:]:
-                store.close()
-
-        ended.callback(end)
-        return again
+        ended.callback(lambda: opened[-1].close())
+        if self.spec.schemes:
+            ended.callback(lambda: self._leave(direct, salt, opened[-1]))
+        return opened[-1], again, salt
 
     def _placed(self, ended: ExitStack) -> dict[str, object]:
         """The settings, for a place where nobody else is."""
@@ -134,20 +129,19 @@ class Installed:
             ended.callback(shutil.rmtree, place, ignore_errors=True)
         return settings
 
-    def _salt(self, settings: Mapping[str, object]) -> Salt | None:
+    def _salt(self, store: ChunkStore) -> Salt | None:
         """For a service where neither a prefix nor a listing tells what is ours."""
         if not self.spec.schemes:
             return None
-        store = self._opened(settings)
-        try:
-            lists = isinstance(store, SupportsScan)
-        finally:
-            store.close()
-        return None if lists and self._setting(_PREFIXES) else Salt()
+        return None if isinstance(store, SupportsScan) and self._setting(_PREFIXES) else Salt()
 
-    def _leave(self, settings: Mapping[str, object], salt: Salt | None) -> None:
-        """Delete what the test left on the service."""
-        store = self._opened(settings)
+    def _leave(self, direct: Mapping[str, object], salt: Salt | None, store: ChunkStore) -> None:
+        """Delete what the test left on the service, with *store* if that is still of use."""
+        if isinstance(store, Apart) and not store.closed:
+            with suppress(StoreError):
+                sweep(store.inner, sorted(store.salt.used))
+                return
+        store = self._opened(direct)
         try:
             if salt is not None:
                 sweep(store, sorted(salt.used))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from mmap import mmap
-from statistics import median
 from typing import ClassVar
 
 import pytest
@@ -17,6 +16,7 @@ from hexkv.ports import ChunkStore, Hit, Item, Stored
 
 SIZE = 16 << 20
 TURNS = 7
+MOST_TURNS = 60
 KEY = chunk_key("fast")
 
 
@@ -106,14 +106,20 @@ def _near(
     least: float,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Alternate, so that what else the machine does slows both; the first turn warms up."""
+    """Alternate; the first turn warms up.
+
+    What else a machine does only ever adds time, so the least times tell what each can do. On a
+    busy machine they take more turns to show.
+    """
     __tracebackhide__ = True
-    ratios = []
-    for turn in range(TURNS + 1):
-        times = [_seconds(call) for call in (limit, store)]
-        if turn:
-            ratios.append(times[0] / times[1])
-    ratio = median(ratios)
+    for call in (limit, store):
+        call()
+    times: list[tuple[float, float]] = []
+    ratio = 0.0
+    while len(times) < TURNS or (ratio < least and len(times) < MOST_TURNS):
+        times.append((_seconds(limit), _seconds(store)))
+        alone, through = map(min, zip(*times, strict=True))
+        ratio = alone / through
     # Not the fixture record_property: beside --junitxml it warns about its name in the schema.
     request.node.user_properties.append(("ratio", round(ratio, 3)))
     assert ratio >= least, f"{ratio:.2f} of the limit, and {least} is the least"

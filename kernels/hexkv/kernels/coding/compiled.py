@@ -103,6 +103,23 @@ def _moments(symbols: Bytes, sums: npt.NDArray[np.int64], squares: npt.NDArray[n
             squares[lane] += symbol * symbol
 
 
+def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
+    """See :func:`hexkv.kernels.coding.plain.histograms`."""
+    seen = np.zeros((symbols.shape[1], 256), np.uint32)
+    _histograms(symbols, seen)
+    return seen
+
+
+@_compile("void(u1[:, ::1], u4[:, ::1])")
+def _histograms(symbols: Bytes, seen: npt.NDArray[np.uint32]) -> None:
+    tokens, lanes = symbols.shape
+    for first in range(0, lanes, GROUP):  # whose counts stay in the cache
+        end = min(first + GROUP, lanes)
+        for token in range(tokens):
+            for lane in range(first, end):
+                seen[lane, symbols[token, lane]] += np.uint32(1)
+
+
 def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams:
     """See :func:`hexkv.kernels.coding.plain.encode`."""
     lanes = symbols.shape[1]

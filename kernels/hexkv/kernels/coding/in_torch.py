@@ -1,14 +1,115 @@
-"""The decoder in torch, on any device: what a kernel for that device is compared with.
+"""All of it in plain torch, on any device: what kernels for that device are compared with.
 
-States are 64-bit integers here, since torch has few operations on unsigned ones.
+It takes and returns what ``in_triton`` does. States are 64-bit integers here, since torch has
+few operations on unsigned ones.
 """
 
 from __future__ import annotations
 
 import torch
 
+from hexkv.kernels.coding.lowbit import FLOAT8_MOST, INT4, INT8
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS, TOTAL
+
+
+def to_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``[rows, peers]`` numbers in units of their row's largest magnitude over 127.
+
+    Returns:
+        ``[rows, peers]`` int8, and the largest magnitude of each row in single precision.
+    """
+    levels, peaks = quantise(values, INT8)
+    return (levels.to(torch.int16) - INT8).to(torch.int8), peaks
+
+
+def from_int8(levels: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What :func:`to_int8` was given, to half a unit, as *dtype*."""
+    return (levels.float() / INT8 * peaks[:, None]).to(dtype)
+
+
+def quantise(values: torch.Tensor, half: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`hexkv.kernels.coding.plain.quantise`; *values* are finite."""
+    shares, peaks = _shares(values)
+    return ((shares * half).round() + half).to(torch.uint8), peaks
+
+
+def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``[rows, peers]`` numbers, scaled so that their row's largest magnitude becomes 448.
+
+    Returns:
+        ``[rows, peers]`` uint8, the bits of float8_e4m3fn as torch rounds to it, and the
+        largest magnitude of each row in single precision.
+    """
+    shares, peaks = _shares(values)
+    return (shares * FLOAT8_MOST).to(torch.float8_e4m3fn).view(torch.uint8), peaks
+
+
+def from_float8(codes: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What :func:`to_float8` was given, to a 16th of each number or so, as *dtype*."""
+    shares = codes.view(torch.float8_e4m3fn).float() / FLOAT8_MOST
+    return (shares * peaks[:, None]).to(dtype)
+
+
+def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``[rows, peers]`` numbers as one of 16 steps from their row's least to its largest.
+
+    Returns:
+        Two steps in a byte, the first in its low half, ``[(rows * peers + 1) // 2]`` uint8;
+        the least and the largest of each row in single precision.
+    """
+    low, high = values.float().aminmax(dim=1)
+    spread = torch.where(high > low, high - low, 1.0)
+    steps = ((values.float() - low[:, None]) / spread[:, None] * INT4).round().to(torch.uint8)
+    pairs = torch.nn.functional.pad(steps.flatten(), (0, steps.numel() % 2)).view(-1, 2)
+    return pairs[:, 0] | pairs[:, 1] << 4, low, high
+
+
+def from_int4(
+    pairs: torch.Tensor, low: torch.Tensor, high: torch.Tensor, peers: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """What :func:`to_int4` was given, ``[rows, peers]``, to half a step, as *dtype*."""
+    steps = torch.stack([pairs & 15, pairs >> 4], 1).flatten()[: len(low) * peers]
+    shares = steps.view(-1, peers).float() / INT4
+    low, high = low[:, None], high[:, None]
+    # Not low + share * spread: that would round above the largest, and out of a dtype.
+    return (shares * high + (1 - shares) * low).clamp(low, high).to(dtype)
+
+
+def encode(
+    symbols: torch.Tensor,
+    classes: torch.Tensor,
+    turns: torch.Tensor,
+    counts: torch.Tensor,
+    starts: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See :func:`hexkv.kernels.coding.plain.encode`; all integers are int64.
+
+    Args:
+        symbols: ``[tokens, lanes]``.
+        classes: ``[lanes]``.
+        turns: ``[lanes]``.
+        counts: ``Tables.counts``.
+        starts: ``Tables.starts``.
+
+    Returns:
+        Words, the number of each group's words, and the states of the lanes.
+    """
+    tokens, lanes = symbols.shape
+    groups = -(-lanes // GROUP)
+    turned = (symbols - turns) % counts.shape[1]
+    states = torch.full_like(classes, LEAST)
+    sent = torch.zeros((tokens, groups * GROUP), dtype=torch.bool, device=symbols.device)
+    low = torch.zeros_like(sent, dtype=torch.int64)
+    for token in range(tokens - 1, -1, -1):
+        count, start = counts[classes, turned[token]], starts[classes, turned[token]]
+        full = states >= count << (32 - BITS)
+        sent[token, :lanes] = full
+        low[token, :lanes] = states & 0xFFFF
+        states = torch.where(full, states >> 16, states)
+        states = (states // count << BITS) + states % count + start
+    sent, low = (by.view(tokens, groups, GROUP).transpose(0, 1) for by in (sent, low))
+    return low[sent], sent.sum((1, 2)), states
 
 
 def decode(
@@ -51,3 +152,11 @@ def decode(
         taken = padded[places.clamp(max=len(words))].view(-1)[:lanes]
         states = torch.where(states < LEAST, states << 16 | taken, states)
     return into, (at == ends).all() & (states == LEAST).all()
+
+
+def _shares(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """*values* as parts of their row's largest magnitude, and that."""
+    values = values.float()
+    peaks = values.abs().amax(1) if values.numel() else values.new_zeros(len(values))
+    # A quotient, not a product: 1 / peak may overflow.
+    return values / torch.where(peaks > 0, peaks, 1.0)[:, None], peaks

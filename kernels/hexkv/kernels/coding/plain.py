@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding.floats import Floats, Words
-from hexkv.kernels.coding.tables import BITS, SPREAD, TOTAL, Tables
+from hexkv.kernels.coding.tables import BITS, SPREAD, TOTAL, Gaussians, Tables
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Streams: TypeAlias = tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
@@ -54,8 +54,15 @@ def moments(symbols: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return wide.sum(axis=0), (wide * wide).sum(axis=0)
 
 
+def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
+    """How often each lane of ``[tokens, lanes]`` *symbols* has each of 256: ``[lanes, 256]``."""
+    lanes = symbols.shape[1]
+    places = np.arange(lanes, dtype=np.int64) * 256 + symbols
+    return np.bincount(places.reshape(-1), minlength=lanes * 256).astype(np.uint32).reshape(-1, 256)
+
+
 def fitting(
-    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Tables
+    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Gaussians
 ) -> tuple[Bytes, Bytes]:
     """The class of width and the turn of each lane, from the moments of its symbols."""
     means = (2 * sums + tokens) // (2 * tokens)

@@ -40,33 +40,66 @@ _FAR = 7
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of one alphabet. Row: class of width; symbol: level plus *half*."""
-
-    half: int
+    """Probabilities of symbols, a row of them for each class of lanes."""
 
     counts: npt.NDArray[np.uint32]
-    """``[CLASSES, symbols]``: probability of each symbol, in units of 2**-12."""
+    """``[classes, symbols]``: probability of each symbol, in units of 2**-12."""
 
     starts: npt.NDArray[np.uint32]
-    """``[CLASSES, symbols]``: the sum of the counts before."""
+    """``[classes, symbols]``: the sum of the counts before."""
 
     slots: npt.NDArray[np.uint32]
-    """``[CLASSES * TOTAL]``: by the low bits of a decoder's state, ``count << 20 | place << 8 |
+    """``[classes * TOTAL]``: by the low bits of a decoder's state, ``count << 20 | place << 8 |
     symbol``, where *place* counts the slots of the symbol."""
 
     packed: npt.NDArray[np.uint32]
-    """``[CLASSES, symbols]``: ``start << 16 | count``, what an encoder looks up."""
+    """``[classes, symbols]``: ``start << 16 | count``, what an encoder looks up."""
 
-    spreads: npt.NDArray[np.int64]
-    """``[CLASSES - 1]``: the mean square, in units of 2**-24, above which the next class fits."""
+    @classmethod
+    def of(cls, counts: npt.NDArray[np.uint32]) -> Tables:
+        """With these *counts*: each row adds up to ``TOTAL``, and none of them is all of it.
+
+        Symbols whose count is zero cannot be coded. There are 256 at most.
+        """
+        starts, slots, packed = _looked_up(counts)
+        return cls(counts, starts, slots, packed)
 
     @property
     def symbols(self) -> int:
         """How many symbols the alphabet has."""
-        return 2 * self.half + 1
+        return int(self.counts.shape[1])
 
 
-def tables(half: int) -> Tables:
+@dataclass(frozen=True, slots=True)
+class Gaussians(Tables):
+    """Tables of one alphabet. Row: class of width; symbol: level plus *half*."""
+
+    half: int
+
+    spreads: npt.NDArray[np.int64]
+    """``[CLASSES - 1]``: the mean square, in units of 2**-24, above which the next class fits."""
+
+
+def counted(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """Counts for :meth:`Tables.of`, as near as may be to how often symbols were *seen*.
+
+    Args:
+        seen: ``[classes, symbols]``, of two symbols at least. What was never seen has no count,
+            and cannot be coded; of a class that saw nothing, that is all but the first two.
+    """
+    there = seen > 0
+    sums = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    counts = there + seen * (TOTAL - there.sum(axis=1, keepdims=True)) // sums
+    rows = np.arange(len(seen))
+    likeliest = counts.argmax(axis=1)
+    counts[rows, likeliest] += TOTAL - counts.sum(axis=1)
+    alone = counts[rows, likeliest] == TOTAL
+    counts[rows[alone], likeliest[alone]] -= 1
+    counts[rows[alone], (likeliest[alone] + 1) % seen.shape[1]] += 1
+    return np.asarray(counts, np.uint32)
+
+
+def tables(half: int) -> Gaussians:
     """The tables for levels ``-half .. half``; *half* is one of ``HALVES``."""
     if half not in HALVES:
         raise ValueError(f"no alphabet has levels from -{half} to {half}")
@@ -74,12 +107,12 @@ def tables(half: int) -> Tables:
 
 
 @cache
-def _all() -> dict[int, Tables]:
+def _all() -> dict[int, Gaussians]:
     """Made together, in a fifth of a second: no payload can ask for memory by naming another."""
     return {half: _tables(half) for half in HALVES}
 
 
-def _tables(half: int) -> Tables:
+def _tables(half: int) -> Gaussians:
     with localcontext(_DIGITS):
         rows = [_shares(half, _NARROWEST * _STEP**index) for index in range(CLASSES)]
         squares = [
@@ -87,15 +120,21 @@ def _tables(half: int) -> Tables:
             for row in rows
         ]
         counts = np.array([_counts(row) for row in rows], np.uint32)
-    starts = np.cumsum(counts, axis=1, dtype=np.uint32) - counts
-    symbols = np.repeat(np.tile(np.arange(2 * half + 1), CLASSES), counts.reshape(-1))
-    places = np.tile(np.arange(TOTAL), CLASSES) - np.repeat(starts.reshape(-1), counts.reshape(-1))
-    slots = np.repeat(counts.reshape(-1), counts.reshape(-1)) << 20 | places << 8 | symbols
     spreads = [isqrt(low * high) for low, high in pairwise(squares)]
-    packed = (starts << 16 | counts).astype(np.uint32)
-    return Tables(
-        half, counts, starts, slots.astype(np.uint32), packed, np.array(spreads, np.int64)
-    )
+    return Gaussians(counts, *_looked_up(counts), half, np.array(spreads, np.int64))
+
+
+def _looked_up(
+    counts: npt.NDArray[np.uint32],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """The starts, the slots and the packed form of *counts*."""
+    classes, many = counts.shape
+    starts = np.cumsum(counts, axis=1, dtype=np.uint32) - counts
+    flat = counts.reshape(-1)
+    symbols = np.repeat(np.tile(np.arange(many, dtype=np.uint32), classes), flat)
+    places = np.tile(np.arange(TOTAL, dtype=np.uint32), classes) - np.repeat(starts, flat)
+    slots = np.repeat(flat, flat) << 20 | places << 8 | symbols
+    return starts, slots.astype(np.uint32), (starts << 16 | counts).astype(np.uint32)
 
 
 def _shares(half: int, width: Decimal) -> list[Decimal]:

@@ -47,7 +47,9 @@ class Rows:
         word = word_of(planes)
         if not word:
             raise LayoutMismatch("the elements of a head are not side by side in memory")
-        self._word = word
+        self.word = word
+        """Bytes of what is moved at a time; chunks begin at multiples of it."""
+        self._device = planes[0].device
         self._block = planes[0].shape[1]
         self._before = [0]
         table: list[_Plane] = []
@@ -82,22 +84,22 @@ class Rows:
         tokens = len(slots)
         if not tokens or not planes:
             return
-        words = flat.view(_INTEGERS[self._word])
+        words = flat.view(_INTEGERS[self.word])
         if len(words) != tokens * (self._before[planes.stop] - self._before[planes.start]):
             raise ValueError(f"{flat.numel()} bytes are not {tokens} tokens of {planes}")
         # What is sent along with each launch is of its stream: nothing else need be waited for,
         # and its memory is not used again before the launch is done.
-        table = self._table[planes.start : planes.stop].to(flat.device, non_blocking=True)
+        table = self._table[planes.start : planes.stop].to(self._device, non_blocking=True)
         grid = (len(planes), triton.cdiv(tokens, TOKENS))
         _move[grid](
             table,
-            slots.to(flat.device, non_blocking=True),
+            slots.to(self._device, non_blocking=True),
             words,
             tokens,
             self._block,
             self._before[planes.start],
             FIELDS=_FIELDS,
-            WORD=_WORDS[self._word],
+            WORD=_WORDS[self.word],
             TOKENS=TOKENS,
             ELEMENTS=ELEMENTS,
             SCATTER=scatter,

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
+from hexkv.kernels.coding.payload import Cursor, Piece, Place
 from hexkv.kernels.coding.plain import GROUP, fitting
-from hexkv.kernels.coding.tables import CLASSES, HALVES, Tables, tables
+from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
 from hexkv.ports import CorruptFrame
 from hexkv.ports.serde import ErrorBound
 
@@ -110,7 +110,7 @@ class CacheGen:
         return into
 
 
-def _values(peaks: Floats, place: Place, found: Tables) -> Words:
+def _values(peaks: Floats, place: Place, found: Gaussians) -> Words:
     """What each symbol of each token stands for, twice: see ``plain.decode``."""
     levels = np.arange(-found.half, found.half + 1, dtype=np.float32) / np.float32(found.half)
     with np.errstate(under="ignore"):

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hexkv.adapters.cachegen.serde import Cursor, Piece, Place
 from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, narrowed
+from hexkv.kernels.coding.payload import Cursor, Piece, Place
 from hexkv.ports.serde import ErrorBound, Peers
 
 _ARITHMETIC = 2.0**-21

@@ -8,7 +8,6 @@ once, when an engine is built. On a machine without CUDA the region is the same,
 from __future__ import annotations
 
 import ctypes
-import errno
 import logging
 import mmap
 import sys
@@ -19,17 +18,14 @@ import torch
 
 from hexkv.adapters.cuda.numa import node_near, prefer
 from hexkv.plugins.available import available_bytes
+from hexkv.plugins.mapped import advise_huge, touch, whole_pages
 from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
 
 log = logging.getLogger("hexkv")
 
-_POPULATE_WRITE = 23
-"""``MADV_POPULATE_WRITE`` (Linux 5.14), which Python does not name."""
-
-_STEP = 2 << 20
-
-_PORTABLE = 1
-"""``cudaHostRegisterPortable``: pinned for every device of the process."""
+_FOR_ALL = 1 | 2
+"""``cudaHostRegisterPortable``, ``cudaHostRegisterMapped``: pinned for all GPUs of the process,
+and within reach of kernels."""
 
 
 class Registrar(Protocol):
@@ -53,7 +49,7 @@ class CudaRegistrar:
 
     def register(self, address: int, size: int) -> None:
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        refused = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        refused = int(runtime.cudaHostRegister(address, size, _FOR_ALL))
         if refused:
             raise OSError(f"cudaHostRegister gave error {refused}")
 
@@ -88,7 +84,8 @@ class PinnedRegion:
                 prefer(self._address, size, node)
             except OSError as error:  # the memory works all the same, and is merely further away
                 log.warning("memory is not taken from NUMA node %d: %s", node, error)
-        _touch(mapping, self._buffer)
+        advise_huge(mapping)
+        touch(mapping)
         if registrar is not None:
             registrar.register(self._address, size)
             mapping.address, mapping.registrar = self._address, registrar
@@ -150,15 +147,8 @@ class PinnedMemory:
         return self._registrar is not None
 
     def allocate(self, size: int) -> PinnedRegion:
-        if size < 1:
-            raise InvalidRequest(f"a memory region of {size} bytes means nothing")
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        # Checked beforehand, for the system grants any mapping and kills whoever uses it.
         available = self._available()
-        if size > available:
-            raise PoolExhausted(
-                f"a memory region of {size:,} bytes is wanted, and {available:,} are available"
-            )
+        size = whole_pages(size, available)
         try:
             return PinnedRegion(size, node=self._node, registrar=self._registrar)
         except OSError as error:
@@ -176,24 +166,6 @@ def _node_of(device: int) -> int | None:
         return None
     domain, bus, slot = (int(getattr(properties, name)) for name in names)
     return node_near(f"{domain:04x}:{bus:02x}:{slot:02x}.0")
-
-
-def _touch(mapping: mmap.mmap, buffer: memoryview) -> None:
-    """Have every page backed now: the first copy into a fresh page costs four times as much."""
-    if sys.platform == "linux":
-        for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
-            try:
-                mapping.madvise(advice)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # a kernel that does not know the advice
-                    raise
-            else:
-                if advice == _POPULATE_WRITE:
-                    return
-    zeros = bytes(_STEP)
-    for start in range(0, len(buffer), _STEP):
-        end = min(start + _STEP, len(buffer))
-        buffer[start:end] = zeros[: end - start]
 
 
 def _keeps_the_port(

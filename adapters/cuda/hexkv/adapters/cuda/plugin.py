@@ -23,6 +23,9 @@ class DeviceSettings:
     device: str = "cuda"
     """As torch names it, for instance ``cuda:1``."""
 
+    direct: bool = False
+    """Whether kernels read and write pinned memory themselves, without a copy on the device."""
+
 
 def _open_pinned(settings: PinnedSettings, context: OpenContext) -> object:
     del context
@@ -35,7 +38,7 @@ def _open_cuda(settings: DeviceSettings, context: OpenContext) -> object:
     del context
     from hexkv.adapters.cuda.streams import CudaKV
 
-    return CudaKV(settings.device)
+    return CudaKV(settings.device, direct=settings.direct)
 
 
 @hookimpl

@@ -26,8 +26,14 @@ class CudaKV:
     thread; the caller's stream is the current one of the calling thread.
     """
 
-    def __init__(self, device: torch.device | str | int) -> None:
+    def __init__(self, device: torch.device | str | int, *, direct: bool = False) -> None:
         """Use *device*, a GPU or the CPU.
+
+        Args:
+            device: as torch names it.
+            direct: kernels read and write pinned memory of the host themselves, instead of a copy
+                in the device's memory that then crosses the bus. It saves that memory, and
+                holds compute units for as long as the bus takes.
 
         Raises:
             InvalidRequest: it is neither, or no GPU of this machine.
@@ -38,6 +44,7 @@ class CudaKV:
         if found.type == "cuda":
             found = _there(found)
         self.device = found
+        self._direct = direct
         self._out = _stream(found)
         self._into = _stream(found)
 
@@ -59,7 +66,7 @@ class CudaKV:
             InvalidRequest: a slot is not there.
         """
         self._check(pages)
-        return self._streamed(PagedKV(layout, pages, slots))
+        return self._streamed(PagedKV(layout, pages, slots, direct=self._direct))
 
     def contiguous(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> DeviceKV:
         """A window on ``tensors[layer][plane]`` of ``[1, heads, tokens, width]``.
@@ -68,7 +75,7 @@ class CudaKV:
             LayoutMismatch: tensors are not the layout's, or not on the device.
         """
         self._check(tensors)
-        return self._streamed(ContiguousKV(layout, tensors))
+        return self._streamed(ContiguousKV(layout, tensors, direct=self._direct))
 
     def blocks(
         self,
@@ -84,7 +91,7 @@ class CudaKV:
             InvalidRequest: a block is not there.
         """
         self._check([pages])
-        return self._streamed(BlockKV(layout, pages, blocks, block_tokens))
+        return self._streamed(BlockKV(layout, pages, blocks, block_tokens, direct=self._direct))
 
     def fence(self) -> None:
         """Let the caller's stream go on only when all copies that were asked for are done.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from hexkv.plugins.spec import AdapterSpec, CommandSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, CommandSpec, OpenContext, hookimpl
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +64,39 @@ class LMSettings:
             raise ValueError("connections must be at least 1")
 
 
+def secret_of(settings: HexkvSettings) -> bytes:
+    """What the server asks for.
+
+    Raises:
+        ConfigError: the file that has it cannot be used.
+    """
+    from hexkv.adapters.lmserver.security import read_secret
+
+    return read_secret(settings.secret_file) if settings.secret_file else settings.secret.encode()
+
+
+def tls_of(settings: HexkvSettings) -> SSLContext | None:
+    """What encrypts connections, if anything does.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    from hexkv.adapters.lmserver.security import client_tls
+
+    return client_tls(settings.tls_ca, settings.tls_certificate) if settings.tls else None
+
+
 def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
     from hexkv.adapters.lmserver._pool import Address
-    from hexkv.adapters.lmserver.security import client_tls, read_secret
     from hexkv.adapters.lmserver.store import HexkvStore
 
-    secret = settings.secret.encode()
-    if settings.secret_file:
-        secret = read_secret(settings.secret_file)
-    tls = client_tls(settings.tls_ca, settings.tls_certificate) if settings.tls else None
     return HexkvStore(
         Address.parse(settings.address, "hexkv"),
         context.clock,
-        secret=secret,
+        secret=secret_of(settings),
         checked=settings.checksums,
         connections=settings.connections,
-        tls=tls,
+        tls=tls_of(settings),
     )
 
 
@@ -85,6 +106,18 @@ def _open_lm(settings: LMSettings, context: OpenContext) -> object:
     from hexkv.adapters.lmserver.historic_store import LMStore
 
     return LMStore(Address.parse(settings.address, "lm"), connections=settings.connections)
+
+
+def _hexkv_door(settings: HexkvSettings) -> BackDoor:
+    from hexkv.adapters.lmserver.back_door import HexkvDoor
+
+    return HexkvDoor(settings)
+
+
+def _lm_door(settings: LMSettings) -> BackDoor:
+    from hexkv.adapters.lmserver.back_door import LMDoor
+
+    return LMDoor(settings)
 
 
 def _serve(arguments: Sequence[str]) -> int:
@@ -97,10 +130,22 @@ def _serve(arguments: Sequence[str]) -> int:
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
         AdapterSpec(
-            "store", "hexkv", "a hexkv server", _open_hexkv, HexkvSettings, schemes=("hexkv",)
+            "store",
+            "hexkv",
+            "a hexkv server",
+            _open_hexkv,
+            HexkvSettings,
+            schemes=("hexkv",),
+            back_door=_hexkv_door,
         ),
         AdapterSpec(
-            "store", "lm", "an LMCache server, lm://", _open_lm, LMSettings, schemes=("lm",)
+            "store",
+            "lm",
+            "an LMCache server, lm://",
+            _open_lm,
+            LMSettings,
+            schemes=("lm",),
+            back_door=_lm_door,
         ),
     ]
 

@@ -30,6 +30,9 @@ log = logging.getLogger("hexkv")
 _START = 4
 """Bytes by which the wires are told apart."""
 
+_LOOK_UP = 1.0
+"""Seconds of waiting for somebody to connect, after which a server looks whether it is to end."""
+
 
 @dataclass(slots=True, eq=False)
 class _Guest:
@@ -79,6 +82,8 @@ class Server:
                 " takes a secret, or TLS that asks clients for certificates"
             )
         self._listener = listener
+        # A signal that comes just before accept() begins wakes nobody: Python sees to it after.
+        self._listener.settimeout(_LOOK_UP)
         self._shelf = shelf
         self._clock = clock
         self._limits = limits
@@ -106,6 +111,8 @@ class Server:
             while not self._stopping:
                 try:
                     sock, _ = self._listener.accept()
+                except TimeoutError:
+                    continue
                 except OSError as error:
                     if not self._stopping:
                         log.warning("no connection can be accepted: %s", error)

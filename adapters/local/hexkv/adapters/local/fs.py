@@ -27,6 +27,7 @@ from hexkv.ports import (
     ChunkStore,
     Clock,
     ConfigError,
+    Corrupt,
     Deadline,
     Entry,
     Failed,
@@ -47,8 +48,14 @@ T = TypeVar("T")
 
 _FORMAT = {"format": 1}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN}
-"""Errors that a second try, which looks the name up anew, often does not meet."""
+_PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN, errno.ENOENT}
+"""Errors that a second try, which looks the name up anew, often does not meet.
+
+``ENOENT`` is of an open file that another host has replaced, where files go by their names.
+"""
+
+_GONE = {errno.ESTALE, errno.ENOENT}
+"""Errors that, met twice, say that another host has removed the file."""
 
 
 class SharedFileStore:
@@ -155,9 +162,11 @@ class SharedFileStore:
             return TimedOut()
         path = self._path(key)
         try:
-            return _again(lambda: call(path))
+            outcome = _again(lambda: call(path))
+            # Another host may have replaced the file between what said its size and its bytes.
+            return _again(lambda: call(path)) if isinstance(outcome, Corrupt) else outcome
         except OSError as error:
-            if error.errno == errno.ESTALE:
+            if error.errno in _GONE:
                 return Miss()
             return Failed(store_error(error, f"reading from {self._root}"))
 
@@ -205,7 +214,7 @@ def _unless_gone(call: Callable[[], bool]) -> bool:
     try:
         return _again(call)
     except OSError as error:
-        if error.errno == errno.ESTALE:
+        if error.errno in _GONE:
             return False
         raise
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
-import sys
 from collections.abc import Callable
 
 from hexkv.plugins.available import available_bytes
-from hexkv.ports import InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
-
-_POPULATE_WRITE = 23
-"""``MADV_POPULATE_WRITE`` (Linux 5.14), which Python does not name."""
-
-_STEP = 2 << 20
+from hexkv.plugins.mapped import advise_huge, touch, whole_pages
+from hexkv.ports import MemoryProvider, MemoryRegion, PoolExhausted
 
 
 class MmapRegion:
@@ -25,8 +19,8 @@ class MmapRegion:
         self._buffer = memoryview(self._map)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         if huge_pages:
-            _advise_huge(self._map)
-        _touch(self._map, self._buffer)
+            advise_huge(self._map)
+        touch(self._map)
 
     @property
     def buffer(self) -> memoryview:
@@ -64,15 +58,8 @@ class MmapMemory:
         self._available = available
 
     def allocate(self, size: int) -> MmapRegion:
-        if size < 1:
-            raise InvalidRequest(f"a memory region of {size} bytes means nothing")
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        # Checked beforehand, for the system grants any mapping and kills whoever uses it.
         available = self._available()
-        if size > available:
-            raise PoolExhausted(
-                f"a memory region of {size:,} bytes is wanted, and {available:,} are available"
-            )
+        size = whole_pages(size, available)
         try:
             return MmapRegion(size, huge_pages=self._huge_pages)
         except OSError as error:
@@ -80,33 +67,6 @@ class MmapMemory:
                 f"a memory region of {size:,} bytes of the {available:,} that are available "
                 f"was refused: {error.strerror}"
             ) from error
-
-
-def _advise_huge(mapping: mmap.mmap) -> None:
-    if sys.platform == "linux":
-        try:
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a kernel built without huge pages
-                raise
-
-
-def _touch(mapping: mmap.mmap, buffer: memoryview) -> None:
-    """Have every page backed now: the first copy into a fresh page costs four times as much."""
-    if sys.platform == "linux":
-        try:
-            mapping.madvise(_POPULATE_WRITE)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a kernel that does not know the advice
-                raise
-        else:
-            return
-    # Whole runs of zeros: as fast as the kernel's own zeroing, and 8 times as fast as a
-    # strided write of one byte for each page.
-    zeros = bytes(_STEP)
-    for start in range(0, len(buffer), _STEP):
-        end = min(start + _STEP, len(buffer))
-        buffer[start:end] = zeros[: end - start]
 
 
 def _keeps_the_port(

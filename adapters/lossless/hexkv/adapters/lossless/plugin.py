@@ -1,11 +1,11 @@
-"""Tells hexkv about the lossless serde. Imported at discovery, so it stays light."""
+"""Tells hexkv about the lossless serdes. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
 
 _LEVELS = range(23)
 
@@ -30,6 +30,15 @@ def _open_zstd(settings: ZstdSettings, context: OpenContext) -> object:
     return ZstdSerde(settings.level)
 
 
+def _open_rans(settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.lossless.rans import Rans
+    from hexkv.kernels.coding.choosing import Choice
+    from hexkv.kernels.coding.payload import PlaneSerde
+
+    return PlaneSerde(Rans(Choice()))
+
+
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
@@ -41,5 +50,13 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             ZstdSettings,
             requires=("numpy", "zstandard"),
             hint="pip install hexkv-lossless",
-        )
+        ),
+        AdapterSpec(
+            "serde",
+            "rans",
+            "exponents by interleaved rANS, which GPUs can decode: every bit comes back",
+            _open_rans,
+            requires=("numpy", "hexkv.kernels"),
+            hint="pip install hexkv-lossless[rans]",
+        ),
     ]

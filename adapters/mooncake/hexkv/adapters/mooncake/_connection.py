@@ -9,7 +9,7 @@ from threading import Condition, Thread
 
 from hexkv.adapters.mooncake._errands import OutOfTime
 from hexkv.adapters.mooncake._native import Client, Library
-from hexkv.adapters.mooncake._rehearsal import Place, rehearse
+from hexkv.adapters.mooncake._rehearsal import Place, rehearsed
 from hexkv.ports import Clock, MemoryRegion, StoreError, StoreUnreachable
 
 log = logging.getLogger("hexkv")
@@ -115,22 +115,22 @@ class Connection:
             Thread(target=self._connect, name="hexkv mooncake connect", daemon=True).start()
 
     def _connect(self) -> None:
-        failure: StoreUnreachable | None = None
         client = self._library.MooncakeDistributedStore()
         try:
-            rehearse(self._place, self._connect_timeout)
-            if code := self._place.enter(client, self._place.segment_bytes):
-                failure = StoreUnreachable(f"mooncake at {self._place.master}: setup gave {code}")
+            with rehearsed(self._place, self._connect_timeout):
+                self._place.enter(client, self._place.segment_bytes)
+                while self._register_offered(client):
+                    pass  # more came meanwhile: nobody gets the client before all is registered
+                self._end_connecting(client, None)
         except StoreUnreachable as error:
-            failure = error
-        while failure is None and self._register_offered(client):
-            pass  # more came meanwhile: nobody gets the client before all of it is registered
+            self._end_connecting(None, error)
+
+    def _end_connecting(self, client: Client | None, failure: StoreUnreachable | None) -> None:
         with self._changed:
             self._connecting = False
             self._failure = failure
             self._again_at = self._clock.now() + _PAUSE
-            if failure is None:
-                self._client = client
+            self._client = client
             self._changed.notify_all()
             last = self._leaving()
         if last is not None:

@@ -36,7 +36,7 @@ _NAMES: Final[Mapping[int, str]] = {
     -706: "somebody reads it",
     -707: "the lease ended before the transfer",
     -800: "the transfer failed: its storage node may be gone",
-    -900: "the master does not answer",
+    -900: "the master does not answer, or is one of another version",
     -901: "the master does not answer in time",
 }
 
@@ -100,9 +100,22 @@ class Client(Protocol):
 
     def get_size(self, key: str) -> int: ...
 
+    def get(self, key: str) -> bytes: ...
+
+    def put(self, key: str, value: bytes) -> int: ...
+
     def batch_get_into(
         self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
     ) -> list[int]: ...
+
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> list[list[list[int]]]: ...
 
     def batch_put_from(
         self,

@@ -56,16 +56,36 @@ def _describe(client: Client, names: Sequence[str]) -> dict[str, Found]:
 def fetch(
     client: Client, addresses: Sequence[int], names: Sequence[str], found: Sequence[Found]
 ) -> list[int]:
-    """Read each object to its address: its size if all of it is there, or a negative number.
+    """Read each object to its address: its size if all of it is there, or a negative number."""
+    sizes = [one.size for one in found]
+    codes = client.batch_get_into(names, addresses, sizes)
+    return _still_there(client, names, found, sizes, codes)
+
+
+def fetch_part(
+    client: Client, addresses: Sequence[int], name: str, found: Found, start: int, size: int
+) -> list[int]:
+    """Read *size* bytes of one object, from *start* on, to the one address: as :func:`fetch`."""
+    (((code,),),) = client.get_into_ranges(addresses, [[name]], [[[0]]], [[[start]]], [[[size]]])
+    return _still_there(client, [name], [found], [size], [code])
+
+
+def _still_there(
+    client: Client,
+    names: Sequence[str],
+    found: Sequence[Found],
+    sizes: Sequence[int],
+    codes: Sequence[int],
+) -> list[int]:
+    """The answers *codes* to a read of *sizes* bytes, where they are to be believed.
 
     Somebody else may have removed an object while it was read, and its memory belongs to
     another since. So what is not where it was before is not there.
     """
-    codes = client.batch_get_into(names, addresses, [one.size for one in found])
     again = _describe(client, names)
     return [
-        code if code < 0 or (code == before.size and again.get(name) == before) else ABSENT
-        for name, code, before in zip(names, codes, found, strict=True)
+        code if code < 0 or (code == size and again.get(name) == before) else ABSENT
+        for name, before, size, code in zip(names, found, sizes, codes, strict=True)
     ]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, hookimpl
+
+if TYPE_CHECKING:
+    from hexkv.adapters.mooncake._rehearsal import Place
 
 _ADDRESS = re.compile(r"(?:mooncake://)?([^/\s@:]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})/?")
 
@@ -75,28 +78,42 @@ class MooncakeSettings:
 def _open(settings: MooncakeSettings, context: OpenContext) -> object:
     from hexkv.adapters.mooncake._connection import Connection
     from hexkv.adapters.mooncake._native import library
-    from hexkv.adapters.mooncake._rehearsal import Place
     from hexkv.adapters.mooncake.store import MooncakeStore
 
     mooncake = library()
     config = mooncake.ReplicateConfig()
     config.replica_num = settings.replicas
     config.with_hard_pin = settings.pin
-    place = Place(
-        settings.master,
-        settings.metadata,
-        settings.local_host,
-        settings.protocol,
-        settings.devices,
-        settings.segment_bytes,
-        settings.buffer_bytes,
-    )
+    place = _place(settings, settings.segment_bytes)
     return MooncakeStore(
         Connection(place, mooncake, context.clock, settings.connect_timeout),
         config,
         prefix=settings.prefix,
         call_timeout=settings.call_timeout,
         staging_bytes=settings.staging_bytes,
+    )
+
+
+def _back_door(settings: MooncakeSettings) -> BackDoor:
+    from hexkv.adapters.mooncake._native import library
+    from hexkv.adapters.mooncake.back_door import BackDoor
+
+    client = library().MooncakeDistributedStore()
+    _place(settings, 0).enter(client, 0)
+    return BackDoor(client, settings.prefix)
+
+
+def _place(settings: MooncakeSettings, segment_bytes: int) -> Place:
+    from hexkv.adapters.mooncake._rehearsal import Place
+
+    return Place(
+        settings.master,
+        settings.metadata,
+        settings.local_host,
+        settings.protocol,
+        settings.devices,
+        segment_bytes,
+        settings.buffer_bytes,
     )
 
 
@@ -112,5 +129,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             requires=("mooncake",),
             hint="pip install hexkv-mooncake[tcp], or [cuda] where CUDA is",
             schemes=("mooncake",),
+            back_door=_back_door,
         )
     ]

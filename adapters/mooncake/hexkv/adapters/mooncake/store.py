@@ -24,12 +24,21 @@ from hexkv.adapters.mooncake._native import (
     error_of,
     read_outcome,
 )
-from hexkv.adapters.mooncake._objects import EMPTY, Found, clear, fetch, look, name_of
+from hexkv.adapters.mooncake._objects import (
+    EMPTY,
+    Found,
+    clear,
+    fetch,
+    fetch_part,
+    look,
+    name_of,
+)
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
+    Corrupt,
     Deadline,
     Failed,
     Hit,
@@ -42,6 +51,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreUnreachable,
+    SupportsRangeRead,
     SupportsRegistration,
     TimedOut,
     WriteOutcome,
@@ -109,6 +119,21 @@ class MooncakeStore:
                 return outcomes
         except OutOfTime:
             return [TimedOut()] * len(keys)
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        if deadline.expired:
+            return TimedOut()
+        name, into = name_of(self._prefix, key), into.cast("B")
+        try:
+            with self._turns.reading({name}, deadline):
+                (found,) = self._ask(partial(look, names=[name]), deadline)
+                if isinstance(found, Found):
+                    return self._read_range(name, found, start, into, deadline)
+                return read_outcome(found)
+        except OutOfTime:
+            return TimedOut()
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         if deadline.expired:
@@ -187,6 +212,42 @@ class MooncakeStore:
                 elif move.address is not None:
                     outcomes[move.place] = Hit(code)
 
+    def _read_range(
+        self, name: str, found: Found, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        size = into.nbytes
+        if found.size == len(EMPTY):
+            return self._read_range_of_tiny(name, found, start, into, deadline)
+        if start + size > found.size:
+            return _too_short(start, size, found.size)
+        if not size:
+            return Hit(0)
+        move = Move(0, size, self._mover.address(into))
+
+        def take(_: int, part: memoryview) -> None:
+            into[:] = part
+
+        transfer = partial(fetch_part, name=name, found=found, start=start, size=size)
+        try:
+            (code,) = self._mover.fetch([move], transfer, take, deadline)
+        except StoreError as error:
+            return Failed(error)
+        return read_outcome(code) if code < 0 else Hit(size)
+
+    def _read_range_of_tiny(
+        self, name: str, found: Found, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        """Of what may be the mark: what the frame is, only all its bytes can tell."""
+        sink, outcomes = _Whole(), list[ReadOutcome]([Miss()])
+        self._read([0], [name], [found], sink, deadline, outcomes)
+        (outcome,) = outcomes
+        if not isinstance(outcome, Hit):
+            return outcome
+        if start + into.nbytes > outcome.size:
+            return _too_short(start, into.nbytes, outcome.size)
+        into[:] = sink.frame[start : start + into.nbytes]
+        return Hit(into.nbytes)
+
     def _write(
         self, frames: Mapping[str, memoryview], deadline: Deadline
     ) -> Mapping[str, WriteOutcome]:
@@ -264,6 +325,21 @@ class MooncakeStore:
         return [name_of(self._prefix, key) for key in keys]
 
 
+class _Whole:
+    """A sink for one small frame."""
+
+    frame = memoryview(b"")
+
+    def room(self, index: int, size: int) -> memoryview:
+        del index
+        self.frame = memoryview(bytearray(size))
+        return self.frame
+
+
+def _too_short(start: int, size: int, frame: int) -> Corrupt:
+    return Corrupt(f"a frame of {frame} bytes, of which {size} from {start} on are wanted")
+
+
 def _once_each(names: Sequence[str]) -> list[list[int]]:
     """All places in *names*, in lists of which none has a name twice.
 
@@ -287,5 +363,5 @@ def _settle(
         outcomes[move.place] = TimedOut() if isinstance(error, OutOfTime) else Failed(error)
 
 
-def _is_a_store(store: MooncakeStore) -> tuple[ChunkStore, SupportsRegistration]:
-    return store, store  # mypy checks here that it keeps the ports' promises
+def _is_a_store(store: MooncakeStore) -> tuple[ChunkStore, SupportsRangeRead, SupportsRegistration]:
+    return store, store, store  # mypy checks here that it keeps the ports' promises

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.s3.address import Endpoint, Location
+from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.ports import Clock
+
+if TYPE_CHECKING:
+    from hexkv.adapters.s3._http import Http
+    from hexkv.adapters.s3._pool import Trust
+    from hexkv.adapters.s3._signing import Credentials
+    from hexkv.adapters.s3.back_door import BackDoor
 
 _MIB = 1 << 20
 
@@ -88,30 +96,45 @@ def _endpoint(settings: S3Settings) -> Endpoint:
     return Endpoint.of(location, settings.endpoint, settings.region, by_path=settings.path_style)
 
 
-def _open(settings: S3Settings, context: OpenContext) -> object:
-    from hexkv.adapters.s3._bodies import Bodies, Parts
-    from hexkv.adapters.s3._credentials import Chain, chain_provider, given, need_awscrt
-    from hexkv.adapters.s3._crew import Crew
-    from hexkv.adapters.s3._http import Http
-    from hexkv.adapters.s3._known import Known, Lives
-    from hexkv.adapters.s3._plain import PlainBodies
-    from hexkv.adapters.s3._pool import Pool, Trust
+def _keys(settings: S3Settings) -> Credentials | None:
     from hexkv.adapters.s3._signing import Credentials
-    from hexkv.adapters.s3.store import S3Store
 
-    endpoint = _endpoint(settings)
-    trust = Trust(settings.tls_authorities, settings.tls_verify)
-    keys = None
-    if settings.access_key:
-        keys = Credentials(settings.access_key, settings.secret_key, settings.session_token)
-    source = Chain(chain_provider(), context.clock) if keys is None else given(keys)
+    if not settings.access_key:
+        return None
+    return Credentials(settings.access_key, settings.secret_key, settings.session_token)
+
+
+def _trust(settings: S3Settings) -> Trust:
+    from hexkv.adapters.s3._pool import Trust
+
+    return Trust(settings.tls_authorities, settings.tls_verify)
+
+
+def _http(settings: S3Settings, clock: Clock) -> Http:
+    from hexkv.adapters.s3._credentials import Chain, chain_provider, given
+    from hexkv.adapters.s3._http import Http
+    from hexkv.adapters.s3._pool import Pool
+
+    endpoint, keys = _endpoint(settings), _keys(settings)
     pool = Pool(
         endpoint,
         settings.connections,
         settings.connect_timeout,
-        trust.context() if endpoint.tls else None,
+        _trust(settings).context() if endpoint.tls else None,
     )
-    http = Http(endpoint, pool, source, context.clock)
+    source = Chain(chain_provider(), clock) if keys is None else given(keys)
+    return Http(endpoint, pool, source, clock)
+
+
+def _open(settings: S3Settings, context: OpenContext) -> object:
+    from hexkv.adapters.s3._bodies import Bodies, Parts
+    from hexkv.adapters.s3._credentials import need_awscrt
+    from hexkv.adapters.s3._crew import Crew
+    from hexkv.adapters.s3._known import Known, Lives
+    from hexkv.adapters.s3._plain import PlainBodies
+    from hexkv.adapters.s3.store import S3Store
+
+    http = _http(settings, context.clock)
     crew = Crew(settings.connections - 1)
     parts = Parts(settings.part_size, settings.multipart_threshold)
     plain = PlainBodies(http, crew, parts)
@@ -121,16 +144,23 @@ def _open(settings: S3Settings, context: OpenContext) -> object:
 
         need_awscrt("client: awscrt needs it")
         bodies = CrtBodies(
-            endpoint,
-            keys,
+            http.endpoint,
+            _keys(settings),
             parts,
             connections=settings.connections,
             patience=settings.connect_timeout,
-            trust=trust,
+            trust=_trust(settings),
         )
     known = Known(context.clock, Lives(settings.present_ttl, settings.absent_ttl))
     location = Location.parse(settings.url)
     return S3Store(location, http, plain, bodies, crew, known, context.clock)
+
+
+def _back_door(settings: S3Settings) -> BackDoor:
+    from hexkv.adapters.s3.back_door import BackDoor
+
+    clock = SystemClock()
+    return BackDoor(Location.parse(settings.url), _http(settings, clock), clock)
 
 
 @hookimpl
@@ -144,5 +174,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             S3Settings,
             hint="pip install hexkv-s3[crt]",
             schemes=("s3",),
+            back_door=_back_door,
         )
     ]

@@ -251,4 +251,4 @@ def _as_failure(error: StoreError | Absent | Changed) -> StoreError:
     """What a refusal says about a call that is not about one object's content."""
     if isinstance(error, StoreError):
         return error
-    return StoreUnreachable("an answer to something else")
+    return StoreUnreachable("an answer that no S3 gives to this")

@@ -23,7 +23,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
-from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, pages_of, shape_of
+from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, packing_of, pages_of
 from hexkv.adapters.sglang.shelf import Engine, Shelf
 from hexkv.adapters.sglang.sides import KV, Sides
 from hexkv.plugins.discovery import discover
@@ -80,8 +80,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
                     f"namespace: is 'canonical', but only SGLang understands the pages of a"
                     f" {type(mem_pool_host).__name__} in layout {mem_pool_host.layout}"
                 )
-            shape = shape_of(mem_pool_host)
-            inside = {"pages": f"{shape.kind} {shape.order} {shape.dtype}"}
+            inside = {"pages": packing_of(mem_pool_host)}
         self._engine = open_engine(
             self._said, pages.layout, self._rank, page=pages.page, name=self._name, inside=inside
         )
@@ -165,13 +164,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         if not self._reads:
             return [False] * len(keys)
         starts = self._starts(keys, host_indices)
-        if isinstance(self._pages, HostPages):
-            hit = self._shelf.load(keys, self._pages.window(starts))
-        else:
-            window, room = self._pages.empty(len(keys))
-            hit = self._shelf.load(keys, window)
-            for index, row in zip(starts[:hit], room, strict=False):
-                self._pages.give(index, row)
+        hit = self._pages.fill(starts, lambda window: self._shelf.load(keys, window))
         return [i < hit for i in range(len(keys))]
 
     @guarded(_no)
@@ -183,9 +176,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         if not self._writes:
             return [True] * len(keys)
         starts = self._starts(keys, host_indices)
-        known = self._pages
-        window = known.window(starts) if isinstance(known, HostPages) else known.gathered(starts)
-        return [self._shelf.save(keys, window)] * len(keys)
+        return [self._shelf.save(keys, self._pages.window(starts))] * len(keys)
 
     def batch_exists_v2(
         self,

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -128,6 +129,8 @@ def namespace_of(
     # SGLang keeps eight bits in plain bytes, whatever they stand for.
     if layout.dtype is DType.UINT8:
         extra["kv_cache_dtype"] = str(getattr(arguments, "kv_cache_dtype", "auto"))
+    if not said.lora and (adapters := _adapters(arguments)):
+        extra["adapters"] = adapters
     if rank.contexts > 1:
         extra["context"] = f"{rank.context} of {rank.contexts}"
     if configured.ours.namespace == "own":
@@ -155,6 +158,30 @@ def _revision(path: str, arguments: object | None) -> str:
     return revision
 
 
+def _adapters(arguments: object | None) -> str | None:
+    """What the LoRA adapters hold that a server begins with; SGLang tells only paths apart."""
+    found = getattr(arguments, "lora_paths", None) or ()
+    if getattr(arguments, "enable_lora", None) is False or not found:
+        return None
+    known = []
+    pairs = found.items() if isinstance(found, Mapping) else map(_name_and_path, found)
+    for name, given in pairs:
+        path = Path(str(getattr(given, "lora_path", given)))
+        if not path.is_dir():
+            log.warning("nothing says which weights the LoRA adapter %s has: set model.lora", path)
+        known.append(f"{name} {digest_of(path) if path.is_dir() else path}")
+    return sha256("\n".join(sorted(known)).encode()).hexdigest()[:32]
+
+
+def _name_and_path(given: object) -> tuple[str, str]:
+    """One of ``--lora-paths``: SGLang's record of it, a mapping, ``NAME=PATH``, or a path."""
+    if isinstance(given, str):
+        name, _, path = given.rpartition("=")
+        return name or path, path
+    read = given.get if isinstance(given, Mapping) else partial(getattr, given)
+    return str(read("lora_name", None)), str(read("lora_path", None))
+
+
 def _length(path: str, arguments: object | None) -> str | None:
     """How long sequences may be, where RoPE depends on it."""
     config = Path(path) / "config.json"
@@ -165,14 +192,19 @@ def _length(path: str, arguments: object | None) -> str | None:
         read = json.loads(config.read_bytes())
     except ValueError as error:
         raise ConfigError(f"{config}: is no JSON: {error}") from error
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = read.get(name)
-        if isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) in (
-            "dynamic",
-            "longrope",
-        ):
-            return str(asked or read.get("max_position_embeddings", ""))
+    if _stretched(read):
+        return str(asked or read.get("max_position_embeddings", ""))
     return None
+
+
+def _stretched(config: object) -> bool:
+    """Whether RoPE depends on the length anywhere: models have parts, and kinds of layers."""
+    if isinstance(config, list):
+        return any(map(_stretched, config))
+    if not isinstance(config, dict):
+        return False
+    kind = config.get("rope_type", config.get("type"))
+    return kind in ("dynamic", "longrope") or any(map(_stretched, config.values()))
 
 
 def _refuse_mixing(arguments: object | None) -> None:

@@ -8,6 +8,7 @@ from importlib import metadata
 
 from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
+from hexkv.adapters.sglang.metrics import telemetry
 from hexkv.adapters.sglang.shelf import Engine
 from hexkv.plugins.compose import build
 from hexkv.ports import KVLayout
@@ -38,16 +39,17 @@ def open_engine(
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
     configured = said.with_pages(page)
+    arguments = server_arguments()
     namespace = namespace_of(
         layout,
         rank,
         configured,
         page=page,
-        arguments=server_arguments(),
+        arguments=arguments,
         name=name,
         inside=inside,
     )
-    engine = build(configured.engine, namespace)
+    engine = build(configured.engine, namespace, telemetry=telemetry(arguments, rank.whole.rank))
     settings = configured.engine.settings
     if rank.replicated and rank.tensors > 1 and all(t.store == "memory" for t in settings.tiers):
         log.warning(

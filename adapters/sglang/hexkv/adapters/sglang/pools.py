@@ -13,8 +13,7 @@ one, pages are moved as SGLang itself flattens them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -54,6 +53,7 @@ class HostPages:
     """A pool whose pages are understood: moved between its memory and chunks with one copy."""
 
     opaque = False
+    pieces = 1
 
     def __init__(self, pool: FlatPool) -> None:
         """Look at *pool*.
@@ -76,6 +76,10 @@ class HostPages:
     def window(self, indices: Sequence[int]) -> DeviceKV:
         """A window on pages, each by the index of its first slot."""
         return StackedKV(self.layout, self._planes, [index // self.page for index in indices])
+
+    def fill(self, indices: Sequence[int], read: Callable[[DeviceKV], int]) -> int:
+        """Let *read* load pages into a window on them. How many it says it loaded."""
+        return read(self.window(indices))
 
     def flat_window(self, pages: Sequence[torch.Tensor]) -> tuple[DeviceKV, torch.Tensor]:
         """A window on a copy of *pages*, flattened by SGLang, and the copy ``[pages, ...]``.
@@ -145,10 +149,18 @@ class OpaquePages:
         self.page = int(pool.page_size)
         self.layout = opaque_layout(tokens, [self._piece])
 
-    def gathered(self, indices: Sequence[int]) -> DeviceKV:
+    def window(self, indices: Sequence[int]) -> DeviceKV:
         """A window on a copy of pages, each by the index of its first slot."""
         pages = [self._pool.get_data_page(index, flat=True) for index in indices]
         return self.flat_window(pages)[0]
+
+    def fill(self, indices: Sequence[int], read: Callable[[DeviceKV], int]) -> int:
+        """Let *read* load pages into room of their own, and put into the pool what it loaded."""
+        window, room = self.empty(len(indices))
+        hit = read(window)
+        for index, row in zip(indices[:hit], room, strict=False):
+            self._pool.set_from_flat_data_page(index, self.flat(row))
+        return hit
 
     def empty(self, pages: int) -> tuple[DeviceKV, torch.Tensor]:
         """A window on room for *pages*, and the room ``[pages, bytes]``."""
@@ -163,25 +175,12 @@ class OpaquePages:
             row[: self._size] = page.reshape(-1).view(torch.uint8)
         return window, room
 
-    def give(self, index: int, row: torch.Tensor) -> None:
-        """Put a page into the pool."""
-        self._pool.set_from_flat_data_page(index, self.flat(row))
-
     def flat(self, row: torch.Tensor) -> torch.Tensor:
         """A page as SGLang flattens it."""
         return row[: self._size].view(self._dtype)
 
 
 Pages = HostPages | OpaquePages
-
-
-@dataclass(frozen=True, slots=True)
-class PoolShape:
-    """What tells opaque pages of two pools apart."""
-
-    kind: str
-    order: str
-    dtype: str
 
 
 def pages_of(pool: FlatPool, *, opaque: bool = False) -> Pages:
@@ -208,9 +207,14 @@ def _plain_latent(pool: FlatPool) -> bool:
     return int(pool.kv_buffer.shape[-1]) == width  # type: ignore[attr-defined]
 
 
-def shape_of(pool: FlatPool) -> PoolShape:
-    """The shape of *pool*, for its opaque pages' namespace."""
-    return PoolShape(type(pool).__name__, str(pool.layout), str(pool.dtype))
+def packing_of(pool: FlatPool) -> str:
+    """What tells opaque pages of two pools apart that have the same size.
+
+    A state's parts may have dtypes of their own.
+    """
+    kept = {"dtype": pool.dtype} | vars(pool)
+    dtypes = [f"{n}={kept[n]}" for n in sorted(kept) if isinstance(kept[n], torch.dtype)]
+    return " ".join([type(pool).__name__, str(pool.layout), *dtypes])
 
 
 def layout_of(planes: Sequence[torch.Tensor], *, latent: bool) -> KVLayout:

@@ -1,7 +1,8 @@
 """Pools beside the model's KV: recurrent states, sliding windows, indexes of sparse attention.
 
 SGLang names their pages like the KV's pages that they go with. Each pool has a namespace of its
-own, and its pages are moved as SGLang flattens them.
+own. Windows of plain KV move as the KV does, whatever the layout of host memory; pages of every
+other kind as SGLang flattens them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 from sglang.srt.mem_cache import hicache_storage
 
 from hexkv.adapters.sglang.identity import Rank
-from hexkv.adapters.sglang.pools import FlatPool, OpaquePages, Pages, shape_of
+from hexkv.adapters.sglang.pools import (
+    FlatPool,
+    HostPages,
+    OpaquePages,
+    Pages,
+    packing_of,
+    pages_of,
+)
 from hexkv.adapters.sglang.shelf import Engine, Shelf
 
 KV = "kv"
@@ -41,21 +49,17 @@ class Found:
 class Side:
     """One pool."""
 
-    pool: FlatPool
-    pages: OpaquePages
+    pages: Pages
     shelf: Shelf
 
     def load(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
         """Load pages into the pool. Which ones arrived."""
-        window, room = self.pages.empty(len(keys))
-        hit = self.shelf.load(keys, window)
-        for index, row in zip(starts[:hit], room, strict=False):
-            self.pages.give(index, row)
+        hit = self.pages.fill(starts, lambda window: self.shelf.load(keys, window))
         return [i < hit for i in range(len(keys))]
 
     def save(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
         """Store pages of the pool. Which ones are kept."""
-        return [self.shelf.save(keys, self.pages.gathered(starts))] * len(keys)
+        return [self.shelf.save(keys, self.pages.window(starts))] * len(keys)
 
 
 class Sides:
@@ -73,14 +77,11 @@ class Sides:
         Raises:
             LayoutMismatch: its pages cannot be moved.
         """
-        most = self._main.layout.chunk_bytes(self._main.page)
-        pages = OpaquePages(pool, self._main.page, most)
-        base, shape = self._engine.namespace, shape_of(pool)
-        extra = dict(base.extra) | {
-            "engine": "sglang",
-            "pages": f"{shape.kind} {shape.order} {shape.dtype}",
-            "pool": name,
-        }
+        pages = self._pages_of(pool)
+        base = self._engine.namespace
+        extra = dict(base.extra) | {"engine": "sglang", "pool": name}
+        if isinstance(pages, OpaquePages):
+            extra["pages"] = packing_of(pool)
         namespace = replace(
             base,
             layout=pages.layout,
@@ -88,7 +89,19 @@ class Sides:
             extra=tuple(sorted(extra.items())),
         )
         shelf = Shelf(self._engine, self._main.page, namespace, pages.pieces)
-        self._sides[name] = Side(pool, pages, shelf)
+        self._sides[name] = Side(pages, shelf)
+
+    def _pages_of(self, pool: FlatPool) -> Pages:
+        """Pages of *pool*, in chunks that are no larger than those of the KV."""
+        most = self._main.layout.chunk_bytes(self._main.page)
+        known = pages_of(pool) if not self._main.opaque else None
+        if (
+            isinstance(known, HostPages)
+            and known.page == self._main.page
+            and known.layout.chunk_bytes(known.page) <= most
+        ):
+            return known
+        return OpaquePages(pool, self._main.page, most)
 
     def __getitem__(self, name: str) -> Side:
         """The pool of that name.

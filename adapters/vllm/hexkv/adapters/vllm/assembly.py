@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -35,13 +36,28 @@ _START_SECONDS = 10.0
 
 
 def read(config: VllmConfig, memory: Memory) -> Configuration:
-    """What was configured.
+    """What was configured, as far as this vLLM can do it.
 
     Raises:
         ConfigError: something that cannot be.
     """
     extra = config.kv_transfer_config.kv_connector_extra_config
-    return configure(extra, discover(), block_tokens=memory.block)
+    configured = configure(extra, discover(), block_tokens=memory.block)
+    loading = configured.connector.loading
+    if loading == "async" or not goes_only_forward(config):
+        return configured
+    log.info("loading is async instead of %s: this vLLM cannot take back part of a step", loading)
+    return replace(configured, connector=replace(configured.connector, loading="async"))
+
+
+def goes_only_forward(config: VllmConfig) -> bool:
+    """Whether vLLM computes wrong tokens after a load within a step that failed.
+
+    Its second model runner keeps positions on the device that are not set back; with steps
+    planned ahead, the scheduler does not take back the tokens that it expects (0.25 to 0.32).
+    """
+    ahead = bool(getattr(config.scheduler_config, "async_scheduling", False))
+    return ahead or bool(getattr(config, "use_v2_model_runner", False))
 
 
 def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration) -> SchedulerHalf:
@@ -136,9 +152,6 @@ def worker_half(
         beside=_beside(next(iter(caches.values())).device),
         ledger=ledger,
     )
-    tiers = ", ".join(
-        f"{tier.name} of {_size(tier.budget_bytes)}" for tier in engine.health().tiers
-    )
     chunk = pages.layout.chunk_bytes(settings.chunk.size)
     log.info(
         "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",
@@ -146,7 +159,7 @@ def worker_half(
         version,
         rank.number,
         rank.world,
-        tiers,
+        tiers_of(engine.health().tiers),
         _size(settings.pool.bytes),
         settings.chunk.size,
         _size(chunk),
@@ -154,6 +167,18 @@ def worker_half(
     if opaque:
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
     return Rig(half, listener, place)
+
+
+class _Sized(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def budget_bytes(self) -> int | None: ...
+
+
+def tiers_of(tiers: Iterable[_Sized]) -> str:
+    """The tiers and their sizes, in words."""
+    return ", ".join(f"{tier.name} of {_size(tier.budget_bytes)}" for tier in tiers)
 
 
 def listens(config: VllmConfig) -> bool:

@@ -4,6 +4,8 @@ A question is two parts: a JSON object with ``v`` (version), ``n`` (its number) 
 and the tokens it is about, as uint32 of this machine. An answer is one JSON object with the
 same ``v`` and ``n``. Nobody but the user who runs vLLM can open the sockets: they lie in a
 directory of mode 0700, and that is all the authentication there is.
+
+Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.near`.
 """
 
 from __future__ import annotations
@@ -16,26 +18,23 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 import zmq
+
+from hexkv.adapters.vllm.near import PENDING, Answer, Json, Near, Respondent
 
 VERSION = 1
 MAX_MESSAGE = 64 << 20
 """Bytes: a prompt of 16 million tokens."""
 
-_PENDING = 1024
-"""Questions that may wait on either side; more are refused."""
-
 _RECONNECT_MS = 20
 
 log = logging.getLogger("vllm.hexkv")
-
-Json = Mapping[str, object]
-Answer = Callable[[Json, memoryview], Json]
-"""Gives the answer to a question and its tokens. An exception becomes ``{"error": ...}``."""
 
 
 def meeting_place(directory: str, instance: str, *, make: bool) -> Path:
@@ -87,8 +86,8 @@ class Listener:
         back = self._context.socket(zmq.DEALER)
         for side in (front, back):
             side.setsockopt(zmq.LINGER, 0)
-            side.setsockopt(zmq.SNDHWM, _PENDING)
-            side.setsockopt(zmq.RCVHWM, _PENDING)
+            side.setsockopt(zmq.SNDHWM, PENDING)
+            side.setsockopt(zmq.RCVHWM, PENDING)
             side.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
         path.unlink(missing_ok=True)
         front.bind(f"ipc://{path}")
@@ -97,9 +96,11 @@ class Listener:
         self._threads += [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
+        self._near = Respondent(path, self._answered, threads)
 
     def close(self, seconds: float = 2.0) -> None:
         """Stop listening; an answer under way is waited for, for a while. Twice is allowed."""
+        self._near.close()
         if self._threads:
             end = threading.Thread(target=self._context.term, daemon=True)
             end.start()
@@ -140,15 +141,69 @@ class Listener:
             strange = question["v"] != VERSION
         except (ValueError, KeyError, TypeError):
             return None
-        answer: Json
         if strange:
-            answer = {"error": f"this side speaks version {VERSION}"}
+            said = {"error": f"this side speaks version {VERSION}", "v": VERSION, "n": number}
         else:
-            try:
-                answer = self._answer(question, parts[1].buffer)
-            except Exception as error:  # noqa: BLE001 - it is for who asked; this thread goes on
-                answer = {"error": f"{type(error).__name__}: {error}"}
-        return json.dumps({**answer, "v": VERSION, "n": number}).encode()
+            said = dict(self._answered(question, parts[1].buffer))
+        return json.dumps(said).encode()
+
+    def _answered(self, question: Json, tokens: memoryview) -> Json:
+        try:
+            answer = self._answer(question, tokens)
+        except Exception as error:  # noqa: BLE001 - it is for who asked; this thread goes on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        return {**answer, "v": VERSION, "n": question["n"]}
+
+
+class _Way(Protocol):
+    """To a listener and back. For one thread."""
+
+    def send(self, question: Json, tokens: bytes) -> bool: ...
+    def receive(self, seconds: float) -> list[Json]: ...
+    def reachable(self, seconds: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+class _Socket:
+    """The way to a listener in another process."""
+
+    def __init__(self, path: Path) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, PENDING)
+        self._socket.setsockopt(zmq.RCVHWM, PENDING)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        # A question to nobody fails at once, and is not kept for somebody who comes later.
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.connect(f"ipc://{path}")
+
+    def send(self, question: Json, tokens: bytes) -> bool:
+        """Send a question; false if there is nobody to take it."""
+        try:
+            self._socket.send_multipart([json.dumps(question).encode(), tokens], flags=zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, seconds: float) -> list[Json]:
+        """The answers that have come; where none has, wait for one."""
+        answers: list[Json] = []
+        if self._socket.poll(math.ceil(seconds * 1000)):
+            with suppress(zmq.Again):
+                while True:
+                    answers.append(json.loads(self._socket.recv(zmq.DONTWAIT)))
+        return answers
+
+    def reachable(self, seconds: float) -> bool:
+        """Whether somebody listens; waits for it that long."""
+        return bool(self._socket.poll(int(seconds * 1000), zmq.POLLOUT))
+
+    def close(self) -> None:
+        """Let go of the socket. Twice is allowed."""
+        self._socket.close()
+        self._context.term()
 
 
 class Caller:
@@ -156,20 +211,15 @@ class Caller:
 
     A listener that let a question wait until its deadline is not waited for again until it
     says something.
+
+    Args:
+        path: of the listener's socket, which a listener in this process is asked without.
+        now: the time, seconds.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, _PENDING)
-        self._socket.setsockopt(zmq.RCVHWM, _PENDING)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        # A question to nobody fails at once, and is not kept for somebody who comes later.
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.connect(f"ipc://{path}")
+        self._way: _Way = Near(path) if Near.leads_to(path) else _Socket(path)
         self._number = 0
         self._wanted: dict[int, Json | None] = {}
         self.silent = False
@@ -184,10 +234,7 @@ class Caller:
             said: whatever else belongs to it.
         """
         self._number += 1
-        question = json.dumps({**said, "v": VERSION, "n": self._number, "op": op}).encode()
-        try:
-            self._socket.send_multipart([question, tokens], flags=zmq.DONTWAIT)
-        except zmq.Again:
+        if not self._way.send({**said, "v": VERSION, "n": self._number, "op": op}, tokens):
             return 0
         if wanted:
             self._wanted[self._number] = None
@@ -216,23 +263,16 @@ class Caller:
 
     def reachable(self, seconds: float) -> bool:
         """Whether somebody listens; waits for it that long."""
-        return bool(self._socket.poll(int(seconds * 1000), zmq.POLLOUT))
+        return self._way.reachable(seconds)
 
     def close(self) -> None:
-        """Let go of the socket. Twice is allowed."""
-        self._socket.close()
-        self._context.term()
+        """Let go of the way. Twice is allowed."""
+        self._way.close()
 
     def _receive(self, seconds: float) -> None:
         """Take in what has come; where nothing has, wait for something."""
-        if not self._socket.poll(math.ceil(seconds * 1000)):
-            return
-        while True:
-            try:
-                answer = json.loads(self._socket.recv(zmq.DONTWAIT))
-            except zmq.Again:
-                return
+        for answer in self._way.receive(seconds):
             self.silent = False
             number = answer.get("n")
-            if number in self._wanted:
+            if isinstance(number, int) and number in self._wanted:
                 self._wanted[number] = answer

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.plugins.compose import check
 from hexkv.plugins.config import DEFAULT, Loaded, load
 from hexkv.plugins.registry import Registry
 from hexkv.ports import ConfigError
@@ -78,6 +79,15 @@ def configure(
         if said.origin((section, name)) == DEFAULT:
             defaults.setdefault(section, {})[name] = seconds
     return Configuration(connector, load(file, environ, _under(defaults, rest)))
+
+
+def verify(extra: Mapping[str, object], registry: Registry) -> None:
+    """Refuse a configuration that nothing can be built from, before vLLM's blocks are known.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or an adapter that is not installed.
+    """
+    check(configure(extra, registry, block_tokens=1).engine, registry)
 
 
 def _under(weak: Mapping[str, object], strong: Mapping[str, object]) -> dict[str, object]:

@@ -24,14 +24,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from hexkv.adapters.vllm import assembly
 from hexkv.adapters.vllm.assembly import Rig
+from hexkv.adapters.vllm.configuration import verify
 from hexkv.adapters.vllm.events import Told
 from hexkv.adapters.vllm.guard import guarded
-from hexkv.adapters.vllm.identity import scope_of
+from hexkv.adapters.vllm.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Load, Scope, Step
 from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, published, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
+from hexkv.plugins.discovery import discover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -99,12 +101,31 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._rig: Rig | None = None
         self._told: list[Told] = []
         self._promised: list[Load] = []
+        self._counted = counts_inputs(vllm_config)
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
 
+    # Before there is a connector. What vLLM asks of the class, it asks early.
+
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """As vLLM says; asked where there are CUDA graphs, before any weights are loaded.
+
+        Raises:
+            ConfigError: nothing can be built from the configuration.
+        """
+        verify(extra_config, discover())
         return extra_config.get("loading") == "layerwise"
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
+        """None in particular. Asked before memory is profiled and the model compiled.
+
+        Raises:
+            ConfigError: nothing can be built from the configuration.
+        """
+        verify(vllm_config.kv_transfer_config.kv_connector_extra_config, discover())
+        return None
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -216,7 +237,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         half = self._scheduler
         if half is None or half.knows(request.request_id):
             return
-        scope = scope_of(request)
+        scope = scope_of(request, counted=self._counted)
         reads, writes = allowed(
             request.kv_transfer_params, self._kv_transfer_config, self._configured.connector
         )
@@ -243,7 +264,8 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if num_external_tokens:
             # From now on vLLM counts on these blocks, whatever happens in here.
             end = len(block_ids) * self._memory.block
-            later = self._configured.connector.loading == "async"
+            images = bool(getattr(request, "mm_features", None))
+            later = self._configured.connector.between_steps(images=images)
             lost = Load(request.request_id, Scope(), b"", 0, end, tuple(block_ids), later)
             self._promised.append(lost)
         if self._scheduler is not None:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm.hexkv")
 
+_MEDIA = (
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "mm_encoder_attn_dtype",
+    "mm_encoder_fp8_scale_path",
+    "video_pruning_rate",
+    "video_pruning_method",
+)
+"""What decides how an image is seen, and is no part of what vLLM calls it."""
+
 _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of RoPE that depend on how long sequences may become."""
 
@@ -83,6 +93,8 @@ def namespace_of(
         extra["quantization"] = str(quantization)
     if overrides := getattr(model, "hf_overrides", None):
         extra["overrides"] = _digest(overrides)
+    if media := _media(getattr(model, "multimodal_config", None)):
+        extra["media"] = _digest(media)
     if _rope_by_length(getattr(model, "hf_text_config", None)):
         extra["length"] = str(model.max_model_len)
     name = str(model.model)
@@ -95,15 +107,33 @@ def namespace_of(
     )
 
 
-def scope_of(request: Request) -> Scope | None:
-    """What is special about a request; ``None`` if its KV depends on more than can be named."""
+def counts_inputs(config: VllmConfig) -> bool:
+    """Whether vLLM tells images, sounds, ... apart by a number within the process only.
+
+    It does so where both of its caches that need to know equal ones are switched off.
+    """
+    multimodal = getattr(config.model_config, "multimodal_config", None)
+    processed = getattr(multimodal, "mm_processor_cache_gb", None)
+    return processed == 0 and not config.cache_config.enable_prefix_caching
+
+
+def scope_of(request: Request, *, counted: bool = False) -> Scope | None:
+    """What is special about a request; ``None`` if its KV depends on more than can be named.
+
+    Args:
+        request: vLLM's.
+        counted: whether images in it are named by numbers that others may have, too.
+    """
     if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
+        return None
+    inputs = getattr(request, "mm_features", None) or ()
+    if inputs and counted:
         return None
     lora = request.lora_request
     return Scope(
         "" if lora is None else _lora(str(lora.lora_name), str(lora.lora_path)),
         request.cache_salt or "",
-        _inputs(getattr(request, "mm_features", None) or ()),
+        _inputs(inputs),
     )
 
 
@@ -124,14 +154,25 @@ def _revision(config: VllmConfig) -> str:
     return str(commit or "")
 
 
+def _media(multimodal: object) -> dict[str, object]:
+    """How images, sounds, ... are seen, where that is not as the model has it."""
+    said = {name: getattr(multimodal, name, None) for name in _MEDIA}
+    if not said["video_pruning_rate"]:
+        del said["video_pruning_method"]
+    return {name: value for name, value in said.items() if value}
+
+
 def _rope_by_length(hf_config: object) -> bool:
-    for name in ("rope_parameters", "rope_scaling"):
-        rope = getattr(hf_config, name, None)
-        if isinstance(rope, Mapping):
-            kind = rope.get("rope_type", rope.get("type"))
-            if kind in _BY_LENGTH:
-                return True
-    return False
+    names = ("rope_parameters", "rope_scaling")
+    return any(_stretched(getattr(hf_config, name, None)) for name in names)
+
+
+def _stretched(rope: object) -> bool:
+    """Whether this, or what it says of one kind of layers, depends on how long texts may get."""
+    if not isinstance(rope, Mapping):
+        return False
+    kind = rope.get("rope_type", rope.get("type"))
+    return kind in _BY_LENGTH or any(map(_stretched, rope.values()))
 
 
 def _lora(name: str, path: str) -> str:

@@ -106,13 +106,13 @@ def inside_of_blocks(
         "block": f"{memory.block} tokens",
         "cache": f"{config.cache_config.cache_dtype} in {cache.dtype}",
         "compute": str(config.model_config.dtype),
-        "device": f"{cache.device.type} {_instructions(cache.device.type)}".strip(),
+        "device": f"{cache.device.type} {instructions(cache.device.type)}".strip(),
         "engine": f"vllm {'.'.join(version.split('.')[:2])}",
         "heads": f"{sorted(set(heads))} of {sorted(set(widths))}",
     }
 
 
-def _instructions(device: str) -> str:
+def instructions(device: str) -> str:
     """Which instructions a CPU has, as far as they decide how blocks are packed."""
     if device != "cpu":
         return ""

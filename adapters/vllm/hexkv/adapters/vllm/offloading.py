@@ -11,11 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from itertools import count
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import vllm
+from vllm.config import get_current_vllm_config
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     GPULoadStoreSpec,
@@ -28,20 +31,27 @@ from vllm.v1.kv_offload.base import (
     PrepareStoreOutput,
     ReqContext,
     RequestOffloadingContext,
+    ScheduleEndContext,
     TransferResult,
     get_offload_group_idx,
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
 
+from hexkv.adapters.vllm.assembly import tiers_of
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.guard import guarded
+from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
+from hexkv.adapters.vllm.inspection import instructions
+from hexkv.adapters.vllm.promises import Promises
 from hexkv.adapters.vllm.staging import WORDS, Staging
 from hexkv.kernels.blocks import opaque_layout
-from hexkv.plugins.compose import build
+from hexkv.plugins.compose import build, identify
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.weights import digest_of
-from hexkv.ports import ConfigError, Namespace, ParallelSlice
+from hexkv.ports import ConfigError, InvalidRequest, Namespace
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -50,25 +60,27 @@ _CLEAR_SECONDS = 30.0
 
 
 class Tickets(LoadStoreSpec):  # type: ignore[misc]  # untyped here
-    """Names of blocks and, of those that are to be loaded, their tickets."""
+    """Names of blocks for the workers.
 
-    def __init__(self, keys: Sequence[OffloadKey], tickets: Sequence[int] = ()) -> None:
+    Args:
+        keys: the names.
+        load: the ticket of a load.
+        tickets: those of its blocks.
+        generation: how often vLLM had emptied the cache when these were to be stored.
+    """
+
+    def __init__(
+        self,
+        keys: Collection[OffloadKey],
+        *,
+        load: int = 0,
+        tickets: Sequence[int] = (),
+        generation: int = 0,
+    ) -> None:
         self.keys = list(keys)
+        self.load = load
         self.tickets = list(tickets)
-
-
-class _Block:
-    """What the scheduler knows of one block."""
-
-    __slots__ = ("asked_at", "held", "loading", "questions", "ticket", "users")
-
-    def __init__(self, ticket: int, asked_at: float) -> None:
-        self.ticket = ticket
-        self.asked_at = asked_at
-        self.questions: list[int] = []
-        self.held: bool | None = None
-        self.users: set[str] = set()
-        self.loading = 0
+        self.generation = generation
 
 
 class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
@@ -76,9 +88,10 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
 
     def __init__(self, ranks: Sequence[Caller], patience: float) -> None:
         self._ranks = ranks
-        self._patience = patience
-        self._blocks: dict[OffloadKey, _Block] = {}
-        self._tickets = count(1)
+        self._promises = Promises(ranks, patience)
+        self._generation = 0
+        self._emptied = True
+        """Whether the ranks did so when they were last asked to."""
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         del req_context
@@ -86,80 +99,73 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
 
     @guarded(LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block(next(self._tickets), time.monotonic())
-            group = get_offload_group_idx(key)
-            block.questions = [
-                rank.ask("stage", bytes(key), ticket=block.ticket, group=group)
-                for rank in self._ranks
-            ]
-        block.users.add(req_context.req_id)
-        if block.held is None:
-            self._hear(block)
-        if block.held is None:
+        if not self._emptied:
+            return LookupResult.MISS
+        held = self._promises.held(key, get_offload_group_idx(key), req_context.req_id)
+        if held is None:
             return LookupResult.RETRY
-        return LookupResult.HIT if block.held else LookupResult.MISS
+        return LookupResult.HIT if held else LookupResult.MISS
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
-        del req_context
-        for key in keys:
-            self._blocks[key].loading += 1
-        return Tickets(list(keys), [self._blocks[key].ticket for key in keys])
+        load, tickets = self._load(keys, req_context.req_id)
+        return Tickets(keys, load=load, tickets=tickets)
+
+    # Nobody ever has the ticket 0: what cannot even be asked for is not loaded.
+    @guarded(lambda keys, _: (0, [0] * len(keys)))
+    def _load(self, keys: Collection[OffloadKey], request: str) -> tuple[int, list[int]]:
+        return self._promises.load([(key, get_offload_group_idx(key)) for key in keys], request)
 
     @guarded(None)
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        for key in keys:
-            self._blocks[key].loading -= 1
-        self._leave(keys, req_context.req_id)
+        self._promises.loaded(keys, req_context.req_id)
 
+    @guarded(None)
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
         del req_context
-        return PrepareStoreOutput(list(keys), Tickets(list(keys)), [])
+        self._promises.stored(keys)
+        names = Tickets(keys, generation=self._generation)
+        return PrepareStoreOutput(list(keys), names, [])
+
+    @guarded(None)
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        del context
+        self._promises.step()
 
     @guarded(None)
     def on_request_finished(self, req_context: ReqContext) -> None:
-        self._leave(list(self._blocks), req_context.req_id)
+        self._promises.left(req_context.req_id)
 
     @guarded(None)
     def reset_cache(self) -> None:
-        for rank in self._ranks:
-            if number := rank.ask("clear"):
-                rank.take(number, _CLEAR_SECONDS)
+        self._generation += 1
+        self._emptied = False
+        self._promises.forget()
+        numbers = [rank.ask("clear", generation=self._generation) for rank in self._ranks]
+        until = time.monotonic() + _CLEAR_SECONDS
+        answers = [
+            rank.take(number, max(0.0, until - time.monotonic())) if number else None
+            for rank, number in zip(self._ranks, numbers, strict=True)
+        ]
+        self._emptied = all(answer is not None and "error" not in answer for answer in answers)
+        if not self._emptied:
+            log.error("the cache was not emptied, so nothing of it is loaded until it is")
 
+    @guarded(None)
     def shutdown(self) -> None:
-        for rank in self._ranks:
-            rank.close()
+        self._promises.close()
 
-    def _hear(self, block: _Block) -> None:
-        """Take in what the ranks say of a block; it is held where all of them hold it."""
-        late = time.monotonic() - block.asked_at > self._patience
-        for place, number in enumerate(block.questions):
-            answer = self._ranks[place].take(number) if number > 0 else None
-            if number == 0 or (answer is not None and answer.get("held") is not True) or late:
-                self._ranks[place].drop(number)
-                block.held = False
-                return
-            if answer is not None:
-                block.questions[place] = -1
-        if all(number == -1 for number in block.questions):
-            block.held = True
 
-    def _leave(self, keys: Collection[OffloadKey], request: str) -> None:
-        """A request is done with blocks; let go of those that nobody waits for."""
-        gone: list[int] = []
-        for key in keys:
-            block = self._blocks.get(key)
-            if block is not None:
-                block.users.discard(request)
-                if not block.users and not block.loading:
-                    del self._blocks[key]
-                    gone.append(block.ticket)
-        if gone:
-            for rank in self._ranks:
-                rank.ask("release", wanted=False, tickets=gone)
+@dataclass
+class _Load:
+    """A load under way: until all its blocks are aside, or its request is given up."""
+
+    job: int
+    names: Tickets
+    blocks: list[int]
+    began: float
+    failed: bool = False
 
 
 class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
@@ -168,6 +174,7 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
     def __init__(self, staging: Staging, listener: Listener) -> None:
         self._staging = staging
         self._listener = listener
+        self._loads: list[_Load] = []
         self._done: list[TransferResult] = []
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: Tickets) -> bool:
@@ -177,31 +184,59 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
         return True
 
     def submit_load(self, job_id: int, src_spec: Tickets, dst_spec: GPULoadStoreSpec) -> bool:
-        began = time.monotonic()
-        size = 0
-        for key, ticket, block in zip(
-            src_spec.keys, src_spec.tickets, dst_spec.block_ids.tolist(), strict=True
-        ):
-            size += self._staging.load(ticket, get_offload_group_idx(key), block)
-        self._done.append(TransferResult(job_id, True, size, time.monotonic() - began))
+        blocks = dst_spec.block_ids.tolist()
+        self._loads.append(_Load(job_id, src_spec, blocks, time.monotonic()))
+        self._go_on()
         return True
 
     def get_finished(self) -> list[TransferResult]:
+        self._go_on()
         done, self._done = self._done, []
         return done
 
     def wait(self, job_ids: set[int]) -> None:
-        """Nothing is ever under way."""
+        """Stores are over once they are submitted; vLLM's blocks stay with a load that waits."""
 
+    @guarded(None)
     def shutdown(self) -> None:
-        self._listener.close()
-        self._staging.close()
+        try:
+            self._listener.close()
+        finally:
+            self._staging.close()
+
+    def _go_on(self) -> None:
+        """See what can be loaded by now. What fails is not said to be over: it is not right."""
+        for load in list(self._loads):
+            size = self._load(load)
+            if size is None:
+                continue
+            self._loads.remove(load)
+            self._done.append(TransferResult(load.job, True, size, time.monotonic() - load.began))
+
+    @guarded(None)
+    def _load(self, load: _Load) -> int | None:
+        """Bytes of a load that is over; ``None``: it is not."""
+        names = load.names
+        if self._staging.gave_up(names.load):
+            return 0
+        if load.failed or not self._staging.ready(names.tickets):
+            return None
+        load.failed = True
+        size = sum(
+            self._staging.load(ticket, get_offload_group_idx(key), block)
+            for key, ticket, block in zip(names.keys, names.tickets, load.blocks, strict=True)
+        )
+        load.failed = False
+        return size
 
     @guarded(0)
     def _store(self, source: GPULoadStoreSpec, names: Tickets) -> int:
+        blocks = source.block_ids.tolist()
+        if len(blocks) != len(names.keys):  # before anything is stored under another's name
+            raise InvalidRequest(f"{len(names.keys)} names for {len(blocks)} blocks")
         return sum(
-            self._staging.store(bytes(key), get_offload_group_idx(key), block)
-            for key, block in zip(names.keys, source.block_ids.tolist(), strict=True)
+            self._staging.store(bytes(key), get_offload_group_idx(key), block, names.generation)
+            for key, block in zip(names.keys, blocks, strict=True)
         )
 
 
@@ -234,42 +269,54 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         return HexKVManager(ranks, self._configured.connector.lookup_seconds)
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        groups = [
-            (self._namespace(number, pages), pages)
-            for number, refs in enumerate(kv_caches.group_data_refs)
-            for pages in [
-                [
-                    kv_caches.tensors[r.tensor_idx].tensor[:, : r.page_size_bytes].view(torch.uint8)
-                    for r in refs
-                ]
+        config = get_current_vllm_config()  # which this one is a part of
+        if counts_inputs(config):  # and puts the numbers into its names of blocks
+            raise ConfigError(
+                "vLLM numbers images: leave out mm_processor_cache_gb 0, or switch on its"
+                " prefix caching"
+            )
+        groups = {}
+        for place, refs in enumerate(kv_caches.group_data_refs):
+            pages = [
+                kv_caches.tensors[ref.tensor_idx].tensor[:, : ref.page_size_bytes].view(torch.uint8)
+                for ref in refs
             ]
-        ]
-        largest = max((namespace for namespace, _ in groups), key=lambda n: n.layout.token_bytes)
+            # A release whose groups have no numbers counts them.
+            number = getattr(self.config.groups[place], "group_id", place)
+            groups[number] = self._namespace(config, place, number, pages), pages
+        largest = max((space for space, _ in groups.values()), key=lambda n: n.layout.token_bytes)
         engine = build(self._configured.engine, largest)
         limit = self._configured.engine.settings.pool.bytes // 2
         staging = Staging(engine, groups, limit)
-        path = socket_path(self._place(make=True), self.config.parallel.rank)
+        parallel = self.config.parallel
+        path = socket_path(self._place(make=True), parallel.rank)
+        log.info(
+            "hexkv %s behind vLLM's offloading, rank %d of %d: %s; %d group(s) of KV, each block"
+            " by itself",
+            metadata.version("hexkv-vllm"),
+            parallel.rank,
+            parallel.world_size,
+            tiers_of(engine.health().tiers),
+            len(groups),
+        )
         return HexKVWorker(staging, Listener(path, staging))
 
     def _place(self, *, make: bool) -> Path:
         directory = self._configured.connector.socket_dir
         return meeting_place(directory, f"offloading {self.config.engine_id}", make=make)
 
-    def _namespace(self, group: int, pages: Sequence[torch.Tensor]) -> Namespace:
-        config, said = self.config, self._configured.engine.settings.model
-        path = Path(config.model.name)
-        extra = {
-            "block": f"{config.groups[group].tokens_per_block} tokens of group {group}",
-            "cache": f"{config.model.dtype} {config.kv_cache_layout}",
-            "device": pages[0].device.type,
+    def _namespace(
+        self, config: VllmConfig, place: int, number: int, pages: Sequence[torch.Tensor]
+    ) -> Namespace:
+        layout = opaque_layout(WORDS, [page.shape[1] for page in pages])
+        device = pages[0].device.type
+        inside = {
+            "block": f"{self.config.groups[place].tokens_per_block} tokens of group {number}",
+            "cache": f"{self.config.model.dtype} {getattr(self.config, 'kv_cache_layout', '')}",
+            "compute": str(config.model_config.dtype),
+            "device": f"{device} {instructions(device)}".strip(),
             "engine": f"vllm offloading {'.'.join(vllm.__version__.split('.')[:2])}",
         }
-        return Namespace(
-            model=said.name or (path.name if path.is_dir() else config.model.name),
-            layout=opaque_layout(WORDS, [page.shape[1] for page in pages]),
-            revision=said.revision or (digest_of(path) if path.is_dir() else ""),
-            parallel=ParallelSlice(config.parallel.rank, config.parallel.world_size),
-            lora=said.lora,
-            salt=said.salt.get_secret_value(),
-            extra=tuple(sorted({**extra, **said.extra}.items())),
-        )
+        rank = Rank.of(config, replicated=False)
+        host = namespace_of(config, layout, rank, self._configured.engine, inside=inside)
+        return identify(host, self._configured.engine)

@@ -68,6 +68,9 @@ class Tracked:
     scope: Scope
     reads: bool
     writes: bool
+    later: bool = False
+    """Whether its loads happen between steps, and it waits for them."""
+
     found: Found | None = None
     """``None`` while nobody has answered."""
 
@@ -105,19 +108,15 @@ class Tracked:
         """The first *end* tokens, as uint32 of this machine."""
         return array("I", self.request.all_token_ids[:end]).tobytes()
 
-    def loadable(self, local: int, *, later: bool) -> int:
-        """Tokens beyond the first *local* that can be loaded.
-
-        Args:
-            local: tokens that vLLM has.
-            later: outside of any step. Within one, a token must be left to compute.
-        """
+    def loadable(self, local: int) -> int:
+        """Tokens beyond the first *local*, which vLLM has, that can be loaded."""
         if self.found is None:
             return 0
-        most = self.request.num_tokens - (0 if later else 1)
+        # Within a step, a token must be left to compute.
+        most = self.request.num_tokens - (0 if self.later else 1)
         return max(0, min(self.found.tokens, most) - local)
 
-    def load(self, external: int, chunk: int, *, later: bool) -> Load:
+    def load(self, external: int, chunk: int) -> Load:
         """What the workers are to load: *external* tokens beyond the local ones."""
         end = -(-(self.local + external) // chunk) * chunk
         return Load(
@@ -127,7 +126,7 @@ class Tracked:
             self.local,
             end,
             tuple(self.blocks),
-            later,
+            self.later,
         )
 
     def completed(self, chunk: int, *, generated: bool) -> int:

@@ -75,7 +75,6 @@ class SchedulerHalf:
         self._shape = shape
         self._ranks = ranks
         self._now = now
-        self._later = settings.loading == "async"
         self._requests: dict[str, Tracked] = {}
         self._step = Step()
         self._number = 0
@@ -85,7 +84,8 @@ class SchedulerHalf:
     def arrived(self, request: Request, scope: Scope, *, reads: bool, writes: bool) -> None:
         """A request is new: begin to look for what is cached of it."""
         if request.request_id not in self._requests:
-            tracked = Tracked(request, scope, reads, writes)
+            later = self._settings.between_steps(images=bool(scope.inputs))
+            tracked = Tracked(request, scope, reads, writes, later)
             self._requests[request.request_id] = tracked
             self._ask(tracked)
 
@@ -107,8 +107,8 @@ class SchedulerHalf:
             self._ask(tracked)
         if tracked.found is None and not self._answered(tracked):
             return None, False
-        external = tracked.loadable(local, later=self._later)
-        return external, self._later and external > 0
+        external = tracked.loadable(local)
+        return external, tracked.later and external > 0
 
     def allocated(self, request: str, blocks: Sequence[int], external: int) -> None:
         """A request got its blocks; *external* tokens are to be loaded into them."""
@@ -120,7 +120,7 @@ class SchedulerHalf:
         if first and tracked.found is not None:
             tracked.saved = tracked.found.tokens
         if external:
-            load = tracked.load(external, self._shape.chunk, later=self._later)
+            load = tracked.load(external, self._shape.chunk)
             self._step.loads.append(load)
             tracked.held = False  # the workers let go when they have loaded
         else:

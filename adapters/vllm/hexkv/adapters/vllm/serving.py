@@ -9,9 +9,11 @@ from threading import Lock
 
 from hexkv.adapters.vllm.engine import Engine
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.ports import InvalidRequest, Namespace
+from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 
 _SCOPES = 256
+
+_FLUSH_SECONDS = 5.0
 
 _REMEMBERED = 4096
 """Requests that were let go of: a question about one may still be on its way."""
@@ -59,7 +61,12 @@ class Desk:
                 self._remember(request, _number(question))
                 return {"prefetched": self.release(request)}
             case "clear", _:
-                return {"chunks": self._engine.clear()}
+                # What is queued is stored first, for whatever is emptied does not know of it.
+                flushed = self._engine.flush(_FLUSH_SECONDS)
+                chunks = self._engine.clear()
+                if not flushed:
+                    raise StoreUnreachable("what is being stored takes too long, and may stay")
+                return {"chunks": chunks}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def release(self, request: str) -> bool:

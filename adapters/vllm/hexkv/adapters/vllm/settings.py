@@ -44,3 +44,11 @@ class ConnectorSettings:
             raise ValueError("lookup_seconds must be more than 0 and at most 60")
         if not 1 <= self.loaders <= 64:
             raise ValueError("there are 1 to 64 loaders")
+
+    def between_steps(self, *, images: bool) -> bool:
+        """Whether the loads of a request happen between steps, with or without *images* in it.
+
+        An image whose tokens are all there before a step stays behind in vLLM's scheduler (0.29
+        and later). Were they to be computed after all, the worker could not, and vLLM would end.
+        """
+        return images or self.loading == "async"

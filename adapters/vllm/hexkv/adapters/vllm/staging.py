@@ -8,6 +8,7 @@ the block's name.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
@@ -16,10 +17,17 @@ import torch
 
 from hexkv.adapters.vllm.engine import Engine
 from hexkv.kernels.blocks import BlockKV
-from hexkv.ports import InvalidRequest, Namespace
+from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 
 WORDS = 8
 """Tokens of a block's prompt: a SHA-256 in words of 32 bits."""
+
+_REMEMBERED = 1 << 14
+"""Tickets that were released before they were used: a question may still be on its way. More
+than the queues of :mod:`~hexkv.adapters.vllm.channel` hold."""
+
+_FLUSH_SECONDS = 20.0
+"""What is queued is stored first, for whatever is emptied after it does not know of it."""
 
 
 def words(name: bytes) -> bytes:
@@ -32,14 +40,15 @@ class Staging:
 
     Args:
         engine: of the rank.
-        groups: for each group of layers its namespace, and its tensors ``[blocks, bytes]``.
+        groups: by vLLM's number of a group of layers, its namespace and its tensors
+            ``[blocks, bytes]``.
         limit: bytes that may be put aside; beyond, blocks are not found.
     """
 
     def __init__(
         self,
         engine: Engine,
-        groups: Sequence[tuple[Namespace, Sequence[torch.Tensor]]],
+        groups: Mapping[int, tuple[Namespace, Sequence[torch.Tensor]]],
         limit: int,
     ) -> None:
         self._engine = engine
@@ -47,18 +56,30 @@ class Staging:
         self._limit = limit
         self._used = 0
         self._aside: dict[int, list[torch.Tensor]] = {}
+        self._released: OrderedDict[int, None] = OrderedDict()
+        self._given_up: OrderedDict[int, None] = OrderedDict()
         self._lock = Lock()
+        self._generation = 0
+        self._storing = Lock()
 
     def __call__(self, question: Mapping[str, object], name: memoryview) -> Mapping[str, object]:
-        """Answer the scheduler: ``stage`` a block with a ticket, ``release`` tickets, ``clear``."""
+        """Answer the scheduler.
+
+        ``stage`` a block with a ticket, ``release`` tickets, ``give_up`` loads, ``clear``. The
+        last has the number of the ``generation`` that begins with it: blocks that vLLM
+        named before, and hands over after, are not stored any more.
+        """
         match question:
             case {"op": "stage", "ticket": int(ticket), "group": int(group)}:
                 return {"held": self.stage(ticket, group, bytes(name))}
             case {"op": "release", "tickets": [*tickets]}:
                 self.release([ticket for ticket in tickets if isinstance(ticket, int)])
                 return {}
-            case {"op": "clear"}:
-                return {"chunks": self._engine.clear()}
+            case {"op": "give_up", "tickets": [*tickets]}:
+                self.give_up([ticket for ticket in tickets if isinstance(ticket, int)])
+                return {}
+            case {"op": "clear", "generation": int(generation)}:
+                return {"chunks": self.clear(generation)}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def stage(self, ticket: int, group: int, name: bytes) -> bool:
@@ -79,6 +100,8 @@ class Staging:
             whole = self._engine.retrieve(tokens, window, namespace=namespace).hit_tokens == WORDS
         finally:
             with self._lock:
+                # Threads overtake each other: it may have been released meanwhile.
+                whole = whole and ticket not in self._released
                 if whole:
                     self._aside[ticket] = room
                 else:
@@ -89,8 +112,27 @@ class Staging:
         """Forget what was put aside."""
         with self._lock:
             for ticket in tickets:
-                for page in self._aside.pop(ticket, ()):
+                pages = self._aside.pop(ticket, None)
+                if pages is None:
+                    _remember(self._released, ticket)
+                for page in pages or ():
                     self._used -= page.numel() * page.element_size()
+
+    def give_up(self, loads: Sequence[int]) -> None:
+        """Nobody waits for some loads any more."""
+        with self._lock:
+            for load in loads:
+                _remember(self._given_up, load)
+
+    def gave_up(self, load: int) -> bool:
+        """Whether nobody waits for a load any more."""
+        with self._lock:
+            return load in self._given_up
+
+    def ready(self, tickets: Sequence[int]) -> bool:
+        """Whether blocks are all aside."""
+        with self._lock:
+            return all(ticket in self._aside for ticket in tickets)
 
     def load(self, ticket: int, group: int, block: int) -> int:
         """Copy a block that was put aside to vLLM's *block*. Its bytes.
@@ -106,14 +148,38 @@ class Staging:
                 page[block].copy_(aside[0])
         return sum(page.numel() * page.element_size() for page in room)
 
-    def store(self, name: bytes, group: int, block: int) -> int:
-        """Keep vLLM's *block* under *name*. Bytes copied; 0 where it is kept already."""
+    def store(self, name: bytes, group: int, block: int, generation: int) -> int:
+        """Keep vLLM's *block* under *name*.
+
+        Bytes copied; 0 where it is kept already, and where it is of a *generation* that is over.
+        """
         namespace, pages = self._groups[group]
         window = BlockKV(namespace.layout, pages, [block], WORDS)
         tokens = memoryview(words(name)).cast("I")
-        report = self._engine.store(tokens, window, namespace=namespace, wait=False)
+        with self._storing:
+            if generation < self._generation:
+                return 0
+            report = self._engine.store(tokens, window, namespace=namespace, wait=False)
         return (report.stored_tokens + report.queued_tokens) * namespace.layout.token_bytes
+
+    def clear(self, generation: int) -> int:
+        """Empty the cache, and store nothing more of an earlier generation. Chunks that went.
+
+        Raises:
+            StoreUnreachable: what is being stored is not stored in time, and would stay.
+        """
+        with self._storing:
+            self._generation = max(self._generation, generation)
+        if not self._engine.flush(_FLUSH_SECONDS):
+            raise StoreUnreachable("what is being stored takes too long")
+        return self._engine.clear()
 
     def close(self) -> None:
         """Close the engine. Twice is allowed."""
         self._engine.close()
+
+
+def _remember(tickets: OrderedDict[int, None], ticket: int) -> None:
+    tickets[ticket] = None
+    if len(tickets) > _REMEMBERED:
+        tickets.popitem(last=False)

@@ -1,0 +1,176 @@
+"""The serde ``rans``: signs and exponents entropy-coded, all other bits as they are.
+
+The mantissas of KV are noise. Its exponents take some twenty values, and with channels whose mean
+is not zero so do signs; interleaved rANS (:mod:`hexkv.kernels.coding.plain`) codes both to a
+fraction of a bit of their entropy. A lane is a channel, and names one of a few tables, which are
+counted for each plane: tables of its own would cost a channel more than they save. All groups of
+64 lanes are decoded independently.
+
+A block of format 1; "upper" are the nine highest bits of bfloat16 and float32, and the eight
+highest of all others::
+
+    ..                the lower bits; see :mod:`hexkv.adapters.lossless._bits`
+    1                 symbols, less one
+    1                 tables
+    symbols x 2       upper bits that a symbol stands for
+    tables x symbols x 2  counts of each, which add up to 4096 in each table
+    lanes x 1         table of each lane
+    lanes x 4         state of each lane
+    groups x 4        words of each 64 lanes
+    ..                the words, 2 bytes each, group by group
+
+:mod:`hexkv.kernels.coding.payload` says what is around a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hexkv.adapters.lossless import _bits
+from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.floats import Words
+from hexkv.kernels.coding.payload import Cursor, Piece, Place
+from hexkv.kernels.coding.plain import GROUP
+from hexkv.kernels.coding.tables import TOTAL, Tables, counted
+from hexkv.ports import CorruptFrame
+
+TABLES = 8
+"""The most that a plane has."""
+
+_LANES = 32
+"""Lanes that a table of their own is tried for: fewer can hardly pay for it."""
+
+_ROUNDS = 2
+"""How often lanes may change their table. What more rounds win is in the third digit."""
+
+
+class Rans:
+    """See the module."""
+
+    name = "rans-planes/1"
+    magic = b"hexkvra\x01"
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+
+    def encode(self, plane: memoryview, place: Place) -> Sequence[Piece] | None:
+        coder = self._choice.coder
+        elements = _bits.words(plane, place.dtype)
+        upper = _bits.symbols(elements, place.dtype)
+        if upper is None:
+            return None
+        symbols, meanings = upper[0].reshape(place.tokens, place.row), upper[1]
+        seen = coder.histograms(symbols)
+        alphabet = _alphabet(seen)
+        classes, counts = _fitted(seen.take(alphabet, axis=1).astype(np.float64))
+        wide = np.zeros((len(counts), seen.shape[1]), np.uint32)
+        wide[:, alphabet] = counts
+        turns = np.zeros_like(classes)
+        words, lengths, states = coder.encode(symbols, classes, turns, Tables.of(wide))
+        return [
+            *_bits.lower(elements, place.dtype),
+            bytes([len(alphabet) - 1, len(counts)]),
+            meanings[alphabet],
+            counts.astype(np.uint16),
+            classes,
+            states,
+            lengths,
+            words,
+        ]
+
+    def decode(self, block: memoryview, place: Place) -> npt.NDArray[np.generic]:
+        cursor = Cursor(block)
+        sizes = _bits.sizes(place.tokens * place.row, place.dtype)
+        lower = [cursor.take(np.uint8, size) for size in sizes]
+        last, many = (int(number) for number in cursor.take(np.uint8, 2))
+        if not last or not 1 <= many <= TABLES:
+            raise CorruptFrame("an alphabet or a number of tables that there is not")
+        meanings = cursor.take(np.uint16, last + 1)
+        counts = cursor.take(np.uint16, many * (last + 1)).astype(np.uint32).reshape(many, -1)
+        if (counts.sum(axis=1) != TOTAL).any() or (counts == TOTAL).any():
+            raise CorruptFrame("a table whose counts do not add up")
+        classes = cursor.take(np.uint8, place.row)
+        if (classes >= many).any():
+            raise CorruptFrame("a lane of a table that there is not")
+        states = cursor.take(np.uint32, place.row)
+        lengths = cursor.take(np.uint32, -(-place.row // GROUP))
+        words = cursor.take(np.uint16, int(lengths.sum(dtype=np.uint64)))
+        cursor.end()
+        shape = place.tokens, place.row
+        bits = 8 * place.dtype.itemsize
+        wide = bits > np.iinfo(np.uint16).bits
+        into: Words = np.empty(shape, np.uint32) if wide else np.empty(shape, np.uint16)
+        values = np.left_shift(meanings, bits - _bits.UPPER.get(place.dtype, 8), dtype=into.dtype)
+        streams, turns = (words, lengths, states), np.zeros_like(classes)
+        each: Words = np.tile(values, (place.tokens, 1))
+        if not self._choice.coder.decode(streams, classes, turns, Tables.of(counts), each, into):
+            raise CorruptFrame("a stream that does not end as it should")
+        _bits.join(into.reshape(-1), lower, place.dtype)
+        return into if place.dtype.itemsize > 1 else into.astype(np.uint8)
+
+
+def _alphabet(seen: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """The symbols that there are, and another where there is only one: a table has two at least."""
+    alphabet = np.flatnonzero(seen.any(axis=0))
+    if len(alphabet) == 1:
+        alphabet = np.sort(np.append(alphabet, alphabet[0] ^ 1))
+    return alphabet
+
+
+def _fitted(
+    seen: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+    """The table of each lane, and the counts of the tables: one, or as many as there may be.
+
+    Lanes that are alike on average begin with one table, and then choose a better one.
+
+    Args:
+        seen: ``[lanes, symbols]``, how often lanes have symbols.
+    """
+    lanes, symbols = seen.shape
+    alone = np.zeros(lanes, np.uint8)
+    one = _sums(seen, alone, 1)
+    tables = min(TABLES, lanes // _LANES)
+    if tables < 2:
+        return alone, counted(one.astype(np.int64))
+    classes = np.empty(lanes, np.uint8)
+    means = _product(seen, np.arange(symbols)[None])[:, 0]
+    classes[means.argsort()] = np.arange(lanes) * tables // lanes
+    for _ in range(_ROUNDS):
+        costs = _costs(_sums(seen, classes, tables))
+        classes = _product(seen, costs).argmin(axis=1).astype(np.uint8)
+    many = _sums(seen, classes, tables)
+    if _cost(one) <= _cost(many) + 16 * symbols * (tables - 1):
+        return alone, counted(one.astype(np.int64))
+    return classes, counted(many.astype(np.int64))
+
+
+def _product(
+    seen: npt.NDArray[np.float64], weights: npt.NDArray[np.generic]
+) -> npt.NDArray[np.float64]:
+    """``[lanes, rows]`` sums of what lanes saw, by each row of *weights*.
+
+    On one thread: a matrix product would ask a library that shares it out among several.
+    """
+    return np.asarray(np.einsum("ls,cs->lc", seen, weights.astype(np.float64)))
+
+
+def _sums(
+    seen: npt.NDArray[np.float64], classes: npt.NDArray[np.uint8], many: int
+) -> npt.NDArray[np.float64]:
+    """How often lanes of each class have each symbol, ``[many, symbols]``."""
+    return np.stack([seen[classes == index].sum(axis=0) for index in range(many)])
+
+
+def _costs(seen: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What a symbol costs by a table of what was *seen*; of what was not, more than any."""
+    shares = np.maximum(seen, 1 / TOTAL) / np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    return np.asarray(-np.log2(shares), np.float64)
+
+
+def _cost(seen: npt.NDArray[np.float64]) -> float:
+    """Bits of all symbols by the tables of their own classes."""
+    return float((seen * _costs(seen)).sum())

@@ -1,0 +1,17 @@
+"""``hexkv check mooncake://...`` certifies a store that others use, and leaves it as it was."""
+
+import json
+
+from hexkv.plugins.__main__ import main
+
+
+def test_a_live_store_is_certified_and_left_as_it_was(master, client, capsys):
+    client.put("hexkv:somebody else's", b"value")
+    before = sorted(master.names())
+    code = main(["check", f"mooncake://{master.address}", "--level", "L2", "--json", "-"])
+    (card,) = json.loads(capsys.readouterr().out)["cards"]
+    assert code == 0
+    assert card["held"] == ["L2"]
+    assert card["levels"]["L2"]["not checked"] == 0
+    assert sorted(master.names()) == before
+    client.remove("hexkv:somebody else's", True)

@@ -1,0 +1,101 @@
+"""Questions between the two halves of a connector that live in one process, without a socket.
+
+On one GPU vLLM schedules and computes in the same process. A question is then handed to a
+thread and its answer handed back: two threads to wake in place of eight.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+Json = Mapping[str, object]
+Answer = Callable[[Json, memoryview], Json]
+"""Gives the answer to a question and its tokens. An exception becomes ``{"error": ...}``."""
+
+PENDING = 1024
+"""Questions that may wait on either side; more are refused."""
+
+
+class Respondent:
+    """Answers the questions that come from its own process. Closed by :meth:`close`.
+
+    Args:
+        path: its name.
+        answer: called from several threads at once. Raises nothing.
+        threads: how many questions are answered at once.
+    """
+
+    def __init__(self, path: Path, answer: Answer, threads: int) -> None:
+        self._path = path
+        self._answer = answer
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="hexkv-near")
+        # A fork has the entry, but not the threads.
+        self._name = os.getpid(), path
+        _HERE[self._name] = self
+
+    def hand_in(self, question: Json, tokens: bytes, answers: SimpleQueue[Json]) -> bool:
+        """Have a question answered into *answers*. False once this is closed."""
+        try:
+            self._threads.submit(self._respond, question, tokens, answers)
+        except RuntimeError:  # it was closed
+            return False
+        return True
+
+    def close(self) -> None:
+        """Take no more questions. Twice is allowed."""
+        if _HERE.get(self._name) is self:
+            del _HERE[self._name]
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _respond(self, question: Json, tokens: bytes, answers: SimpleQueue[Json]) -> None:
+        answers.put(self._answer(question, memoryview(tokens)))
+
+
+_HERE: dict[tuple[int, Path], Respondent] = {}
+
+
+class Near:
+    """The way to a respondent of this process. For one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._answers: SimpleQueue[Json] = SimpleQueue()
+        self._waiting = 0
+
+    @staticmethod
+    def leads_to(path: Path) -> bool:
+        """Whether there is a respondent of that name in this process."""
+        return (os.getpid(), path) in _HERE
+
+    def send(self, question: Json, tokens: bytes) -> bool:
+        """Hand a question in; false if there is nobody to take it."""
+        there = _HERE.get((os.getpid(), self._path))
+        if there is None or self._waiting >= PENDING:
+            return False
+        taken = there.hand_in(question, tokens, self._answers)
+        self._waiting += taken
+        return taken
+
+    def receive(self, seconds: float) -> list[Json]:
+        """The answers that have come; where none has, wait for one."""
+        answers = []
+        try:
+            if seconds > 0:
+                answers.append(self._answers.get(timeout=seconds))
+            while True:
+                answers.append(self._answers.get_nowait())
+        except Empty:
+            self._waiting -= len(answers)
+            return answers
+
+    def reachable(self, seconds: float) -> bool:
+        """Whether somebody is there; nobody will come."""
+        del seconds
+        return self.leads_to(self._path)
+
+    def close(self) -> None:
+        """Nothing is held."""

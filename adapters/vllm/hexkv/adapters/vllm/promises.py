@@ -1,0 +1,261 @@
+"""What vLLM's offloading is told to be there: blocks that every rank has put aside.
+
+A block is looked for when a request asks for it first, and put aside until all requests that
+asked for it are done. That it is there remains true so long; that it is not is said to the
+requests that asked, and looked up again for others: somebody may have stored it since.
+
+vLLM can load a block that it did not ask for (a window that begins in the middle of one), and
+cannot be told that a load failed. Such a load waits until the block is there, and is given up
+with its request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from hexkv.adapters.vllm.scheduler_half import Asked
+
+log = logging.getLogger("vllm.hexkv")
+
+_STEPS = 16
+"""Steps of vLLM after which whatever was under way when the cache was emptied is over."""
+
+_MOST = 1 << 16
+"""Tickets in one message."""
+
+_YES, _NOBODY = -1, 0
+
+
+@dataclass(slots=True)
+class _Block:
+    ticket: int
+    group: int
+    asked_at: float
+    questions: list[int]
+    """By rank, the number of the one under way; ``_YES``: it is aside; ``_NOBODY``: it is not."""
+
+    held: bool | None = None
+    """Whether all ranks have it aside; ``None`` while one has not answered."""
+
+    users: set[str] = field(default_factory=set)
+    loading: int = 0
+
+
+class Promises:
+    """Blocks that ranks put aside, for vLLM's scheduler. For one thread.
+
+    Args:
+        ranks: ways to them. Closed with this.
+        patience: seconds that a block is waited for.
+        now: the time.
+    """
+
+    def __init__(
+        self, ranks: Sequence[Asked], patience: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ranks = ranks
+        self._patience = patience
+        self._now = now
+        self._blocks: dict[bytes, _Block] = {}
+        self._asked: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._tickets = count(1)
+        self._steps = 0
+        self._emptied: deque[tuple[int, int]] = deque()
+        self._missing: set[bytes] = set()
+        """What is to be loaded, and is not there."""
+
+        self._loads: dict[str, int] = {}
+        """By request, the ticket of what is being loaded for it."""
+
+        self._owed: list[dict[str, list[int]]] = [{"release": [], "give_up": []} for _ in ranks]
+        """By rank, what it is to be told of which tickets."""
+
+        self._said = ""
+
+    def held(self, key: bytes, group: int, request: str) -> bool | None:
+        """Whether all ranks have a block aside for *request*; ``None``: ask again."""
+        block = self._blocks.get(key)
+        if block is not None:
+            self._hear(key, block)
+        if key in self._missing:
+            return False  # who computes it ends the wait of who is to load it
+        if block is None or (block.held is False and request not in block.users):
+            block = self._ask(key, group)
+        self._use(key, block, request)
+        return block.held
+
+    def load(self, blocks: Iterable[tuple[bytes, int]], request: str) -> tuple[int, list[int]]:
+        """A ticket for a load, and those of its blocks, each given with its group.
+
+        They stay until :meth:`loaded`. A block that is not held is looked for until it is, or
+        until the request has left, which gives the load up.
+        """
+        tickets, waits = [], False
+        for key, group in blocks:
+            block = self._blocks.get(key)
+            if block is None or not block.held:
+                self._missing.add(key)  # before it is asked for: its ticket is to stay
+                if block is None or block.held is False:
+                    block = self._ask(key, group)
+            block.loading += 1
+            self._use(key, block, request)
+            tickets.append(block.ticket)
+            waits = waits or key in self._missing
+        if waits:
+            log.warning("request %s waits for blocks that nobody looked for", request)
+        self._loads[request] = next(self._tickets)
+        return self._loads[request], tickets
+
+    def loaded(self, keys: Iterable[bytes], request: str) -> None:
+        """A request has got blocks."""
+        self._loads.pop(request, None)
+        keys = list(keys)
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is not None and block.loading:
+                block.loading -= 1
+        self._leave(keys, request)
+
+    def stored(self, keys: Iterable[bytes]) -> None:
+        """Blocks are being stored: who asks again may get them."""
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is not None and not block.held and key not in self._missing:
+                block.users.clear()
+
+    def left(self, request: str) -> None:
+        """A request asks for nothing any more."""
+        keys = self._asked.pop(request, set())
+        for key in keys & self._missing:
+            block = self._blocks[key]
+            block.users.discard(request)
+            if not block.users:
+                self._missing.discard(key)
+                self._take_back(block)
+                del self._blocks[key]
+        if load := self._loads.pop(request, 0):
+            self._owe("give_up", [load])
+        self._leave(keys, request)
+
+    def forget(self) -> None:
+        """Nothing is held from now on: the cache is being emptied."""
+        missing = {key: self._blocks[key] for key in self._missing}
+        gone = [block for key, block in self._blocks.items() if key not in missing]
+        # A step that is under way may still load some.
+        self._emptied.extend((self._steps + _STEPS, b.ticket) for b in gone if b.loading)
+        self._release([b.ticket for b in gone if not b.loading and _aside(b)])
+        self._blocks = missing
+        self._asked.clear()
+        for key, block in missing.items():
+            for request in block.users:
+                self._asked[request].add(key)
+
+    def step(self) -> None:
+        """Another step has been planned."""
+        self._steps += 1
+        over = []
+        while self._emptied and self._emptied[0][0] <= self._steps:
+            over.append(self._emptied.popleft()[1])
+        for key in list(self._missing):
+            self._hear(key, self._blocks[key])
+        self._release(over)
+
+    def close(self) -> None:
+        """Let go of the ranks. Twice is allowed."""
+        for rank in self._ranks:
+            rank.close()
+
+    def _ask(self, key: bytes, group: int) -> _Block:
+        """Begin to look for a block anew, for whoever waits for it already."""
+        before = self._blocks.get(key)
+        users = set() if before is None else before.users
+        ticket = next(self._tickets)
+        questions = [rank.ask("stage", key, ticket=ticket, group=group) for rank in self._ranks]
+        block = _Block(ticket, group, self._now(), questions, users=users)
+        self._blocks[key] = block
+        self._hear(key, block)
+        return block
+
+    def _use(self, key: bytes, block: _Block, request: str) -> None:
+        block.users.add(request)
+        self._asked[request].add(key)
+
+    def _hear(self, key: bytes, block: _Block) -> None:
+        """Take in what the ranks say of a block, if they have not yet."""
+        if block.held is not None and key not in self._missing:
+            return
+        late = self._now() - block.asked_at > self._patience
+        for place, number in enumerate(block.questions):
+            answer = self._ranks[place].take(number) if number > 0 else None
+            if answer is not None:
+                block.questions[place] = _YES if answer.get("held") is True else _NOBODY
+                self._complain(str(answer.get("error", "")))
+        if max(block.questions) == min(block.questions) == _YES:
+            block.held = True
+            self._missing.discard(key)
+        elif key in self._missing:
+            if late:
+                self._ask_again(key, block)
+        elif _NOBODY in block.questions or late:
+            block.held = False
+            self._take_back(block)
+
+    def _ask_again(self, key: bytes, block: _Block) -> None:
+        """Somebody may have stored a block since, on the ranks that did not have it."""
+        block.asked_at = self._now()
+        for place, number in enumerate(block.questions):
+            if number == _NOBODY:
+                block.questions[place] = self._ranks[place].ask(
+                    "stage", key, ticket=block.ticket, group=block.group
+                )
+
+    def _take_back(self, block: _Block) -> None:
+        """Some rank has not got a block: no other one needs it."""
+        for rank, owed, number in zip(self._ranks, self._owed, block.questions, strict=True):
+            if number != _NOBODY:
+                rank.drop(number)
+                owed["release"].append(block.ticket)
+        self._pay()
+
+    def _complain(self, error: str) -> None:
+        if error and error != self._said:
+            log.warning("a block cannot be looked for: %s", error)
+            self._said = error
+
+    def _leave(self, keys: Iterable[bytes], request: str) -> None:
+        """A request is done with blocks; let go of those that nobody waits for."""
+        gone: list[int] = []
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is not None:
+                block.users.discard(request)
+                if not block.users and not block.loading and key not in self._missing:
+                    del self._blocks[key]
+                    if _aside(block):
+                        gone.append(block.ticket)
+        self._release(gone)
+
+    def _release(self, tickets: Sequence[int]) -> None:
+        self._owe("release", tickets)
+
+    def _owe(self, op: str, tickets: Sequence[int]) -> None:
+        for owed in self._owed:
+            owed[op].extend(tickets)
+        self._pay()
+
+    def _pay(self) -> None:
+        """Tell ranks what they are owed; whose queue is full is told later."""
+        for rank, owed in zip(self._ranks, self._owed, strict=True):
+            for op, tickets in owed.items():
+                if tickets and rank.ask(op, wanted=False, tickets=tickets[:_MOST]):
+                    del tickets[:_MOST]
+
+
+def _aside(block: _Block) -> bool:
+    """Whether a rank may have it aside."""
+    return block.held is not False

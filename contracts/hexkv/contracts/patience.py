@@ -1,0 +1,10 @@
+"""``pytest -p hexkv.contracts.patience``: no example of hypothesis fails for being slow.
+
+How long an example takes tells of the machine, and breaks no promise. No ``conftest.py`` at the
+root of a repository: with it, pytest takes ``adapters/sglang/conftest.py`` for a part of SGLang.
+"""
+
+from hypothesis import settings
+
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")

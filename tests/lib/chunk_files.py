@@ -1,0 +1,77 @@
+"""Chunks as files, without the stores that keep them: for what is checked of such stores."""
+
+import os
+import resource
+from contextlib import contextmanager
+
+from hexkv.contracts.store import Service
+
+
+class Files:
+    """The back door: the documented file layout, and nothing of the store."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def path(self, key):
+        return self.root / key.hex()[32:34] / f"{key.hex()}.hexkv"
+
+    def get(self, key):
+        return self.path(key).read_bytes() if self.path(key).exists() else None
+
+    def put(self, key, frame):
+        self.path(key).parent.mkdir(exist_ok=True)
+        self.path(key).write_bytes(frame)
+
+    def keys(self):
+        return {bytes.fromhex(path.stem) for path in self.root.glob("??/*.hexkv")}
+
+
+class File:
+    """One file: written anew, published by its name, and read; all of it in one call each.
+
+    Past the page cache where the store goes past it.
+    """
+
+    def __init__(self, path, *, direct):
+        self.path = path
+        self.direct = os.O_DIRECT if direct else 0
+
+    def write(self, frame):
+        aside = self.path.with_suffix(".new")
+        with self._opened(aside, os.O_RDWR | os.O_CREAT) as file:
+            assert os.pwrite(file, frame, 0) == len(frame)
+        aside.replace(self.path)
+
+    def read(self, into):
+        with self._opened(self.path, os.O_RDONLY) as file:
+            assert os.preadv(file, [into], 0) == len(into)
+
+    @contextmanager
+    def _opened(self, path, flags):
+        try:
+            file = os.open(path, flags | self.direct)
+        except OSError:  # a file system without O_DIRECT, such as tmpfs
+            file = os.open(path, flags)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+
+class SmallFiles(Service):
+    """A file system that has no room: the kernel cuts this process's files off at a size."""
+
+    can = frozenset({"full"})
+    MOST = 256 << 10
+
+    def fill(self):
+        self._limit(self.MOST)
+
+    def mend(self):
+        self._limit(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+
+    @staticmethod
+    def _limit(size):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
