@@ -8,7 +8,7 @@ from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.kernels.coding import compiled, plain
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.kernels.coding.payload import PlaneSerde
+from hexkv.plugins.payload import PlaneSerde
 
 
 class TestFast(SerdeContract):

@@ -12,8 +12,8 @@ from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding import compiled, in_torch, plain
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.kernels.coding.payload import PlaneSerde
 from hexkv.kernels.coding.tables import Tables
+from hexkv.plugins.payload import PlaneSerde
 from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, Plane
 
 TOKENS = 40

@@ -29,9 +29,10 @@ import numpy as np
 
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
-from hexkv.kernels.coding.payload import Cursor, Piece, Place
+from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.coding.plain import GROUP, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
+from hexkv.plugins.payload import Place
 from hexkv.ports import CorruptFrame
 from hexkv.ports.serde import ErrorBound
 
@@ -93,7 +94,7 @@ class CacheGen:
         if half not in HALVES:
             raise CorruptFrame(f"no alphabet has levels from -{half} to {half}")
         found = tables(half)
-        peaks = cursor.peaks(place, place.tokens)
+        peaks = cursor.peaks(place.dtype, place.tokens)
         classes = cursor.take(np.uint8, place.row)
         turns = cursor.take(np.uint8, place.row)
         if classes.max() >= CLASSES or turns.max() >= found.symbols:

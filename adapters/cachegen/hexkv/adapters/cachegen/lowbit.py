@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, narrowed
-from hexkv.kernels.coding.payload import Cursor, Piece, Place
+from hexkv.kernels.coding.pieces import Cursor, Piece
+from hexkv.plugins.payload import Place
 from hexkv.ports.serde import ErrorBound, Peers
 
 _ARITHMETIC = 2.0**-21
@@ -47,7 +48,7 @@ class Int8:
 
     def decode(self, block: memoryview, place: Place) -> Words:
         cursor = Cursor(block)
-        peaks = cursor.peaks(place, place.tokens * place.plane.heads)
+        peaks = cursor.peaks(place.dtype, place.tokens * place.plane.heads)
         levels = cursor.take(np.int8, place.tokens * place.row)
         cursor.end()
         heads = levels.reshape(-1, place.plane.width)
@@ -74,7 +75,7 @@ class Float8:
 
     def decode(self, block: memoryview, place: Place) -> Words:
         cursor = Cursor(block)
-        peaks = cursor.peaks(place, place.row)
+        peaks = cursor.peaks(place.dtype, place.row)
         codes = cursor.take(np.uint8, place.tokens * place.row)
         cursor.end()
         channels = lowbit.from_float8(codes.reshape(place.row, place.tokens), peaks)
@@ -111,8 +112,8 @@ class Int4:
         parts = _parts(into, place)
         sizes = [part.size // part.shape[-1] for part in parts]
         cursor = Cursor(block)
-        least = cursor.peaks(place, sum(sizes))
-        largest = cursor.peaks(place, sum(sizes))
+        least = cursor.peaks(place.dtype, sum(sizes))
+        largest = cursor.peaks(place.dtype, sum(sizes))
         pairs = cursor.take(np.uint8, (into.size + 1) // 2)
         cursor.end()
         steps = lowbit.unpacked(pairs, into.size)

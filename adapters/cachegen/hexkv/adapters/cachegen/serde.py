@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
-from hexkv.kernels.coding.payload import Piece, Place, PlaneSerde
+from hexkv.kernels.coding.pieces import Piece, raw
+from hexkv.plugins.payload import Place, PlaneSerde
 from hexkv.ports import KVLayout, Plane
 from hexkv.ports.serde import ErrorBound
 
@@ -66,9 +67,12 @@ class _Widened:
     def __init__(self, codec: NumberCodec) -> None:
         self.name = codec.name
         self.magic = codec.magic
-        self.decode = codec.decode
         self._codec = codec
 
-    def encode(self, plane: memoryview, place: Place) -> Sequence[Piece] | None:
+    def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
         values = widened(plane, place.dtype).reshape(place.tokens, place.row)
-        return self._codec.encode(values, place)
+        pieces = self._codec.encode(values, place)
+        return None if pieces is None else [raw(piece) for piece in pieces]
+
+    def decode(self, block: memoryview, place: Place) -> memoryview:
+        return raw(self._codec.decode(block, place))

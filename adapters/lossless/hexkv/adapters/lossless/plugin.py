@@ -34,7 +34,7 @@ def _open_rans(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.lossless.rans import Rans
     from hexkv.kernels.coding.choosing import Choice
-    from hexkv.kernels.coding.payload import PlaneSerde
+    from hexkv.plugins.payload import PlaneSerde
 
     return PlaneSerde(Rans(Choice()))
 

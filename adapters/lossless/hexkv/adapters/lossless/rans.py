@@ -19,7 +19,7 @@ highest of all others::
     groups x 4        words of each 64 lanes
     ..                the words, 2 bytes each, group by group
 
-:mod:`hexkv.kernels.coding.payload` says what is around a block.
+:mod:`hexkv.plugins.payload` says what is around a block.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ import numpy.typing as npt
 from hexkv.adapters.lossless import _bits
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import Words
-from hexkv.kernels.coding.payload import Cursor, Piece, Place
+from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import TOTAL, Tables, counted
+from hexkv.plugins.payload import Place
 from hexkv.ports import CorruptFrame
 
 TABLES = 8
@@ -56,7 +57,7 @@ class Rans:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
 
-    def encode(self, plane: memoryview, place: Place) -> Sequence[Piece] | None:
+    def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
         coder = self._choice.coder
         elements = _bits.words(plane, place.dtype)
         upper = _bits.symbols(elements, place.dtype)
@@ -70,7 +71,7 @@ class Rans:
         wide[:, alphabet] = counts
         turns = np.zeros_like(classes)
         words, lengths, states = coder.encode(symbols, classes, turns, Tables.of(wide))
-        return [
+        pieces: list[Piece] = [
             *_bits.lower(elements, place.dtype),
             bytes([len(alphabet) - 1, len(counts)]),
             meanings[alphabet],
@@ -80,8 +81,9 @@ class Rans:
             lengths,
             words,
         ]
+        return [raw(piece) for piece in pieces]
 
-    def decode(self, block: memoryview, place: Place) -> npt.NDArray[np.generic]:
+    def decode(self, block: memoryview, place: Place) -> memoryview:
         cursor = Cursor(block)
         sizes = _bits.sizes(place.tokens * place.row, place.dtype)
         lower = [cursor.take(np.uint8, size) for size in sizes]
@@ -109,7 +111,7 @@ class Rans:
         if not self._choice.coder.decode(streams, classes, turns, Tables.of(counts), each, into):
             raise CorruptFrame("a stream that does not end as it should")
         _bits.join(into.reshape(-1), lower, place.dtype)
-        return into if place.dtype.itemsize > 1 else into.astype(np.uint8)
+        return raw(into if place.dtype.itemsize > 1 else into.astype(np.uint8))
 
 
 def _alphabet(seen: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
