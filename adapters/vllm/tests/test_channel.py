@@ -3,7 +3,9 @@
 import json
 import os
 import threading
+import time
 from contextlib import ExitStack, closing
+from functools import partial
 
 import pytest
 import zmq
@@ -11,7 +13,9 @@ import zmq
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
 from hexkv.adapters.vllm.near import Near
 
-SECONDS = 10.0
+SECONDS = 60.0
+"""After which what should have happened long ago counts as lost."""
+
 PAUSE = threading.Event()
 
 
@@ -31,7 +35,7 @@ def listen(place):
 
         def begin(answer, **settings):
             listener = Listener(socket_path(place, 0), answer, **settings)
-            opened.callback(listener.close)
+            opened.callback(listener.close, SECONDS)
             return listener
 
         yield begin
@@ -74,6 +78,22 @@ def packed(*tokens):
     return b"".join(token.to_bytes(4, "little") for token in tokens)
 
 
+def until(reached):
+    """Ask again and again: what a socket is about to see can only be polled."""
+    end = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < end
+        PAUSE.wait(0.01)
+
+
+def answered(caller):
+    """Whether a question gets its answer."""
+    number = caller.ask("find")
+    answer = caller.take(number, 0.1) if number else None
+    caller.drop(number)
+    return answer is not None
+
+
 def test_an_answer_belongs_to_its_question(caller):
     assert caller.reachable(SECONDS)
     numbers = {caller.ask("find", packed(i, i + 1), id=f"r{i}"): i for i in range(50)}
@@ -98,15 +118,14 @@ def test_nobody_waits_for_a_worker_that_is_not_there(distant):
 def test_nobody_waits_for_a_worker_that_has_left(listener, call):
     caller = call()
     assert caller.reachable(SECONDS)
-    listener.close()
-    for _ in range(1000):  # a socket may take a moment to see it
+    listener.close(SECONDS)
+
+    def gone():
         number = caller.ask("find", packed(1))
-        if not number:
-            break
         caller.drop(number)
-        PAUSE.wait(0.01)
-    assert not number
-    assert not caller.reachable(0.0)
+        return number == 0 and not caller.reachable(0.0)
+
+    until(gone)  # a socket may take a moment to see it
 
 
 def test_no_more_questions_wait_than_may(listen, call):
@@ -144,12 +163,7 @@ def test_who_lets_a_question_wait_is_not_waited_for_again_until_he_speaks(listen
         assert caller.take(second, 1e6) is None  # returns at once
         go.set()
         third = caller.ask("find")
-        for _ in range(1000):
-            if caller.take(third) is not None:
-                break
-            PAUSE.wait(0.01)
-        else:
-            pytest.fail("no answer")
+        until(lambda: caller.take(third) is not None)
         assert not caller.silent
     finally:
         go.set()
@@ -188,13 +202,23 @@ def test_a_worker_that_comes_back_is_found_again(listen, call):
         listener = listen(echo)
         caller = caller or call()
         assert caller.reachable(SECONDS)
-        for _ in range(100):  # the old connection may take a moment to be seen as gone
-            number = caller.ask("find")
-            if number and caller.take(number, 0.1) is not None:
-                break
-        else:
-            pytest.fail("no answer")
-        listener.close()
+        until(partial(answered, caller))  # the old connection is not seen as gone at once
+        listener.close(SECONDS)  # else its end might take the next one's socket along
+
+
+def test_a_listener_may_be_closed_before_its_threads_have_begun(place, monkeypatch):
+    begin, ended = threading.Event(), threading.Semaphore(0)
+    serve = Listener._serve
+
+    def late(*given):
+        begin.wait(SECONDS)
+        serve(*given)
+        ended.release()
+
+    monkeypatch.setattr(Listener, "_serve", late)
+    Listener(socket_path(place, 0), echo, threads=2).close(0.05)
+    begin.set()
+    assert all(ended.acquire(timeout=SECONDS) for _ in range(2))
 
 
 def test_a_fork_does_not_take_its_parents_worker_for_its_own(listener, place, monkeypatch):

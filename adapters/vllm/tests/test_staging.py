@@ -31,12 +31,13 @@ class Rank:
         ]
         tiers = [{"store": "disk", "settings": {"root": str(root)}}]
         settings = {"chunk": {"size": WORDS}, "pool": {"bytes": "1MiB"}, "tiers": tiers}
+        settings["deadlines"] = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0}
         self.engine = build(load(None, {}, settings), groups[0][0])
         self.staging = Staging(self.engine, dict(enumerate(groups)), limit)
 
     def store(self, name, group, block):
         copied = self.staging.store(name, group, block, 0)
-        assert self.engine.flush(10)
+        assert self.engine.flush(60)
         return copied
 
     def block(self, group, block):
@@ -131,7 +132,7 @@ def test_nothing_from_before_it_was_emptied_comes_back(rank):
     assert not any(rank.staging.stage(i, 0, name) for i, name in enumerate((b"a", b"b", b"c")))
     assert not rank.staging.stage(4, 0, b"d")
     rank.staging.store(b"d", 0, 2, 1)
-    assert rank.engine.flush(10)
+    assert rank.engine.flush(60)
     assert rank.staging.stage(5, 0, b"d")
 
 
@@ -141,7 +142,7 @@ def test_a_block_is_kept_as_it_was_when_it_was_handed_over(rank):
     rank.staging.store(b"a", 0, 2, 0)
     for page in rank.pages[0]:
         page[2] = 0
-    assert rank.engine.flush(10)
+    assert rank.engine.flush(60)
     assert rank.staging.stage(7, 0, b"a")
     rank.staging.load(7, 0, 4)
     assert rank.block(0, 4) == before

@@ -39,6 +39,7 @@ class Rank:
             "chunk": {"size": CHUNK},
             "pool": {"bytes": "4MiB"},
             "tiers": tiers or [{"store": "memory"}],
+            "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
         }
         self.engine = build(configure(None, {}, settings), Namespace("toy", self.pages.layout))
         self.scopes = Scopes(self.engine.namespace)
@@ -172,7 +173,7 @@ def test_a_model_that_did_not_wait_for_all_layers_computed_without_them():
 def over(rank):
     """What has arrived, once something has."""
     _, future = rank.half._outside.running["r"]
-    future.exception(timeout=10)
+    future.exception(timeout=60)
     return rank.half.arrived()
 
 
@@ -259,7 +260,7 @@ def test_chunks_are_read_ahead_from_slow_tiers_and_given_back(tmp_path):
     rank = Rank(tiers=[{"store": "disk", "settings": {"root": str(tmp_path)}}])
     try:
         store(rank)
-        assert rank.engine.flush(10)
+        assert rank.engine.flush(60)
         rank.find()
         assert rank.engine.health().prefetches == 1
         rank.run(Step(2, loads=[load()]))
@@ -284,7 +285,7 @@ def test_a_question_that_was_overtaken_by_its_release_holds_nothing(rank):
 def test_loads_of_which_nothing_can_be_said_count_as_lost(rank):
     store(rank)
     rank.half.start(Step(2, loads=[load(later=True)]))
-    wait([done for _, done in rank.half._outside.running.values()], 10)
+    assert not wait([done for _, done in rank.half._outside.running.values()], 60).not_done
     assert rank.half.lost() == {"r"}
     assert rank.half.bad_blocks() == set(OTHER)
     assert rank.half.lost() == rank.half.arrived() == set()

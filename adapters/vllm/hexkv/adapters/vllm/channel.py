@@ -93,7 +93,11 @@ class Listener:
         front.bind(f"ipc://{path}")
         back.bind("inproc://answers")
         self._threads = [threading.Thread(target=self._pass_on, args=(front, back), daemon=True)]
-        self._threads += [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
+        # Their sockets are made here: a thread that starts late may find a context that is over.
+        self._threads += [
+            threading.Thread(target=self._serve, args=(self._inside(),), daemon=True)
+            for _ in range(threads)
+        ]
         for thread in self._threads:
             thread.start()
         self._near = Respondent(path, self._answered, threads)
@@ -118,11 +122,15 @@ class Listener:
             front.close()
             back.close()
 
-    def _serve(self) -> None:
+    def _inside(self) -> zmq.Socket[bytes]:
+        """A way to the questions, for one thread."""
         # A DEALER, not a REP: a question that makes no sense gets no answer, and harms nobody.
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect("inproc://answers")
+        return socket
+
+    def _serve(self, socket: zmq.Socket[bytes]) -> None:
         try:
             while True:
                 parts = socket.recv_multipart(copy=False)
