@@ -4,6 +4,8 @@ Everything takes ``[rows, peers]``, the numbers of a row sharing a scale, which 
 Quotients are rounded as IEEE says: an approximate one would sometimes be another level.
 """
 
+from typing import Any, TypeAlias
+
 import torch
 import triton
 import triton.language as tl
@@ -12,6 +14,9 @@ from hexkv.kernels.coding.lowbit import FLOAT8_MOST, INT4, INT8
 
 _ROUNDING = 1.5 * 2**23
 """Adding it and taking it away rounds a small float to the nearest integer, ties to even."""
+
+Kernel: TypeAlias = Any
+"""A compiled function of Triton's, which has no type."""
 
 TILE = 1024
 """Elements of a program, unless a row has more."""
@@ -26,7 +31,7 @@ def to_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         ``[rows, peers]`` int8, and the largest magnitude of each row in single precision.
     """
-    return _levels(values, torch.int8, INT8, 0)
+    return _narrowed(_to_levels, values, torch.int8, MOST=INT8, ADDED=0)
 
 
 def quantise(values: torch.Tensor, half: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,20 +44,12 @@ def quantise(values: torch.Tensor, half: int) -> tuple[torch.Tensor, torch.Tenso
     Returns:
         Levels plus *half* as uint8, and the largest magnitude of each token.
     """
-    return _levels(values, torch.uint8, half, half)
+    return _narrowed(_to_levels, values, torch.uint8, MOST=half, ADDED=half)
 
 
 def from_int8(levels: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What :func:`to_int8` was given, to half a unit, as *dtype*."""
-    dense = levels.contiguous()
-    values = torch.empty(levels.shape, dtype=dtype, device=levels.device)
-    if values.numel():
-        grid, tile = _tiles(*levels.shape)
-        with torch.cuda.device_of(levels):
-            _from_int8[grid](
-                dense, peaks, values, *levels.shape, MOST=INT8, **tile, enable_fp_fusion=False
-            )
-    return values
+    return _widened(_from_int8, levels, peaks, dtype, MOST=INT8)
 
 
 def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,36 +63,12 @@ def to_float8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         ``[rows, peers]`` uint8, the bits of float8_e4m3fn, and the largest magnitude of each row.
     """
-    dense = values.contiguous()
-    codes = torch.empty(values.shape, dtype=torch.uint8, device=values.device)
-    peaks = torch.zeros(len(values), dtype=torch.float32, device=values.device)
-    if codes.numel():
-        grid, tile = _tiles(*values.shape)
-        with torch.cuda.device_of(values):
-            _to_float8[grid](
-                dense,
-                codes,
-                peaks,
-                *values.shape,
-                MOST=FLOAT8_MOST,
-                ROUNDING=_ROUNDING,
-                **tile,
-                enable_fp_fusion=False,
-            )
-    return codes, peaks
+    return _narrowed(_to_float8, values, torch.uint8, MOST=FLOAT8_MOST)
 
 
 def from_float8(codes: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What :func:`to_float8` was given, to a 16th of each number or so, as *dtype*."""
-    dense = codes.contiguous()
-    values = torch.empty(codes.shape, dtype=dtype, device=codes.device)
-    if values.numel():
-        grid, tile = _tiles(*codes.shape)
-        with torch.cuda.device_of(codes):
-            _from_float8[grid](
-                dense, peaks, values, *codes.shape, MOST=FLOAT8_MOST, **tile, enable_fp_fusion=False
-            )
-    return values
+    return _widened(_from_float8, codes, peaks, dtype, MOST=FLOAT8_MOST)
 
 
 def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,69 +81,74 @@ def to_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
         Two steps in a byte, ``[(rows * peers + 1) // 2]`` uint8, and the least and the largest
         of each row in single precision.
     """
-    dense = values.contiguous()
+    rows, peers = values.shape
     pairs = torch.empty((values.numel() + 1) // 2, dtype=torch.uint8, device=values.device)
-    low, high = torch.zeros(2, len(values), dtype=torch.float32, device=values.device)
-    if pairs.numel():
-        grid, tile = _tiles((len(values) + 1) // 2, values.shape[1])
-        with torch.cuda.device_of(values):
-            _to_int4[grid](
-                dense,
-                pairs,
-                low,
-                high,
-                *values.shape,
-                MOST=INT4,
-                ROUNDING=_ROUNDING,
-                **tile,
-                enable_fp_fusion=False,
-            )
-    return pairs, low, high
+    low, high = torch.zeros(2, rows, dtype=torch.float32, device=values.device)
+    outputs = pairs, low, high
+    _run(_to_int4, (rows + 1) // 2, values, *outputs, rows, peers, MOST=INT4, ROUNDING=_ROUNDING)
+    return outputs
 
 
 def from_int4(
     pairs: torch.Tensor, low: torch.Tensor, high: torch.Tensor, peers: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """What :func:`to_int4` was given, ``[rows, peers]``, to half a step, as *dtype*."""
-    dense = pairs.contiguous()
-    values = torch.empty((len(low), peers), dtype=dtype, device=pairs.device)
-    if values.numel():
-        grid, tile = _tiles((len(low) + 1) // 2, peers)
-        with torch.cuda.device_of(pairs):
-            _from_int4[grid](
-                dense, low, high, values, *values.shape, MOST=INT4, **tile, enable_fp_fusion=False
-            )
+    rows = len(low)
+    values = torch.empty((rows, peers), dtype=dtype, device=pairs.device)
+    _run(_from_int4, (rows + 1) // 2, pairs, low, high, values, rows, peers, MOST=INT4)
     return values
 
 
-def _levels(
-    values: torch.Tensor, kind: torch.dtype, most: int, added: int
+def _narrowed(
+    kernel: Kernel, values: torch.Tensor, kind: torch.dtype, **constants: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    dense = values.contiguous()
-    levels = torch.empty(values.shape, dtype=kind, device=values.device)
-    peaks = torch.zeros(len(values), dtype=torch.float32, device=values.device)
-    if levels.numel():
-        grid, tile = _tiles(*values.shape)
-        with torch.cuda.device_of(values):
-            _to_levels[grid](
-                dense,
-                levels,
-                peaks,
-                *values.shape,
-                MOST=most,
-                ADDED=added,
-                ROUNDING=_ROUNDING,
-                **tile,
-                enable_fp_fusion=False,
-            )
-    return levels, peaks
+    """Codes of *kind*, and the largest magnitude of each row."""
+    rows, peers = values.shape
+    codes = torch.empty(values.shape, dtype=kind, device=values.device)
+    peaks = torch.zeros(rows, dtype=torch.float32, device=values.device)
+    _run(kernel, rows, values, codes, peaks, rows, peers, ROUNDING=_ROUNDING, **constants)
+    return codes, peaks
 
 
-def _tiles(rows: int, peers: int) -> tuple[tuple[int], dict[str, int]]:
-    """How many programs there are, and how many rows each of them has, with room for *peers*."""
-    wide = triton.next_power_of_2(peers)
+def _widened(
+    kernel: Kernel, codes: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype, **constants: float
+) -> torch.Tensor:
+    rows, peers = codes.shape
+    values = torch.empty(codes.shape, dtype=dtype, device=codes.device)
+    _run(kernel, rows, codes, peaks, values, rows, peers, **constants)
+    return values
+
+
+def _run(
+    kernel: Kernel,
+    lines: int,
+    source: torch.Tensor,
+    *arguments: torch.Tensor | int,
+    **constants: float,
+) -> None:
+    """Launch *kernel*, each program of which has some of *lines* of as many as there are peers."""
+    if not source.numel():
+        return
+    wide = triton.next_power_of_2(arguments[-1])
     each = max(1, TILE // wide)
-    return (triton.cdiv(rows, each),), {"ROWS": each, "PEERS": wide}
+    with torch.cuda.device_of(source):
+        kernel[(triton.cdiv(lines, each),)](
+            source.contiguous(),
+            *arguments,
+            **constants,
+            ROWS=each,
+            PEERS=wide,
+            enable_fp_fusion=False,
+        )
+
+
+@triton.jit
+def _tile(rows, peers, ROWS: tl.constexpr, PEERS: tl.constexpr):
+    """Which rows a program has, where their numbers are, and which of them there are."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    peer = tl.arange(0, PEERS)
+    mask = (row < rows)[:, None] & (peer < peers)[None, :]
+    return row, row.to(tl.int64)[:, None] * peers + peer[None, :], mask
 
 
 @triton.jit
@@ -196,10 +174,7 @@ def _to_levels(
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    peer = tl.arange(0, PEERS)
-    mask = (row < rows)[:, None] & (peer < peers)[None, :]
-    at = row.to(tl.int64)[:, None] * peers + peer[None, :]
+    row, at, mask = _tile(rows, peers, ROWS, PEERS)
     share = _shares(values, peaks, at, mask, row, rows, ROWS, PEERS)
     level = (share * MOST + ROUNDING) - ROUNDING
     tl.store(levels + at, (level.to(tl.int32) + ADDED).to(levels.dtype.element_ty), mask=mask)
@@ -216,10 +191,7 @@ def _from_int8(
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    peer = tl.arange(0, PEERS)
-    mask = (row < rows)[:, None] & (peer < peers)[None, :]
-    at = row.to(tl.int64)[:, None] * peers + peer[None, :]
+    row, at, mask = _tile(rows, peers, ROWS, PEERS)
     level = tl.load(levels + at, mask=mask, other=0).to(tl.float32)
     peak = tl.load(peaks + row, mask=row < rows, other=0)
     share = tl.div_rn(level, tl.full((ROWS, PEERS), MOST, tl.float32))
@@ -238,10 +210,7 @@ def _to_float8(
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    peer = tl.arange(0, PEERS)
-    mask = (row < rows)[:, None] & (peer < peers)[None, :]
-    at = row.to(tl.int64)[:, None] * peers + peer[None, :]
+    row, at, mask = _tile(rows, peers, ROWS, PEERS)
     scaled = _shares(values, peaks, at, mask, row, rows, ROWS, PEERS) * MOST
     bits = scaled.to(tl.int32, bitcast=True)
     sign, size = (bits >> 24) & 0x80, bits & 0x7FFFFFFF
@@ -264,10 +233,7 @@ def _from_float8(
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    peer = tl.arange(0, PEERS)
-    mask = (row < rows)[:, None] & (peer < peers)[None, :]
-    at = row.to(tl.int64)[:, None] * peers + peer[None, :]
+    row, at, mask = _tile(rows, peers, ROWS, PEERS)
     code = tl.load(codes + at, mask=mask, other=0).to(tl.int32)
     size = code & 0x7F
     normal = ((size + (120 << 3)) << 20).to(tl.float32, bitcast=True)
