@@ -110,6 +110,12 @@ def test_identity_bounds_and_keys_are_the_committed_ones(case):
     assert chunks.tokens == len(tokens)
 
 
+def test_a_version_of_frames_has_keys_of_its_own():
+    # Whoever raises one raises the other, and then this pair: or hosts of two versions that
+    # share a store would delete each other's chunks as damaged.
+    assert (hexkv.ports.FRAME_VERSION, hexkv.core.keys.KEY_FORMAT) == (1, 1)
+
+
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]

@@ -122,6 +122,12 @@ def test_a_task_larger_than_the_queue_passes_alone(lane):
         lane.submit(Priority.PUT, 1, saying("b"))
 
 
+def test_a_task_without_bytes_keeps_no_other_from_passing(lane):
+    lane.submit(Priority.DELETE, 0, saying("a"))
+    lane.submit(Priority.PUT, 1000, saying("b"))
+    lane.submit(Priority.DELETE, 0, saying("c"))
+
+
 def test_an_abandoned_task_that_has_not_begun_does_nothing(lane, executor):
     told = []
     ticket = lane.submit(Priority.GET, 1, saying("a", told))

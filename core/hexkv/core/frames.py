@@ -29,7 +29,7 @@ Each part has at least one byte, unless the payload has none; the last one's dig
 the padding, too. So every byte is hashed once, and a reader that has the page can verify
 one part, say one layer, without the others. Digests and checksums are of the algorithm that
 the header names; shorter ones are padded with zeros. A reader of another version refuses
-the frame: a miss, and it is computed anew.
+the frame, but meets none: a version has keys of its own (``KEY_FORMAT``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,11 @@ from hexkv.ports import (
 )
 
 KEY_FORMAT = 1
-"""Version of the rules above; part of every identity."""
+"""Version of the rules above; part of every identity.
+
+A new frame version raises it, too. So hosts of two versions that share a store use different
+keys, and none takes a frame that it cannot read for a damaged one and deletes it.
+"""
 
 BARE = "/bare"
 """After the scheme, in the identity of a bare chain."""

@@ -189,7 +189,7 @@ class Lane:
 
     def takes(self, size: int) -> bool:
         """Whether a task of *size* bytes would not find the queue full."""
-        return not self._tasks or self._bytes + size <= self._rules.queue_bytes
+        return not self._bytes or not size or self._bytes + size <= self._rules.queue_bytes
 
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
