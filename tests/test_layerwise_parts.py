@@ -268,8 +268,9 @@ def test_a_serde_that_raises_costs_a_whole_read_and_no_worker(rig):
 
 
 def test_encoded_chunks_on_a_disk_are_given_layer_by_layer(rig, tmp_path):
-    place = tier("disk", DiskStore(tmp_path), serdes=(ZstdSerde.name,))
-    r = deep(rig, memory(), place, serde=ZstdSerde())
+    zstd = ZstdSerde()
+    place = tier("disk", DiskStore(tmp_path), serdes=(zstd.name,))
+    r = deep(rig, memory(), place, serde=zstd)
     r.engine.store(PROMPT, smooth())
     r.engine.clear(PROMPT, tiers=["memory"])
     assert load(r).tiers == {"disk": FULL}
