@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from configured import FRAME, LAYOUT, built, computed, prompt
+from configured import FRAME, LAYOUT, built, computed, prompt, settle
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.index import TierIndex
@@ -124,7 +124,7 @@ def test_whatever_is_done_at_once_no_kv_is_wrong_and_nothing_is_left(tmp_path, s
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert not any(thread.is_alive() for thread in threads)
         assert [worker.wrong for worker in workers] == [[]] * THREADS
 
@@ -133,7 +133,7 @@ def test_whatever_is_done_at_once_no_kv_is_wrong_and_nothing_is_left(tmp_path, s
         for number in range(len(PROMPTS)):
             engine.cancel(str(number))
             engine.unpin(f"owner-{number % 3}")
-        assert engine.flush()
+        settle(engine)
         health = engine.health()
         memory, disk = health.tiers
         assert health.leases == ({"memory store": memory.chunks} if memory.chunks else {})

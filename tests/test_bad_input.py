@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from configured import CHUNK, FRAME, LAYOUT, PROMPT, built, computed, hit, prompt
+from configured import CHUNK, FRAME, LAYOUT, PROMPT, built, computed, hit, prompt, settle
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.kernels import PagedKV
 from hexkv.ports import (
@@ -33,6 +33,7 @@ from mounts import NAMESPACE, needs_mounts
 def engine(tmp_path):
     with built(tmp_path / "kv") as engine:
         yield engine
+        settle(engine)
         assert set(engine.health().leases) <= {"memory store"}
         assert engine.health().pins == {}
 
@@ -197,6 +198,10 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
 # --- bad days: each program runs in a process of its own ------------------------------------
 
 
+LIMIT = 300.0
+"""Seconds after which a program counts as hanging."""
+
+
 def child(program, *arguments, unshare=()):
     lib = str(Path(__file__).parent / "lib")
     program = f"import sys\nsys.path.insert(0, {lib!r})\nfrom configured import *\n{program}"
@@ -240,13 +245,14 @@ with built(sys.argv[1]) as engine:
     run("umount")
     while not stored(4)[0]:
         engine.clear(tiers=["memory"])
+    settle(engine)
     print("back:", tier().writing, sorted(engine.health().leases))
 """
 
 
 @needs_mounts
 def test_a_full_and_a_read_only_disk_cost_chunks_and_come_back_by_themselves(tmp_path):
-    out, err = child(BAD_DISK, tmp_path, unshare=NAMESPACE).communicate(timeout=60)
+    out, err = child(BAD_DISK, tmp_path, unshare=NAMESPACE).communicate(timeout=LIMIT)
     assert out.splitlines() == [
         "full: True True 8",
         "larger: 3 3 closed",
@@ -266,6 +272,7 @@ with built(sys.argv[1], slots=8, memory=False, budget=int(sys.argv[2])) as engin
         tokens = prompt(order.randrange(8))
         found += hit(engine, tokens)
         engine.store(tokens, computed(tokens))
+    settle(engine)
     print(found > 0, engine.health().leases)
 """
 
@@ -274,7 +281,7 @@ def test_two_processes_on_one_directory_serve_the_same_prompts_and_keep_one_budg
     budget = 12 * FRAME
     both = [child(TRAFFIC, tmp_path, budget, seed) for seed in (1, 2)]
     for process in both:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=LIMIT)
         assert (process.returncode, out) == (0, "True {}\n"), err
     assert 0 < sum(file.stat().st_size for file in tmp_path.glob("??/*.hexkv")) <= budget
     with built(tmp_path, memory=False, budget=budget) as engine:
@@ -298,7 +305,7 @@ def test_ten_kills_in_the_middle_of_stores_cost_no_acknowledged_chunk(tmp_path):
         process = child(STORES_FOREVER, tmp_path, 1000 * kill)
         said = [process.stdout.readline() for _ in range(1 + 3 * kill)]
         process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=LIMIT)
         assert process.returncode == -signal.SIGKILL
         lines = [
             line for line in "".join([*said, rest]).splitlines(keepends=True) if line[-1] == "\n"

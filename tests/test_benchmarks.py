@@ -155,7 +155,7 @@ def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tm
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert list(scratch.iterdir()) == []

@@ -268,5 +268,6 @@ def test_threads_never_see_wrong_kv(rig, seed):
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert not wrong
     assert r.at_rest()

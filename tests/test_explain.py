@@ -210,17 +210,17 @@ def test_what_no_queue_took_was_dropped(rig):
     class Slow(ScanningStore):
         def write(self, items, deadline):
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             return super().write(items, deadline)
 
     rules = LaneRules(workers=1, queue_bytes=1)
     r = rig([tier("remote", Slow({}), lane=rules)])
-    assert r.engine.flush(10)  # the lane looks first for what the store holds
+    assert r.engine.flush(60)  # the lane looks first for what the store holds
     r.engine.store(PROMPT[:CHUNK], computed(PROMPT[:CHUNK]), wait=False)
-    assert begun.wait(10)
+    assert begun.wait(60)
     r.engine.store(OTHER, computed(OTHER), wait=False)
     go_on.set()
-    assert r.engine.flush(10)
+    assert r.engine.flush(60)
     why = r.engine.explain(OTHER).diverges.tiers["remote"]
     assert (why.reason, why.detail) == (Cause.DROPPED, "queue full")
 
@@ -272,7 +272,7 @@ def test_a_tier_that_is_never_read_is_off_by_its_rules(rig):
 
 def test_a_tier_that_takes_nothing_new_says_so(rig):
     r = rig([tier("archive", ScanningStore({}), writes=Writes.NONE)])
-    assert r.engine.flush(10)  # it is indexed
+    assert r.engine.flush(60)  # it is indexed
     r.engine.store(PROMPT, computed())
     why = r.engine.explain(PROMPT).diverges.tiers["archive"]
     assert (why.reason, why.detail) == (State.NEVER_STORED, "the tier takes none")
@@ -283,14 +283,14 @@ def test_while_a_tier_is_indexed_nothing_is_called_never_stored(rig):
 
     class Slow(ScanningStore):
         def scan(self):
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             yield from super().scan()
 
     r = rig([tier("remote", Slow({}))])
     told = r.engine.explain(PROMPT)
     go_on.set()
     assert set(reasons(told, "remote")) == {State.INDEXING}
-    assert r.engine.flush(10)
+    assert r.engine.flush(60)
     assert set(reasons(r.engine.explain(PROMPT), "remote")) == {State.NEVER_STORED}
 
 
@@ -305,7 +305,7 @@ def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
 
 def test_every_tier_says_its_own(rig, tmp_path):
     r = rig([memory(budget=6 * FRAME), disk(tmp_path, writes=Writes.NONE)])
-    assert r.engine.flush(10)  # it is indexed
+    assert r.engine.flush(60)  # it is indexed
     r.engine.store(PROMPT, computed())
     r.engine.store(OTHER, computed(OTHER))
     tiers = r.engine.explain(PROMPT).diverges.tiers

@@ -167,7 +167,8 @@ def test_at_every_moment_of_a_move_each_chunk_is_readable(rig):
         assert r.engine.move(None, "memory", "other").done == 6
         assert r.engine.move(None, "other", "memory").done == 6
     stop.set()
-    reader.join(30)
+    reader.join(60)
+    assert not reader.is_alive()
     assert not short
 
 
@@ -276,7 +277,8 @@ def test_a_move_of_more_chunks_than_the_pool_has_blocks_goes_through_in_pieces(
 
 
 def test_moves_at_once_never_wait_for_blocks_that_they_hold_themselves(rig, tmp_path):
-    r = rig(near_and_far(tmp_path), slots=4, clock=SystemClock(), deadlines=Deadlines(store=30.0))
+    long = Deadlines(lookup=600.0, retrieve=600.0, store=600.0)
+    r = rig(near_and_far(tmp_path), slots=4, clock=SystemClock(), deadlines=long)
     r.engine.store(PROMPT, computed())
 
     def work(there, back):
@@ -288,7 +290,7 @@ def test_moves_at_once_never_wait_for_blocks_that_they_hold_themselves(rig, tmp_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)  # less than the deadline, which is what a deadlock would cost
+        thread.join(60)  # less than the deadline, which is what a deadlock would cost
     assert not any(thread.is_alive() for thread in threads)
     assert served(r) == {"near": FULL}
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configured import PATIENT
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
@@ -107,7 +108,7 @@ def test_every_chunk_asked_for_is_a_hit_or_a_miss(steps):
         assert total(Counter.HITS) + total(Counter.MISSES) == asked
         assert total(Counter.HITS) == loaded
         r.engine.cancel("x")
-        assert r.engine.flush(10)
+        assert r.at_rest()
         for name, place in r.tiers.items():
             gone = total(Counter.EVICTED, tier=name) + total(Counter.CORRUPT, tier=name)
             assert len(place.index) <= total(Counter.STORED, tier=name) - gone
@@ -132,8 +133,8 @@ def test_what_happens_on_each_tier_is_counted_there(rig, tmp_path):
 def test_what_gives_way_to_chunks_of_another_engine_is_counted_too(rig, tmp_path):
     theirs = rig([tier("disk", DiskStore(tmp_path))])
     ours = rig([tier("disk", DiskStore(tmp_path), budget=4 * FRAME)])
+    assert ours.engine.flush()  # indexed: what it learns from now on, its reads have met
     theirs.engine.store(PROMPT, computed(PROMPT))
-    assert ours.engine.flush()  # indexed: who else may evict has done so
     assert ours.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT))).hit_tokens >= 4 * CHUNK
     evicted = ours.telemetry.total(Counter.EVICTED, tier="disk")
     assert evicted >= 2
@@ -168,7 +169,8 @@ def test_what_is_dropped_is_counted_by_reason(rig, reason):
 
 def test_an_engine_adds_up_unless_it_is_told_otherwise(tmp_path):
     tiers = [{"store": "memory"}, {"store": "disk", "settings": {"root": str(tmp_path)}}]
-    loaded = load(None, {}, {"chunk": {"size": CHUNK}, "pool": {"bytes": "1MiB"}, "tiers": tiers})
+    wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": "1MiB"}, "tiers": tiers}
+    loaded = load(None, {}, wanted | {"deadlines": PATIENT})
     with build(loaded, NAMESPACE) as engine:
         engine.store(PROMPT, computed(PROMPT))
         engine.retrieve([*PROMPT, *PROMPT], HeapKV(LAYOUT, 2 * len(PROMPT)))

@@ -11,6 +11,8 @@ CHUNK = 16
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
 FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
 NAMESPACE = Namespace("toy", LAYOUT)
+PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0, "close": 60.0}
+"""Deadlines that no busy machine misses, where nothing is to hang."""
 PROMPT = random.Random(7).choices(range(50_000), k=8 * CHUNK)
 
 
@@ -21,7 +23,14 @@ def built(root, *, slots=64, memory=True, budget=None, **sections):
     disk = {"store": "disk", "settings": settings, "budget": budget, "breaker": quick}
     tiers = [{"store": "memory"}, disk] if memory else [disk]
     wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": slots * FRAME}, "tiers": tiers}
-    return build(load(None, {}, wanted | sections), NAMESPACE)
+    return build(load(None, {}, wanted | {"deadlines": PATIENT} | sections), NAMESPACE)
+
+
+def settle(engine):
+    """Wait until no worker has anything left to do: reads that nobody waits for go on, too."""
+    for tier in engine._stack.tiers:
+        for lane in (tier.reading, tier.writing):
+            assert lane is None or lane.drain(engine._until(60.0)), f"{lane.name} hangs"
 
 
 def prompt(number):

@@ -1,8 +1,10 @@
 """What tests of the whole stack share: a small layout, prompts, and engines over real stores."""
 
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from configured import settle
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
 from hexkv.core.chunking import PrefixChunker
 from hexkv.core.engine import CacheEngine
@@ -13,6 +15,7 @@ from hexkv.core.pool import BlockPool
 from hexkv.core.runtime import Runtime
 from hexkv.core.stack import TierStack
 from hexkv.core.tiers import Tier, TierRules
+from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 
@@ -22,10 +25,27 @@ FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
 MEMORY = "memory store"
 """In whose name the memory tier leases."""
 NAMESPACE = Namespace("toy", LAYOUT, revision="1")
+PATIENCE = 60.0
+"""Seconds after which what a worker does counts as hanging."""
 
 
 def tier(name, store, budget=1 << 30, policy="lru", **rules):
     return Tier(name, store, TierIndex(POLICIES[policy](), budget), TierRules(**rules))
+
+
+class ByTheClock(Threads):
+    """Threads whose callers wait by the clock of the test, which moves only when it is told to.
+
+    By real time a machine that stands still for a second would let deadlines pass.
+    """
+
+    def wait(self, condition, ready, deadline):
+        end = time.monotonic() + PATIENCE
+        while not ready():
+            if deadline.expired or time.monotonic() > end:
+                return False
+            condition.wait(0.01)  # nobody notifies when the clock moves
+        return True
 
 
 class Heap:
@@ -53,8 +73,16 @@ class Rig:
 
     def at_rest(self):
         """Whether nothing is leased or pinned but what the memory tier keeps."""
+        settle(self.engine)
         health = self.engine.health()
         return set(health.leases) <= {MEMORY} and not health.pins
+
+    def given_back(self):
+        """Whether nothing is leased, once reads have ended that nobody waits for any more."""
+        end = time.monotonic() + PATIENCE
+        while self.pool.ledger() and time.monotonic() < end:
+            time.sleep(0.001)
+        return self.pool.ledger() == {}
 
 
 @contextmanager
@@ -75,7 +103,7 @@ def rigging():
             **options,
         ):
             clock = clock or ManualClock()
-            threads = Threads()
+            threads = Threads() if isinstance(clock, SystemClock) else ByTheClock()
             pool = BlockPool(Heap(slots * frame), frame, poison=True, executor=threads)
             telemetry, events = RecordingTelemetry(), RecordingEvents()
             codec = FrameCodec(CRC32)
@@ -88,7 +116,7 @@ def rigging():
 
             def end():
                 engine.close()
-                assert pool.ledger() == {}
+                assert rig.given_back(), pool.ledger()
 
             opened.callback(end)
             return rig
