@@ -24,7 +24,7 @@ from hexkv.ports import CorruptFrame
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "adapters" / "sglang"
-PATIENCE = 400.0
+PATIENCE = 600.0
 """Seconds after which an engine that says nothing counts as dead."""
 
 PAGE = 64
@@ -54,6 +54,8 @@ SETTINGS = {
     "skip_tokenizer_init": True,
 }
 
+PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0}
+"""Deadlines. What a busy machine takes its time for is no miss, and is not dropped."""
 
 DYNAMIC = {
     "backend_name": "hexkv",

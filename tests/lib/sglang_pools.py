@@ -10,6 +10,9 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.mem_cache.utils import get_hash_str
 
+PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0}
+"""Deadlines. What a busy machine takes its time for is no miss, and is not dropped."""
+
 PAGE, LAYERS, PAGES = 4, 3, 16
 HEADS, WIDTH, VALUE = 2, 8, 8
 LATENT, ROPE = 8, 4
@@ -80,6 +83,7 @@ def extra(root=None, **more):
         "interface_v1": 1,
         "model": {"revision": "one"},
         "pool": {"bytes": "16MiB"},
+        "deadlines": PATIENT,
         "tiers": [tier],
         **more,
     }

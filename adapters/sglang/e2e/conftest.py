@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from redis_servers import RedisServer
-from sglang_engines import ADAPTER, ROOT, Engine
+from sglang_engines import ADAPTER, PATIENCE, ROOT, Engine
 
 sys.path.insert(0, str(ADAPTER / "tests_sglang" / "rig"))
 
@@ -25,7 +25,7 @@ def model():
     script = ROOT / "adapters" / "vllm" / "e2e" / "tiny_llama.py"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     folder = ROOT / "build" / f"tiny-llama-{version}"
-    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=PATIENCE)
     return folder
 
 

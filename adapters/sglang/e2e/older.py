@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redis_servers import until
-from sglang_engines import ENVIRONMENT, behind, frames, prompt
+from sglang_engines import ENVIRONMENT, PATIENT, behind, frames, prompt
 
 OLDER = sorted((Path(sys.prefix) / "older").iterdir())
 TOKENS = 200
@@ -19,7 +19,8 @@ TOKENS = 200
 def test_another_process_hits_what_a_killed_one_stored(version, start, same, tmp_path):
     env = {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{version}"}
     disk = {"store": "disk", "settings": {"root": str(tmp_path)}}
-    config = behind("layer_first", interface_v1=0, pool={"bytes": "128MiB"}, tiers=[disk])
+    ours = {"pool": {"bytes": "128MiB"}, "deadlines": PATIENT, "tiers": [disk]}
+    config = behind("layer_first", interface_v1=0, **ours)
     words = prompt("older", TOKENS)
     first = start(env=env, page_size=1, **config)
     assert same(first, words)[0].cached == 0

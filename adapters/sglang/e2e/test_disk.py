@@ -3,13 +3,13 @@
 import pytest
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, frames, linked, prompt, sound
+from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt, sound
 
 
 def config(root, **more):
     """The disk alone: nothing hides what lies on it."""
     disk = {"store": "disk", "settings": {"root": str(root)}, **more}
-    return {"pool": {"bytes": "128MiB"}, "tiers": [disk]}
+    return {"pool": {"bytes": "128MiB"}, "deadlines": PATIENT, "tiers": [disk]}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from redis_servers import until
-from sglang_engines import DYNAMIC, PAGE, PAGES, frames, prompt
+from sglang_engines import DYNAMIC, PAGE, PAGES, PATIENT, frames, prompt
 from sglang_server import Server
 
 FULL = PAGES * PAGE
@@ -17,7 +17,8 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(root):
     disk = {"store": "disk", "settings": {"root": str(root)}}
-    return DYNAMIC | {"prefetch_threshold": PAGE, "pool": {"bytes": "64MiB"}, "tiers": [disk]}
+    ours = {"pool": {"bytes": "64MiB"}, "deadlines": PATIENT, "tiers": [disk]}
+    return DYNAMIC | {"prefetch_threshold": PAGE} | ours
 
 
 @pytest.fixture(scope="module")

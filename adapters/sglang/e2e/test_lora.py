@@ -3,7 +3,7 @@
 import pytest
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, frames, prompt
+from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt
 from sglang_lora import adapter
 from sglang_server import Server
 
@@ -22,7 +22,7 @@ def serve(model, tmp_path_factory):
             "lora_backend": "torch_native",
             "lora_paths": f"one={folder}",
         }
-        config = {"pool": {"bytes": "64MiB"}, "tiers": [disk]}
+        config = {"pool": {"bytes": "64MiB"}, "deadlines": PATIENT, "tiers": [disk]}
         return Server(model, log, **behind(**config), **lora)
 
     return begin

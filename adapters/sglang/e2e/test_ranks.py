@@ -1,12 +1,12 @@
 """Two ranks of one model, each with its own heads in one directory."""
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, frames, linked, prompt
+from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt
 
 
 def test_ranks_find_their_own_slices_again(start, same, tmp_path):
     disk = {"store": "disk", "settings": {"root": str(tmp_path)}}
-    config = {"pool": {"bytes": "64MiB"}, "tiers": [disk]}
+    config = {"pool": {"bytes": "64MiB"}, "deadlines": PATIENT, "tiers": [disk]}
     bound = {"tp_size": 2, "env": {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}}
     first = start(**bound, **behind(**config))
     assert same(first, prompt("two ranks"))[0].cached == 0

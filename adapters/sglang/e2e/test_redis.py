@@ -3,12 +3,13 @@
 import uuid
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, prompt
+from sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 
 
 def test_another_engine_loads_from_redis_what_a_killed_one_stored(start, same, redis_server):
     settings = {"url": redis_server.url, "prefix": f"{uuid.uuid4().hex}:"}
-    config = {"pool": {"bytes": "128MiB"}, "tiers": [{"store": "redis", "settings": settings}]}
+    tiers = [{"store": "redis", "settings": settings}]
+    config = {"pool": {"bytes": "128MiB"}, "deadlines": PATIENT, "tiers": tiers}
     first = start(**behind("layer_first", **config))
     assert same(first, prompt("shared"))[0].cached == 0
     with redis_server.admin() as admin:

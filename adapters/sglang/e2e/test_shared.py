@@ -7,7 +7,7 @@ from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, TOKENS, behind, frames, prompt
+from sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 
 
 @pytest.fixture
@@ -15,6 +15,7 @@ def config(tmp_path):
     return {
         "model": {"name": "tiny", "revision": "one"},
         "pool": {"bytes": "128MiB"},
+        "deadlines": PATIENT,
         "tiers": [{"store": "disk", "settings": {"root": str(tmp_path)}}],
     }
 

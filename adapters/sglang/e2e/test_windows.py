@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from redis_servers import until
-from sglang_engines import PAGE, PAGES, behind, frames, prompt, sound
+from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt, sound
 from sglang_windows import WINDOW, checkpoint
 
 FULL = PAGES * PAGE
@@ -15,7 +15,7 @@ TRAILING = -(-(WINDOW - 1) // PAGE)
 
 def config(root):
     disk = {"store": "disk", "settings": {"root": str(root)}}
-    return {"pool": {"bytes": "64MiB"}, "tiers": [disk]}
+    return {"pool": {"bytes": "64MiB"}, "deadlines": PATIENT, "tiers": [disk]}
 
 
 @pytest.fixture(scope="module")

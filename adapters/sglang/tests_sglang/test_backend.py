@@ -45,7 +45,7 @@ def test_three_threads_at_once_get_their_own_pages():
         tasks = [
             threads.submit(task, 100 * seed) for seed in range(20) for task in (writes, asks, reads)
         ]
-        assert all(task.result(30) for task in tasks)
+        assert all(task.result(60) for task in tasks)
         assert storage.batch_exists(names(4, 1900)) == 4
     assert all(same(page_of(pool, number), page) for number, page in expected.items())
 

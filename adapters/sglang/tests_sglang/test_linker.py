@@ -102,6 +102,7 @@ def test_a_damaged_page_is_refused_before_anything_was_promised(when, tmp_path):
         assert offloaded(one, keys, FROM)
     [file] = tmp_path.glob(f"??/*{keys[1]}*")
     with linker(pool, tmp_path) as one:
+        until(lambda: not any(tier.indexing for tier in one._engine.health().tiers))
         if when == "before the lookup":
             file.write_bytes(bytes(file.stat().st_size))
             one.lookup("r", kv(keys))

@@ -8,7 +8,18 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import DType, KVLayout, Namespace
-from sglang_pools import HEADS, LAYERS, PAGE, VALUE, WIDTH, backend, extra, host_pool, slots
+from sglang_pools import (
+    HEADS,
+    LAYERS,
+    PAGE,
+    PATIENT,
+    VALUE,
+    WIDTH,
+    backend,
+    extra,
+    host_pool,
+    slots,
+)
 
 TOKENS = list(range(5, 5 + 6 * PAGE))
 KEYS = get_hash_str(TOKENS, page_size=PAGE)
@@ -22,6 +33,7 @@ def another(root, layout=LAYOUT):
     settings = {
         "chunk": {"size": PAGE, "bare": True},
         "pool": {"bytes": "4MiB"},
+        "deadlines": PATIENT,
         "tiers": [{"store": "disk", "settings": {"root": str(root)}}],
     }
     return build(load(environ={}, overrides=settings), Namespace("tiny", layout, "one"))
