@@ -5,16 +5,17 @@ the log says why, and the tier is back by itself once the server relents.
 """
 
 import itertools
-import time
 from threading import Event
 
 import pytest
 
-from configured import CHUNK
-from remote_engines import RETURN, engine_over, got, kept, stored
+from configured import CHUNK, settle
+from remote_engines import RETURN, OwnTime, engine_over, got, kept, stored
 from unwilling_servers import UNWILLING
 
 MEMORY = {"store": "memory"}
+WAIT = 0.5
+"""Seconds that callers wait: some of these servers say nothing, and memory waits for nobody."""
 
 SOON = {"breaker": {"pause": 0.1, "longest_pause": 0.4}}
 """Tried again so soon that no test waits long; the outages are tested with the usual pauses."""
@@ -47,20 +48,25 @@ def serves_on(engine):
 
 def back(engine, name):
     """Wait for the tier *name*; the engine is only asked, as any caller would."""
-    limit, pause = time.monotonic() + RETURN, Event()
-    for tokens in PROMPTS:
-        there = stored(engine, tokens).tiers.get(name, 0)
-        engine.clear(tiers=["memory"])
-        if there == got(engine, tokens) == len(tokens):
-            return
-        assert time.monotonic() < limit, f"not back after {RETURN:.0f} s"
-        pause.wait(0.1)
+    pause = Event()
+    with OwnTime() as own:
+        for tokens in PROMPTS:
+            there = stored(engine, tokens).tiers.get(name, 0)
+            engine.clear(tiers=["memory"])
+            if there == got(engine, tokens) == len(tokens):
+                return
+            assert own.seconds < RETURN, f"not back after {RETURN:.0f} s"
+            pause.wait(0.1)
 
 
 @pytest.mark.parametrize("way", UNWILLING)
 def test_an_engine_serves_on_and_the_tier_comes_back(way, tmp_path, caplog):
-    with UNWILLING[way](tmp_path) as (tier, server), engine_over(MEMORY, tier | SOON) as engine:
+    with (
+        UNWILLING[way](tmp_path) as (tier, server),
+        engine_over(MEMORY, tier | SOON, wait=WAIT) as engine,
+    ):
         serves_on(engine)
+        settle(engine)  # who asked the server has its answer, or has given it up
         assert f"tier {tier['store']}: contains failed" in caplog.text
         assert TOLD.get(way, "") in caplog.text
         server.relent()
@@ -69,7 +75,7 @@ def test_an_engine_serves_on_and_the_tier_comes_back(way, tmp_path, caplog):
         serves_on(engine)
         server.relent()
         back(engine, tier["store"])
-        assert engine.flush(RETURN)  # what was not there is written again, beside
+        settle(engine)  # what was not there is written again, beside
         health = engine.health()
         assert list(health.leases) in ([], ["memory store"])
         assert not health.pins

@@ -17,10 +17,10 @@ from remote_engines import engine_over
 MEMORY = {"store": "memory"}
 
 BEGINNING = """
-import itertools, random, subprocess, sys, time
+import itertools, random, subprocess, sys
 from pathlib import Path
-from configured import CHUNK, FRAME, PROMPT, computed, hit
-from remote_engines import RETURN, engine_over
+from configured import CHUNK, FRAME, PROMPT, computed, hit, settle
+from remote_engines import RETURN, OwnTime, engine_over
 
 root = Path(sys.argv[1])
 tiers = {"store": "memory"}, {"store": "fs", "settings": {"root": str(root)}}
@@ -37,10 +37,10 @@ def stored():
 
 def back():
     "Whether the directory takes chunks again by itself, in time."
-    limit = time.monotonic() + RETURN
-    while time.monotonic() < limit:
-        if stored()[0] == 3:
-            return True
+    with OwnTime() as own:
+        while own.seconds < RETURN:
+            if stored()[0] == 3:
+                return True
     return False
 
 def shared():
@@ -55,6 +55,7 @@ with engine_over(*tiers) as engine:
     kept = engine.store(PROMPT, computed()).tiers["fs"] // CHUNK
     print(0 < kept < 8, hit(engine) // CHUNK, shared() == kept)
     print(stored(), stored())
+    settle(engine)
     print(sorted(path.name[:5] for path in root.glob("??/*") if path.suffix != ".hexkv"))
     mount("-o", f"remount,size={100 * FRAME}")
     print(back(), engine.clear(tiers=["memory"]) > 0)
@@ -94,7 +95,7 @@ def said_by(program, root):
         [*NAMESPACE, sys.executable, "-c", code, str(root)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -3,6 +3,7 @@
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Event
 
 from configured import settle
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
@@ -79,9 +80,9 @@ class Rig:
 
     def given_back(self):
         """Whether nothing is leased, once reads have ended that nobody waits for any more."""
-        end = time.monotonic() + PATIENCE
+        end, pause = time.monotonic() + PATIENCE, Event()
         while self.pool.ledger() and time.monotonic() < end:
-            time.sleep(0.001)
+            pause.wait(0.001)
         return self.pool.ledger() == {}
 
 
