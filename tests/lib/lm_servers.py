@@ -9,20 +9,69 @@ import struct
 import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
+from threading import Event
 from zlib import crc32
 
 from hexkv.contracts.store import BehindProxy
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline
 
-SMALL = ("--budget", "160MiB", "--transit", "96MiB", "--largest", "80MiB", "--patience", "5")
+PATIENCE = 60.0
+"""Seconds after which what a busy machine does only late counts as not done at all."""
+
+SMALL = ("--budget", "160MiB", "--transit", "96MiB", "--largest", "80MiB", "--patience", "30")
+
+_HELD = []
+
+
+def held_port(bus=0):
+    """A port of 127.0.0.1 that nobody has but who is told of it.
+
+    A socket that never listens keeps it for as long as this process lives. The kernel then gives
+    it to nobody who asks for any port, and still refuses who connects there; but lets the server
+    listen that names it and sets SO_REUSEADDR, as all of ours do, and any number of times.
+
+    Args:
+        bus: how far above it a second one is held, as a node of a cluster needs it.
+    """
+    while True:
+        sockets = [socket.socket() for _ in range(2 if bus else 1)]
+        try:
+            for sock in sockets:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sockets[0].bind(("127.0.0.1", 0))
+            port = sockets[0].getsockname()[1]
+            for sock in sockets[1:]:
+                sock.bind(("127.0.0.1", port + bus))
+        except (OSError, OverflowError):  # the second is somebody's, or beyond the last port
+            for sock in sockets:
+                sock.close()
+        else:
+            _HELD.extend(sockets)
+            return port
+
+
+def until(reached):
+    """Ask again and again: what another process is about to do can only be polled."""
+    patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
+    while not reached():
+        assert not patience.expired, f"it did not come to that in {PATIENCE:.0f} s"
+        pause.wait(0.01)
+
+
+def freeze(process):
+    """Stop *process* where it is; when this returns none of its threads runs any more."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
 
 
 class Served:
-    """A server process; `restart` takes the same port."""
+    """A server process; `start` takes the same port again."""
 
     def __init__(self, *options, port=0):
         self.options = options
         self.process = None
-        self.port = port
+        self.port = port or held_port()
         self.start()
 
     def start(self):
@@ -35,7 +84,7 @@ class Served:
         while (line := self.process.stdout.readline()) and line.rstrip() != "}":
             lines.append(line)
         if not line:
-            _, errors = self.process.communicate(timeout=30)
+            _, errors = self.process.communicate(timeout=PATIENCE)
             raise AssertionError(f"the server did not start: {errors}")
         (address, *_) = json.loads("".join([*lines, "}"]))["addresses"]
         self.port = int(address.rpartition(":")[2])
@@ -56,8 +105,13 @@ class Served:
         """Threads that the process has."""
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
+    def alone(self):
+        """Wait until every connection is over, for whoever closed one heard nothing of its end."""
+        until(lambda: self.threads == 1)
+
     def clear(self):
-        """Delete what was stored over either wire."""
+        """Delete what was stored over either wire, and what was on its way when this was called."""
+        self.alone()
         with closing(RawHexkv(self.address)) as raw:
             if keys := raw.keys():
                 raw.ask(4, len(keys), b"".join(keys))
@@ -67,19 +121,23 @@ class Served:
                 raw.ask(1, name, 0, (0,) * 7)
             raw.names()
 
-    def signal(self, number):
-        self.process.send_signal(number)
+    def freeze(self):
+        freeze(self.process)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self):
         """End it as an operator does. The exit code and what it complained about."""
-        self.process.send_signal(signal.SIGCONT)
+        self.thaw()
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, errors
 
     def kill(self):
+        """As a machine goes down: no farewell."""
         self.process.kill()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE)
 
 
 def listening_ports(pid):
@@ -128,10 +186,10 @@ class BreakableServer(BehindProxy):
         self.server.start()
 
     def stall(self):
-        self.server.signal(signal.SIGSTOP)
+        self.server.freeze()
 
     def resume(self):
-        self.server.signal(signal.SIGCONT)
+        self.server.thaw()
 
     def fill(self):
         # One that is full makes room: what it never has room for is a chunk that is too large.
@@ -173,7 +231,7 @@ class Loopback:
         command = [sys.executable, "-c", PLAIN, str(size)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         port = int(self.process.stdout.readline())
-        self.sock = socket.create_connection(("127.0.0.1", port), 30)
+        self.sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
 
     def write(self, frame):
         self.sock.sendall(b"w")
@@ -183,11 +241,13 @@ class Loopback:
     def read(self, into):
         self.sock.sendall(b"r")
         while into:
-            into = into[self.sock.recv_into(into) :]
+            got = self.sock.recv_into(into)
+            assert got, "the process is gone"
+            into = into[got:]
 
     def close(self):
         self.sock.close()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE)
 
 
 class RawHexkv:
@@ -195,7 +255,7 @@ class RawHexkv:
 
     def __init__(self, address, secret=b""):
         host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), 30)
+        self.sock = socket.create_connection((host, int(port)), PATIENCE)
         try:
             self._greet(secret)
         except BaseException:
@@ -263,7 +323,7 @@ class RawLM:
 
     def __init__(self, address):
         host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), 30)
+        self.sock = socket.create_connection((host, int(port)), PATIENCE)
 
     exactly = RawHexkv.exactly
 

@@ -13,7 +13,7 @@ from hexkv.adapters.lmserver.serve import run
 from hexkv.adapters.lmserver.server import is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
-from lm_servers import SMALL, RawLM, served
+from lm_servers import PATIENCE, SMALL, RawLM, served, until
 
 SECRET = "a secret of the tests"
 
@@ -75,7 +75,7 @@ def test_a_recorded_handshake_cannot_be_replayed(guarded):
     hello = struct.pack("<8sHH4x32s", b"hexkvTCP", 1, 0, bytes(32))
     verdicts, proof = [], None
     for _ in range(2):
-        with socket.create_connection(("127.0.0.1", guarded.port), 30) as sock:
+        with socket.create_connection(("127.0.0.1", guarded.port), PATIENCE) as sock:
             sock.sendall(hello)
             challenge = sock.recv(56, socket.MSG_WAITALL)
             proof = proof or hmac.digest(SECRET.encode(), b"client" + hello + challenge, "sha256")
@@ -85,7 +85,7 @@ def test_a_recorded_handshake_cannot_be_replayed(guarded):
 
 
 def test_another_version_is_told_which_one_is_spoken(server):
-    with socket.create_connection(("127.0.0.1", server.port), 30) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as sock:
         sock.sendall(struct.pack("<8sHH4x32s", b"hexkvTCP", 2, 0, bytes(32)))
         magic, version, verdict, *_ = struct.unpack(
             "<8sHBxIQ32s", sock.recv(56, socket.MSG_WAITALL)
@@ -181,8 +181,20 @@ def test_tls_refuses_a_server_that_nobody_vouches_for(encrypted, open_store, soo
     assert "CERTIFICATE" in stores(open_store(encrypted.address, tls=True), key, soon).upper()
 
 
+def test_a_client_that_stops_within_the_tls_handshake_does_not_hold_up_the_end(authority):
+    certificate = str(authority / "127.0.0.1.pem")
+    patient = (*SMALL[:-2], "--patience", "600")  # longer than stopping it is waited for
+    with (
+        served(*patient, "--tls-certificate", certificate) as server,
+        socket.create_connection(("127.0.0.1", server.port), PATIENCE) as sock,
+    ):
+        sock.sendall(b"\x16\x03\x01")  # the first bytes of a record that never comes
+        until(lambda: server.threads == 2)
+        assert server.stop() == (0, "")
+
+
 def test_plain_text_is_refused_where_there_is_tls(encrypted):
-    with socket.create_connection(("127.0.0.1", encrypted.port), 30) as sock:
+    with socket.create_connection(("127.0.0.1", encrypted.port), PATIENCE) as sock:
         sock.sendall(struct.pack("<8sHH4x32s", b"hexkvTCP", 1, 0, bytes(32)))
         with suppress(ConnectionResetError):
             assert not sock.recv(56, socket.MSG_WAITALL).startswith(b"hexkvTCP")

@@ -143,6 +143,15 @@ class Server:
             oldest = min(idle, key=lambda it: it.waiting_since or 0.0)
             oldest.waiting_since = None
             _shut(oldest.sock)
+        if self._tls is not None:
+            # Here and without the handshake, so that who ends this connection always finds it.
+            try:
+                guest.sock = self._tls.wrap_socket(
+                    sock, server_side=True, do_handshake_on_connect=False
+                )
+            except OSError:  # it is over already
+                self._leave(guest)
+                return
         guest.thread = Thread(target=self._attend, args=(guest,), name="hexkv guest", daemon=True)
         try:
             guest.thread.start()
@@ -152,10 +161,8 @@ class Server:
     def _attend(self, guest: _Guest) -> None:
         try:
             soon = Deadline.after(self._clock, self._limits.patience)
-            if self._tls is not None:
-                guest.sock.settimeout(self._limits.patience)
-                guest.sock = self._tls.wrap_socket(guest.sock, server_side=True)
             stream = Stream(guest.sock)
+            stream.secure(soon)
             self._session(guest, stream, soon).run()
         except (BadMessage, Refused) as error:
             log.info("a connection is closed: %s", error)
