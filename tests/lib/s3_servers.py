@@ -1,7 +1,6 @@
 """S3 servers for tests: our own processes, on free ports of loopback."""
 
 import http.client
-import os
 import re
 import secrets
 import signal
@@ -10,20 +9,15 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
-from socket import create_connection, socket
-from threading import Event
+from socket import create_connection
 from urllib.parse import quote
 
 import trustme
 
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import BehindProxy
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
+from lm_servers import PATIENCE, freeze, held_port, until
 from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
-
-PATIENCE = 30.0
-"""Seconds after which a server that does not start counts as broken."""
 
 
 class Double:
@@ -32,7 +26,7 @@ class Double:
     def __init__(self, *options, certificate=None, trusting=False, port=0):
         self.owner = secrets.token_hex(8)
         self.certificate = certificate
-        self.port = port
+        self.port = port or held_port()
         self._options = ["--owner", self.owner, *options]
         if certificate is not None:
             self._options += ["--certificate", str(certificate.server)]
@@ -64,18 +58,15 @@ class Double:
             [*command, "--port", str(self.port), *self._options], stdout=subprocess.PIPE, text=True
         )
         line = self._process.stdout.readline()
-        assert line, "the double did not start"
         # It says where it listens: so it is our process that does.
-        self.port = int(line)
+        assert line == f"{self.port}\n", "the double did not start"
         return self
 
     def freeze(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
-        # Some of its threads may be at work until all of it has stopped.
-        os.waitpid(self._process.pid, os.WUNTRACED)
+        freeze(self._process)
 
     def thaw(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self):
         """As a machine goes down: no farewell, and nothing is kept."""
@@ -117,9 +108,7 @@ class Moto:
     """AWS's most used stand-in, from PyPI, in a process of its own. It believes every signature."""
 
     def __init__(self):
-        with closing(socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = held_port()
         self._process = None
 
     @property
@@ -136,11 +125,11 @@ class Moto:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
-        while not self._made():
-            assert self._process.poll() is None, "moto ended"
-            assert not patience.expired, "moto did not start"
-            pause.wait(0.05)
+        try:
+            until(self._made)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -157,6 +146,7 @@ class Moto:
 
     def _made(self):
         """Whether it listens; then it has the bucket, too."""
+        assert self._process.poll() is None, "moto ended"
         try:
             with closing(self._connect()) as line:
                 line.request("PUT", f"/{BUCKET}", headers=self.objects("").headers)

@@ -71,10 +71,10 @@ def test_a_block_comes_back_when_its_last_holder_lets_go(arena):
 def test_a_taker_waits_for_others_to_let_go(arena):
     everything = arena.take(GRAINS * GRAIN, 0.0)
     got = []
-    taker = Thread(target=lambda: got.append(arena.take(1, 30.0)))
+    taker = Thread(target=lambda: got.append(arena.take(1, 60.0)))
     taker.start()
     everything.release()
-    taker.join(30)
+    taker.join(60)
     assert got[0] is not None
 
 

@@ -1,7 +1,6 @@
 """The published `lmcache` package on the other end of the historic wire."""
 
 import os
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.ports import Hit, Item, Miss, Stored
-from lm_servers import listening_ports
+from lm_servers import PATIENCE, listening_ports
 
 PLACE = Path(sys.prefix) / "lmcache"
 """Where `make test` puts it: its dependencies are not for this environment."""
@@ -34,7 +33,7 @@ from lmcache.utils import parse_cache_key
 from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.protocol import ClientCommand, ClientMetaMessage, ServerMetaMessage
 
-sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30)
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60)
 key = parse_cache_key("org/model@2@1@-3f2a@bfloat16")
 shape, data = torch.Size([2, 4, 8, 16]), bytes(range(256)) * 8
 
@@ -67,16 +66,15 @@ assert hear().code == 200
 def test_its_messages_are_understood_by_our_server(server, environ):
     command = [sys.executable, "-c", TALK, str(server.port)]
     done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=False, timeout=120
+        command, env=environ, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
 
 @contextmanager
 def its_server(environ):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "lmcache.v1.server", "127.0.0.1", str(port)]
+    # It says nothing of where, so the kernel is asked.
+    command = [sys.executable, "-m", "lmcache.v1.server", "127.0.0.1", "0"]
     process = subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -86,11 +84,12 @@ def its_server(environ):
             said.append(line)
             if "Server started" in line:
                 break
-        assert port in listening_ports(process.pid), "".join(said)
-        yield f"127.0.0.1:{port}"
+        ports = listening_ports(process.pid)
+        assert len(ports) == 1, "".join(said)
+        yield f"127.0.0.1:{ports.pop()}"
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_our_store_keeps_chunks_on_its_server(open_store, soon, environ):

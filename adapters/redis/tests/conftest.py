@@ -4,10 +4,14 @@ import secrets
 
 import pytest
 
+from hexkv.adapters.redis import _routes
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from redis_servers import Keys, RedisServer
+
+CONNECTING = 10.0
+"""Seconds that a store waits for a connection: fewer than a test waits for it to be closed."""
 
 
 @pytest.fixture(scope="session")
@@ -26,13 +30,19 @@ def prefix():
 
 
 @pytest.fixture
-def open_store(prefix):
-    """Opens stores as a configuration does; closes them."""
+def open_store(prefix, monkeypatch):
+    """Opens stores as a configuration does; closes them.
+
+    They wait longer for a login or a word about other servers than the second of the defaults:
+    on a busy machine a server that is well may take that long.
+    """
     (spec,) = hexkv_adapters()
     opened = []
+    monkeypatch.setattr(_routes, "_QUESTION", CONNECTING)
 
     def open_store(url, **settings):
-        settings = RedisSettings(url, **{"prefix": prefix} | settings)
+        mine = {"prefix": prefix, "connect_timeout": CONNECTING}
+        settings = RedisSettings(url, **mine | settings)
         opened.append(spec.open(settings, OpenContext(SystemClock())))
         return opened[-1]
 

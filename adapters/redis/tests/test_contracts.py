@@ -11,6 +11,7 @@ from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
+from lm_servers import PATIENCE
 from redis_servers import (
     BareRedis,
     BreakableRedis,
@@ -81,7 +82,7 @@ class TestValkey(RedisContract):
 
     @pytest.fixture
     def limit(self, valkey, keys, prefix):
-        with closing(socket.create_connection(("127.0.0.1", valkey.port), 30)) as sock:
+        with closing(socket.create_connection(("127.0.0.1", valkey.port), PATIENCE)) as sock:
             limit = OneConnection(sock, prefix)
             yield limit
         keys.admin.unlink(limit.key)
@@ -158,7 +159,7 @@ class TestRedisOverTLS(RedisContract):
     def limit(self, server, raw, prefix):
         trust = ssl.create_default_context(cafile=str(server.tls.authorities))
         with (
-            socket.create_connection(("127.0.0.1", server.port), 30) as plain,
+            socket.create_connection(("127.0.0.1", server.port), PATIENCE) as plain,
             trust.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
         ):
             limit = OneConnection(sock, prefix, b"AUTH secret", b"SELECT 2")
@@ -167,7 +168,9 @@ class TestRedisOverTLS(RedisContract):
 
     @pytest.fixture
     def exposed(self, service, settings, open_store):
-        return open_store(**settings | {"url": f"rediss://{service.proxy.address}/2"})
+        # Nothing ends a login to a server that hangs but this limit, not even closing the store.
+        url = f"rediss://{service.proxy.address}/2"
+        return open_store(**settings | {"url": url, "connect_timeout": 5.0})
 
 
 class TestPlugin(PluginContract):

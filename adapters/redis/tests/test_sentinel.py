@@ -11,7 +11,8 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
 )
-from redis_servers import RedisServer, free_port, until
+from lm_servers import held_port, until
+from redis_servers import RedisServer
 
 KEY = chunk_key("a")
 ITEM = Item(KEY, memoryview(b"frame"))
@@ -54,7 +55,7 @@ def test_the_master_is_found_and_used(master, sentinel, open_store, prefix):
 
 
 def test_a_dead_sentinel_is_passed_over(master, sentinel, open_store):
-    dead = f"redis://127.0.0.1:{free_port()}"
+    dead = f"redis://127.0.0.1:{held_port()}"
     store = open_store(dead, topology="sentinel", others=(sentinel.address,))
     assert store.write([ITEM], deadline()) == [Stored(5)]
 
@@ -73,7 +74,7 @@ def test_a_service_that_no_sentinel_knows_is_an_error(master, sentinel, open_sto
 
 
 def test_without_a_sentinel_there_is_no_master_but_an_error_at_once(open_store):
-    store = open_store(f"redis://127.0.0.1:{free_port()}", topology="sentinel")
+    store = open_store(f"redis://127.0.0.1:{held_port()}", topology="sentinel")
     with pytest.raises(StoreUnreachable):
         store.contains([KEY], deadline())
 
@@ -83,11 +84,12 @@ def test_after_a_failover_the_new_master_is_used(master, replica, sentinel, open
     assert store.write([ITEM], deadline()) == [Stored(5)]
     with sentinel.admin() as watcher, replica.admin() as next_master:
         until(lambda: next_master.info("replication")["master_link_status"] == "up")
-        # What a sentinel does when it promotes, without its minutes of waiting.
+        # What a sentinel does when it promotes, without its minutes of waiting. Meanwhile it does
+        # not watch: it might set right what it sees.
+        watcher.execute_command("SENTINEL REMOVE", "mymaster")
         next_master.execute_command("REPLICAOF NO ONE")
         with master.admin() as old:
             old.execute_command("REPLICAOF", "127.0.0.1", replica.port)
-        watcher.execute_command("SENTINEL REMOVE", "mymaster")
         watcher.execute_command("SENTINEL MONITOR", "mymaster", "127.0.0.1", replica.port, 1)
         (refused,) = store.write([ITEM], deadline())
         assert isinstance(refused, Failed)

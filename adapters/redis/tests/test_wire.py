@@ -145,7 +145,7 @@ def test_a_server_that_stops_in_the_middle_costs_the_deadline(sent):
         soon = Deadline.after(SystemClock(), 0.05)
         with pytest.raises(OutOfTime):
             Get(b"", KEYS, ListSink()).run(Wire(mine), [0], [None], soon)
-        assert -1 < soon.at - SystemClock().now() <= 0
+        assert -20 < soon.at - SystemClock().now() <= 0  # without it there is no end
 
 
 def test_a_server_that_takes_nothing_costs_the_deadline():

@@ -39,12 +39,16 @@ def prefix():
 
 @pytest.fixture
 def open_store(prefix):
-    """Opens stores as a configuration does; closes them."""
+    """Opens stores as a configuration does; closes them.
+
+    They wait longer for a connection than the second of the defaults: on a busy machine a server
+    that is well may take that long to greet.
+    """
     (spec,) = hexkv_adapters()
     opened = []
 
     def open_store(*, bucket=BUCKET, prefix=prefix, clock=None, **settings):
-        made = S3Settings(f"s3://{bucket}/{prefix}", **settings)
+        made = S3Settings(f"s3://{bucket}/{prefix}", **{"connect_timeout": 10.0} | settings)
         opened.append(spec.open(made, OpenContext(clock or SystemClock())))
         return opened[-1]
 

@@ -15,7 +15,7 @@ from hexkv.ports import Deadline, StoreUnreachable
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def soon(seconds=5.0):
+def soon(seconds=60.0):
     return Deadline.after(SystemClock(), seconds)
 
 
@@ -27,7 +27,7 @@ def wire(said, *, stay=False):
         speaker = Thread(target=theirs.sendall, args=(said,), daemon=True)
         speaker.start()
         if not stay:
-            speaker.join(5)
+            speaker.join(60)
             theirs.shutdown(socket.SHUT_WR)
         yield Wire(ours)
 
