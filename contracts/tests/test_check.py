@@ -15,7 +15,7 @@ from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.plugins.__main__ import main
 from hexkv.ports import Item, Stored, SupportsRangeRead, SupportsScan
-from lm_servers import RawHexkv, served
+from lm_servers import SMALL, RawHexkv, served
 
 BROKEN = "broken"
 FACTORIES = """
@@ -211,7 +211,7 @@ def test_no_two_promises_have_one_number():
 
 def test_a_live_service_is_left_as_it_was():
     foreign, frame = chunk_key("foreign", "somebody else"), b"theirs" * 1000
-    with served() as server:
+    with served(*SMALL, "--patience", "60") as server:  # all is to be kept, however slow we are
         raw = RawHexkv(server.address)
         raw.put(foreign, frame)
         code = main(["check", f"hexkv://{server.address}", "--level", "L1", "--level", "L5"])

@@ -199,12 +199,12 @@ def test_a_hanging_call_returns_only_when_it_is_released():
 
     thread = Thread(target=ask, daemon=True)
     thread.start()
-    assert began.wait(10)
+    assert began.wait(60)
     assert not ended.is_set()
     assert sink.data(0) != FRAMES[A]  # it has the buffer, and nothing in it
     store.release()
-    assert ended.wait(10)
-    thread.join(10)
+    assert ended.wait(60)
+    thread.join(60)
     assert sink.data(0) == FRAMES[A]
 
 

@@ -1,5 +1,6 @@
 """The proxy is a bad network, exactly as it is told, and a good one otherwise."""
 
+import gc
 import socket
 import socketserver
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from hexkv.contracts.faults.proxy import FaultProxy, Traffic, Way
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Echo(socketserver.BaseRequestHandler):
@@ -105,6 +106,11 @@ def silent(client, seconds=0.2):
     return True
 
 
+def swallowed(proxy):
+    """Whether what is under way has come to the proxy, which passes it on to nobody."""
+    return any(line.holed for line in proxy._open())
+
+
 def until(reached):
     limit, pause = time.monotonic() + PATIENCE, Event()
     while not reached():
@@ -158,8 +164,9 @@ def test_latency_is_paid_once_for_each_turn(proxy, client):
     ask(client)
     proxy.latency(0.1)
     assert turn(client) >= 0.2
+    proxy.latency(600.0)
     proxy.mend()
-    assert min(turn(client) for _ in range(20)) < 0.1  # the least: a busy machine delays some
+    assert turn(client) < PATIENCE
 
 
 def test_mending_ends_a_delay_that_is_under_way(proxy, client):
@@ -274,6 +281,7 @@ def test_half_open_swallows_what_the_server_says_and_that_it_is_gone():
     ):
         proxy.half_open(Way.BACK)
         client.sendall(b"ping")
+        until(lambda: swallowed(proxy))
         assert silent(client)
         proxy.mend()
         assert ended(client)  # never a stream with a hole in it
@@ -283,6 +291,7 @@ def test_half_open_the_other_way_hides_the_client_from_the_server(proxy, client)
     ask(client)
     proxy.half_open(Way.FORTH)
     client.sendall(b"ping")
+    until(lambda: swallowed(proxy))
     assert silent(client)
     assert proxy.traffic.forth == 4
     proxy.mend()
@@ -294,6 +303,17 @@ def test_what_was_idle_while_it_was_half_open_is_whole(proxy, client):
     proxy.half_open()
     proxy.mend()
     assert ask(client) == b"ping"
+
+
+def test_closing_leaves_no_connection_open_that_was_just_made():
+    with running(Server(("127.0.0.1", 0), Echo)) as address:
+        for _ in range(50):
+            one = FaultProxy(address)
+            with socket.socket() as client:
+                client.setblocking(False)
+                client.connect_ex((one.host, one.port))
+                one.close()
+    gc.collect()  # what nobody closed would be complained of, and that is an error here
 
 
 def test_closing_ends_everything_whatever_is_wrong_at_the_moment():

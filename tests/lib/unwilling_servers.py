@@ -4,6 +4,7 @@ Each is a context manager over ``(tier, server)``: the settings of a tier, and w
 which begins unwilling.
 """
 
+import socket
 import struct
 from contextlib import ExitStack, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -12,9 +13,32 @@ from threading import Thread
 import broken_servers
 from fixed_replies import FixedReplies
 from lm_servers import SMALL, Served
-from redis_servers import Certificates, RedisServer, free_port, redis_binary
+from redis_servers import Certificates, RedisServer, redis_binary
 from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
 from s3_servers import Double
+
+BUS = 10_000
+"""How far above the port of a node of a cluster its bus listens."""
+
+
+def reserved():
+    """Sockets that keep a port, and that of a bus, for servers of ours that come and go there.
+
+    They are bound, and do not listen: servers that say ``SO_REUSEADDR`` may, and all of these
+    do. Nobody is given such a port who asks for any.
+    """
+    while True:
+        kept = [socket.socket(), socket.socket()]
+        for sock in kept:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            kept[0].bind(("127.0.0.1", 0))
+            kept[1].bind(("127.0.0.1", kept[0].getsockname()[1] + BUS))
+        except (OSError, OverflowError):  # taken, or beyond the last port there is
+            for sock in kept:
+                sock.close()
+        else:
+            return kept
 
 
 class AtOnePort:
@@ -26,7 +50,8 @@ class AtOnePort:
     """
 
     def __init__(self, right, wrong):
-        self.port = free_port()
+        self._reserved = reserved()
+        self.port = self._reserved[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._right, self._wrong = right, wrong
         self._running = ExitStack()
@@ -42,11 +67,17 @@ class AtOnePort:
         self._running.enter_context(server(self.port))
 
     def __enter__(self):
-        self.refuse()
+        try:
+            self.refuse()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
         self._running.close()
+        for sock in self._reserved:
+            sock.close()
 
 
 # --- what may listen at a port ----------------------------------------------------------
@@ -64,9 +95,13 @@ def http(port):
             return
 
     with ThreadingHTTPServer(("127.0.0.1", port), Quiet) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield
-        server.shutdown()
+        thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join(60)
 
 
 def redis(folder, *options, **settings):

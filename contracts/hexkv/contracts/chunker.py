@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from random import Random
 from typing import ClassVar
 
@@ -23,6 +24,9 @@ FEW = (0, 1, 7, 256, 65_536, 16_777_216)
 
 SMALL, LARGE = 8_000, 128_000
 """Tokens of a short and of a long prompt: quadratic work shows as a factor of 256, not of 16."""
+
+TURNS, MOST_TURNS = 2, 8
+"""How often each is timed: more often where it seems to take too long."""
 
 
 class ChunkerContract(Whole):
@@ -196,10 +200,10 @@ class ChunkerContract(Whole):
     def test_takes_linear_time(self, chunker: Chunker, tokens: Sequence[int]) -> None:
         random = Random(1)  # noqa: S311 - nothing here is secret
         patterns = [[token] for token in tokens] + [list(tokens), random.choices(tokens, k=99)]
+        most = 5 * LARGE / SMALL
         for pattern in patterns:
-            small, large = _seconds(chunker, pattern, SMALL), _seconds(chunker, pattern, LARGE)
-            ratio = large / max(small, 1e-4)
-            assert ratio < 5 * LARGE / SMALL, (
+            ratio = _growth(chunker, pattern, below=most)
+            assert ratio < most, (
                 f"{LARGE // SMALL} times the tokens take {ratio:.0f} times as long "
                 f"when {pattern[:6]} repeat"
             )
@@ -214,12 +218,22 @@ def _cut(chunker: Chunker, prompt: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(bounds.starts, bounds.ends, strict=True))
 
 
-def _seconds(chunker: Chunker, pattern: Sequence[int], count: int) -> float:
-    """The best of a few runs, in processor time: others on the machine do not count."""
-    packed = memoryview(bytes(_packed(pattern)) * (count // len(pattern)))
-    best = float("inf")
-    for _ in range(2):
-        start = time.thread_time()
-        chunker.cut(packed)
-        best = min(best, time.thread_time() - start)
-    return best
+def _growth(chunker: Chunker, pattern: Sequence[int], below: float) -> float:
+    """How many times as long a long prompt takes as a short one; it is expected to be *below*.
+
+    In processor time, where others on the machine do not count but for the caches that they
+    take: that only adds, so the least times tell, and what seems too long is looked at again.
+    """
+    repeated = bytes(_packed(pattern))
+    prompts = [memoryview(repeated * (count // len(pattern))) for count in (SMALL, LARGE)]
+    least = [inf, inf]
+    growth = inf
+    for turn in range(MOST_TURNS):
+        for which, packed in enumerate(prompts):
+            start = time.thread_time()
+            chunker.cut(packed)
+            least[which] = min(least[which], time.thread_time() - start)
+        growth = least[1] / max(least[0], 1e-4)
+        if turn + 1 >= TURNS and growth < below:
+            break
+    return growth

@@ -140,7 +140,8 @@ class HeapBlock:
     @property
     def owners(self) -> dict[str, int]:
         """How many leases each owner holds."""
-        return {owner: count for owner, count in self._holds.items() if count}
+        with self._lock:
+            return {owner: count for owner, count in self._holds.items() if count}
 
     def lease(self, owner: str = "test") -> HeapLease:
         """A hold on the block from outside, as the pool gives it; others are shared from it."""

@@ -1,10 +1,16 @@
 """``pytest -p hexkv.contracts.patience``: no example of hypothesis fails for being slow.
 
-How long an example takes tells of the machine, and breaks no promise. No ``conftest.py`` at the
-root of a repository: with it, pytest takes ``adapters/sglang/conftest.py`` for a part of SGLang.
+How long an example takes, or finding one, tells of the machine, and breaks no promise. No
+``conftest.py`` at the root of a repository: with it, pytest takes ``adapters/sglang/conftest.py``
+for a part of SGLang.
 """
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("patient", settings(), deadline=None)
+settings.register_profile(
+    "patient",
+    settings(),
+    deadline=None,
+    suppress_health_check={*settings().suppress_health_check, HealthCheck.too_slow},
+)
 settings.load_profile("patient")

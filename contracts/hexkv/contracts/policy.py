@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 
 import pytest
 
@@ -17,6 +18,9 @@ from hexkv.ports import KEY_BYTES, ChunkKey, Policy
 
 SMALL, LARGE = 1_000, 32_000
 """Chunks on a small and on a large tier: work for all of them shows as a factor of 32."""
+
+TURNS, MOST_TURNS = 5, 20
+"""How often each is timed: more often where it seems to take too long."""
 
 
 class PolicyContract(Whole):
@@ -238,25 +242,32 @@ class PolicyContract(Whole):
         large = copy.deepcopy(policy)
         policy.admit(_keys(SMALL), None)
         large.admit(_keys(LARGE), None)
-        touching = _Timed(_touch(policy, SMALL)), _Timed(_touch(large, LARGE))
-        evicting = _Timed(_replace(policy, SMALL)), _Timed(_replace(large, LARGE))
+        touching = _touch(policy, SMALL), _touch(large, LARGE)
+        evicting = _replace(policy, SMALL), _replace(large, LARGE)
         for what, (few, many) in {"touching": touching, "evicting": evicting}.items():
-            assert many.best < 10 * few.best, (
-                f"{what} takes {many.best / few.best:.0f} times as long among {LARGE} chunks "
-                f"as among {SMALL}"
+            growth = _growth(few, many, below=10)
+            assert growth < 10, (
+                f"{what} takes {growth:.0f} times as long among {LARGE} chunks as among {SMALL}"
             )
 
 
-class _Timed:
-    """The best of a few runs, in processor time: others on the machine do not count."""
+def _growth(few: Callable[[], None], many: Callable[[], None], below: float) -> float:
+    """How many times as long as *few* *many* takes; it is expected to be *below*.
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.best = min(self._once(work) for _ in range(5))
-
-    def _once(self, work: Callable[[], None]) -> float:
-        start = time.thread_time()
-        work()
-        return time.thread_time() - start
+    In processor time, where others on the machine do not count but for the caches that they
+    take: that only adds, so the least times tell, and what seems too long is looked at again.
+    """
+    least = [inf, inf]
+    growth = inf
+    for turn in range(MOST_TURNS):
+        for which, work in enumerate((few, many)):
+            start = time.thread_time()
+            work()
+            least[which] = min(least[which], time.thread_time() - start)
+        growth = least[1] / least[0]
+        if turn + 1 >= TURNS and growth < below:
+            break
+    return growth
 
 
 def _touch(policy: Policy, count: int) -> Callable[[], None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.ports import Bounds
+from mutants.meetings import Overtaking
 
 SIZE = 7
 
@@ -161,12 +160,15 @@ class TestSharesItsWorkingList(PlainChunkerContract):
     breaks = "chunker.8"
 
     class Make(PlainChunker):
+        def __init__(self):
+            self.overtaking = Overtaking()
+
         def bounds(self, tokens):
             self.starts, self.ends = [], []
             for start in range(0, tokens, SIZE):
                 self.starts.append(start)
-                time.sleep(0)  # lets another thread in
                 self.ends.append(min(start + SIZE, tokens))
+            self.overtaking.wait()
             return Bounds(self.starts, self.ends)
 
 

@@ -331,7 +331,7 @@ class TestWaitsForever(SlotContract):
         def transfer(self):
             class Stuck:
                 def wait(self, deadline):
-                    return not deadline.expired or Event().wait(20)
+                    return not deadline.expired or Event().wait(600)
 
             return Stuck()
 

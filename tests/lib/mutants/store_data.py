@@ -231,7 +231,7 @@ class TestHangsPastTheDeadline(DictContract):
 
         def read_one(self, index, key, sink, deadline):
             if deadline.expired:
-                self.answer.wait(30)
+                self.answer.wait(600)
             return super().read_one(index, key, sink, deadline)
 
         def close(self):

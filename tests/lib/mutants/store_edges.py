@@ -13,7 +13,9 @@ from hypothesis import Phase, settings
 
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract
 from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.store._threads import WORKERS
 from hexkv.ports import Hit, Stored
+from mutants.meetings import InStep, Overtaking
 
 
 class TestHasNoDelete(DictContract):
@@ -48,16 +50,22 @@ class TestWantsAKey(DictContract):
 
 
 class TestLeaksAConnection(PersistentContract):
-    """Closing forgets the connection, and does not close it."""
+    """Closing forgets the connection and its twin, and closes neither."""
 
     breaks = "L0.7"
+
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch):
+        """It is waited for a little only."""
+        monkeypatch.setattr("hexkv.contracts.store._threads.GOING", 1.0)
 
     class Make(CapableStore):
         connections = []  # noqa: RUF012 - it outlives the stores, that is what is wrong
 
         def __init__(self, medium):
             super().__init__(medium)
-            self.connections.append(open("/dev/null", "rb"))  # noqa: SIM115
+            for _ in range(2):  # so that it is seen, too, when something else has just gone
+                self.connections.append(open("/dev/null", "rb"))  # noqa: SIM115
 
 
 class TestWantsAlignedBuffers(DictContract):
@@ -197,9 +205,13 @@ class TestSharesItsWorkingState(DictContract):
     breaks = "L3.2"
 
     class Make(DictStore):
+        def __init__(self, medium):
+            super().__init__(medium)
+            self.overtaking = Overtaking()
+
         def write_one(self, item):
             self.item = item
-            time.sleep(0)  # lets another thread in
+            self.overtaking.wait()
             return super().write_one(self.item)
 
 
@@ -211,7 +223,7 @@ class TestHangsInClose(DictContract):
     class Make(DictStore):
         def close(self):
             super().close()
-            Event().wait(12)
+            Event().wait(600)
 
 
 class TestFailsInItsOwnWayOnceClosed(DictContract):
@@ -253,9 +265,14 @@ class TestRemembersPerThread(DictContract):
         def __init__(self, medium):
             super().__init__(medium)
             self.mine = threading.local()
+            self.in_step = InStep(WORKERS)
 
         def seen(self):
             return self.mine.__dict__
+
+        def reach(self, deadline):
+            super().reach(deadline)
+            self.in_step.wait()  # else each thread might do all its work in one turn
 
         def fetch(self, key):
             return self.seen().setdefault(key, super().fetch(key))
@@ -263,7 +280,6 @@ class TestRemembersPerThread(DictContract):
         def publish(self, name, frame):
             super().publish(name, frame)
             self.seen()[name] = frame
-            time.sleep(0.001)  # else each thread might do all its work in one turn
 
         def forget(self, key):
             self.seen().pop(key, None)

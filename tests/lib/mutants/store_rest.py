@@ -7,6 +7,29 @@ import time
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract, ScanningStore
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.ports import Entry
+from mutants.meetings import HalfDone
+
+
+class InTwoSteps(DictStore):
+    """A frame is published in two steps, and somebody looks in between."""
+
+    def __init__(self, medium):
+        super().__init__(medium)
+        self.half_done = HalfDone()
+
+    def begin(self, name, frame):
+        raise NotImplementedError
+
+    def publish(self, name, frame):
+        self.begin(name, frame)
+        self.half_done.show()
+        super().publish(name, frame)
+
+    def fetch(self, key):
+        self.half_done.find()
+        found = super().fetch(key)
+        self.half_done.seen()
+        return found
 
 
 class TestTearsUnderThreads(DictContract):
@@ -14,12 +37,9 @@ class TestTearsUnderThreads(DictContract):
 
     breaks = "L3.1"
 
-    class Make(DictStore):
-        def publish(self, name, frame):
-            half = len(frame) // 2
-            super().publish(name, frame[:half] + self.medium.get(name, b"")[half:])
-            time.sleep(0)  # lets another thread look
-            super().publish(name, frame)
+    class Make(InTwoSteps):
+        def begin(self, name, frame):
+            self.medium[name] = frame[:16] + self.medium.get(name, b"")[16:]
 
 
 class TestPublishesBeforeWriting(DictContract):
@@ -27,11 +47,9 @@ class TestPublishesBeforeWriting(DictContract):
 
     breaks = "L3.1"
 
-    class Make(DictStore):
-        def publish(self, name, frame):
-            super().publish(name, bytes(len(frame)))
-            time.sleep(0)  # lets another thread look
-            super().publish(name, frame)
+    class Make(InTwoSteps):
+        def begin(self, name, frame):
+            self.medium[name] = bytes(len(frame))
 
 
 class TestLeavesAGapWhileOverwriting(DictContract):
@@ -39,11 +57,9 @@ class TestLeavesAGapWhileOverwriting(DictContract):
 
     breaks = "L3.1"
 
-    class Make(DictStore):
-        def publish(self, name, frame):
+    class Make(InTwoSteps):
+        def begin(self, name, frame):
             self.medium.pop(name, None)
-            time.sleep(0)  # lets another thread look
-            super().publish(name, frame)
 
 
 class TestCloseRaisesTheSecondTime(DictContract):

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 600
+LIMIT = 3600
 """Seconds after which a run is given up: a mutant hangs, and its promise does not notice."""
 
 

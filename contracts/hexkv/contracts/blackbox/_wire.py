@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from struct import Struct
 from types import TracebackType
@@ -24,7 +24,7 @@ import pytest
 
 from hexkv.contracts.whole import Whole
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a server that says nothing counts as hanging."""
 
 KEY_LENGTH = 150
@@ -153,8 +153,13 @@ class Wire:
         self.send(request(Command.LIST, NO_VALUE))
         return self.receive(self.answer().length).split(b"\n")
 
-    def ended(self) -> bool:
-        """Whether the server ends the connection, or answers, in time."""
+    def leave(self) -> bool:
+        """Say no more. Whether the server ends the connection, or answers, in time.
+
+        When it does, it has taken in all that was sent.
+        """
+        with suppress(OSError):  # it has ended the connection already
+            self.sock.shutdown(socket.SHUT_WR)
         try:
             self.sock.recv(ANSWER.size)
         except TimeoutError:

@@ -38,7 +38,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
 }
 """The port of each kind that can be checked, and the class that does."""
 
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 """Seconds in which a black box must take a connection."""
 
 Opener = Callable[[Collection[str]], AbstractContextManager[Candidate]]

@@ -21,7 +21,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ChunkStore, ConfigError
 
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 """Seconds within which a store must answer before it is checked at all."""
 
 

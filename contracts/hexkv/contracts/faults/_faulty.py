@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from threading import Event
+from threading import Event, Lock
 from typing import TypeVar
 
 from hexkv.contracts.faults._plans import Fault, Plan, Seeded, Trouble
@@ -74,6 +74,7 @@ class FaultyStore(Wrapped):
         self._flowing = Event()
         self._flowing.set()
         self._crashed = False
+        self._lock = Lock()
         self._deleted: dict[ChunkKey, None] = {}
         self._other: tuple[ChunkKey, bytes] | None = None
 
@@ -147,9 +148,10 @@ class FaultyStore(Wrapped):
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         trouble = self._begin("delete", len(keys), deadline)
         gone = self.inner.delete(keys, deadline)
-        self._deleted.update(dict.fromkeys(keys))
-        while len(self._deleted) > _REMEMBERED:
-            del self._deleted[next(iter(self._deleted))]
+        with self._lock:
+            self._deleted.update(dict.fromkeys(keys))
+            while len(self._deleted) > _REMEMBERED:
+                del self._deleted[next(iter(self._deleted))]
         self._end(trouble)
         return gone
 

@@ -103,8 +103,8 @@ class Line:
             if condition.cut_after is not None:
                 data = data[: max(0, condition.cut_after - self._replied)]
             self._replied += len(data)
+        self.passed[way] += len(data)  # before it: who has received them finds them counted
         end.write(data)
-        self.passed[way] += len(data)
         await end.drain()
         if condition.cut_after is not None and self._replied >= condition.cut_after:
             raise ConnectionResetError("this was far enough")

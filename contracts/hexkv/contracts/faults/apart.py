@@ -14,7 +14,7 @@ from typing import Self
 
 from hexkv.contracts.faults.proxy import FaultProxy
 
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 """Seconds that the process is given to end."""
 
 

@@ -28,8 +28,11 @@ from hexkv.contracts.faults._line import BOTH, CHUNK, CLEAR, Condition, Line, Wa
 
 __all__ = ["BOTH", "FaultProxy", "Traffic", "Way"]
 
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 """Seconds after which the proxy's own thread counts as stuck."""
+
+_TURNS = 4
+"""Of the event loop, after which an accepted connection is served, and an aborted one closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ class FaultProxy:
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._lines: set[Line] = set()
-        self._connections = 0
-        self._gone = {Way.FORTH: 0, Way.BACK: 0}
+        self._passed: list[dict[Way, int]] = []
+        """Bytes of each connection that there ever was: sums of them never go back."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host, self.port = self._listener.getsockname()
         self._loop = asyncio.new_event_loop()
@@ -84,9 +87,9 @@ class FaultProxy:
     @property
     def traffic(self) -> Traffic:
         """What has come through so far."""
-        forth = self._gone[Way.FORTH] + sum(line.passed[Way.FORTH] for line in self._open())
-        back = self._gone[Way.BACK] + sum(line.passed[Way.BACK] for line in self._open())
-        return Traffic(self._connections, len(self._lines), forth, back)
+        passed = list(self._passed)
+        forth, back = (sum(one[way] for one in passed) for way in (Way.FORTH, Way.BACK))
+        return Traffic(len(passed), len(self._lines), forth, back)
 
     def mend(self) -> None:
         """Pass everything again. Connections that have lost bytes are cut: they have a hole."""
@@ -172,34 +175,36 @@ class FaultProxy:
     async def _listen(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._listener, limit=CHUNK)
         await self._closing.wait()
+        # What was just accepted must be served first: a server that is closed drops it unclosed.
+        self._loop.remove_reader(self._listener)
+        self._change(Condition(refusing=True))
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         server.close()
-        for line in self._open():
-            line.reset()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(3):
-            await asyncio.sleep(0)  # what was aborted or just accepted closes in later turns
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)  # what was aborted closes in a later turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
         line = Line(writer, self._random)
+        self._passed.append(line.passed)
         self._lines.add(line)
         try:
-            if not self._condition.refusing:
-                await self._connect(line, reader)
+            await self._connect(line, reader)
         except (OSError, asyncio.CancelledError):
             pass  # one of the sides is gone, or the proxy closes; either way this line is over
         finally:
             self._lines.discard(line)
-            for way in Way:
-                self._gone[way] += line.passed[way]
             line.reset()
 
     async def _connect(self, line: Line, reader: asyncio.StreamReader) -> None:
         while Way.FORTH in self._condition.stalled:
             await self._changed.wait()
+        if self._condition.refusing:
+            return
         if isinstance(self._target, str):
             far = await asyncio.open_unix_connection(self._target, limit=CHUNK)
         else:

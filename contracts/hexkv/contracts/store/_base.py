@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from threading import Thread
 from typing import ClassVar, Protocol, TypeVar
 
 import pytest
 
+from hexkv.contracts import waiting
 from hexkv.contracts.doubles import ListSink, deadline
 from hexkv.contracts.store._service import Service
 from hexkv.contracts.whole import Whole
@@ -18,7 +18,7 @@ from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stor
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds of real time after which a call counts as hanging."""
+"""Seconds of this process's time after which a call counts as hanging."""
 
 
 class RawAccess(Protocol):
@@ -178,21 +178,6 @@ def answered(actual: Sequence[bool], expected: Sequence[bool]) -> None:
     assert wrong is None, f"key {wrong} of {len(expected)}: {actual[wrong]} is not so"
 
 
-def promptly(call: Callable[[], T], patience: float = PATIENCE) -> T:
-    """What *call* gives or raises; a failure if it takes longer than *patience* seconds."""
-    given: list[T] = []
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            given.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
-            raised.append(error)
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(patience)
-    assert not thread.is_alive(), f"no answer within {patience} seconds"
-    if raised:
-        raise raised[0]
-    return given[0]
+def promptly(call: Callable[[], T]) -> T:
+    """What *call* gives or raises; a failure if it takes longer than :data:`PATIENCE`."""
+    return waiting.promptly(call, PATIENCE)

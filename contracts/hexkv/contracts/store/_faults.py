@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from threading import Event, Thread
+from functools import partial
+from itertools import count
+from threading import Event
 
 import pytest
 
@@ -11,6 +13,7 @@ from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.store._base import StoreCase, arrived, content, promptly
 from hexkv.contracts.store._service import Ability, Service
+from hexkv.contracts.waiting import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     ChunkKey,
@@ -30,10 +33,16 @@ SHORT = 0.4
 """Seconds that a call is given while something is wrong."""
 
 GRACE = 2.0
-"""Seconds after its deadline at which a call's answer still counts as in time."""
+"""Seconds of this process's time after its deadline in which a call's answer is in time."""
 
 RETURN = 30.0
 """Seconds after a service's return within which the same store object must work again."""
+
+TRIES = 5
+"""How often it may try at least, where each takes so long that there is time for fewer."""
+
+ENOUGH = 30.0
+"""Seconds for a call that a service in order answers, on however busy a machine."""
 
 OLD = {chunk_key(f"old {i}"): content(20_000 * i + 5000, seed=i) for i in range(3)}
 NEW = {chunk_key(f"new {i}"): content(30_000 * i + 7000, seed=9 + i) for i in range(2)}
@@ -109,24 +118,27 @@ class Faults(StoreCase):
     )
     def test_outlives_a_service_that_dies_amid_calls(self, broken: Break) -> None:
         store, service = broken("kill")
-        begun, over = Event(), Event()
+        answered = [Event()]
+        """When a round of calls is over that began in the newest phase, and in each before it."""
+        over = Event()
 
         def traffic() -> None:
             while not over.is_set():
+                phase = answered[-1]
                 _write(store, LARGE, soon())
                 _read(store, LARGE, soon())
-                begun.set()
+                phase.set()
 
-        with _under_way(traffic, 2, over):
+        with UnderWay({"one": traffic, "another": traffic}, over.set, patience=RETURN):
             for _ in range(2):
-                assert begun.wait(RETURN), "no call was answered"
+                assert answered[-1].wait(RETURN), "no call was answered"
                 service.kill()
-                begun.clear()
+                answered.append(Event())
                 try:
-                    assert begun.wait(RETURN), "no call was answered after the service died"
+                    assert answered[-1].wait(RETURN), "no call was answered after the service died"
                 finally:
                     service.start()
-                begun.clear()
+                answered.append(Event())
         _comes_back(store)
 
     @promise(
@@ -155,8 +167,8 @@ class Faults(StoreCase):
     def test_outlives_a_slow_service(self, broken: Break) -> None:
         store, service = broken("slow")
         service.slow(0.1)
-        _write(store, NEW, soon(30.0))
-        found = _read(store, FRAMES, soon(30.0))
+        _write(store, NEW, soon(ENOUGH))
+        found = _read(store, FRAMES, soon(ENOUGH))
         assert set(OLD) <= found, "a chunk was not found in 30 seconds because of 0.1"
         service.slow(SHORT + GRACE + 1)
         _endures(store)
@@ -201,9 +213,9 @@ class Faults(StoreCase):
     def test_outlives_a_full_service(self, broken: Break) -> None:
         store, service = broken("full")
         service.fill()
-        here = _read(store, OLD, soon(10.0))
-        stored = _write(store, LARGE, soon(10.0))
-        found = _read(store, FRAMES, soon(10.0))
+        here = _read(store, OLD, soon(ENOUGH))
+        stored = _write(store, LARGE, soon(ENOUGH))
+        found = _read(store, FRAMES, soon(ENOUGH))
         assert found & set(LARGE) <= stored, "a chunk that was not stored is there"
         if not self.loses:
             assert stored <= found, "a chunk that was stored is not there"
@@ -222,11 +234,12 @@ class Faults(StoreCase):
     def test_can_be_closed_while_its_service_hangs(self, broken: Break) -> None:
         store, service = broken("stall")
         watch = _Watch()
-        limit = Deadline.after(watch, 60.0)
+        limit = Deadline.after(watch, 600.0)
         service.stall()
         watch.looked_at.clear()
+        waiting = partial(_read, store, OLD, limit)
         try:
-            with _under_way(lambda: _read(store, OLD, limit), 2, Event(), 15.0):
+            with UnderWay({"one call": waiting, "another": waiting}, patience=15.0):
                 assert watch.looked_at.wait(RETURN), "no call looked at its deadline"
                 promptly(store.close)
         finally:
@@ -246,64 +259,18 @@ class _Watch(SystemClock):
         return super().now()
 
 
-class _under_way:  # noqa: N801 - reads as the statement that it is
-    """Threads that do *work* meanwhile; what they raise is raised at the end."""
-
-    def __init__(
-        self, work: Callable[[], object], workers: int, over: Event, patience: float = RETURN
-    ) -> None:
-        self._failures: list[BaseException] = []
-        self._over = over
-        self._patience = patience
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
-                self._failures.append(error)
-
-        self._threads = [Thread(target=run, daemon=True) for _ in range(workers)]
-
-    def __enter__(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join(self._patience)
-            assert not thread.is_alive(), "a call did not come back"
-        if self._failures:
-            raise self._failures[0]
-
-
 def _endures(store: ChunkStore, seconds: float = SHORT) -> None:
     """Make every call at once; each must answer in time, as a store does, and not lie."""
     __tracebackhide__ = True  # the test that calls tells more
-    late: list[str] = []
-
-    def timed(name: str, call: Callable[[Deadline], object]) -> Callable[[], None]:
-        def run() -> None:
-            deadline = soon(seconds)
-            call(deadline)
-            over = deadline.clock.now() - deadline.at
-            if over > GRACE:
-                late.append(f"{name} answered {over:.1f} s after its deadline")
-
-        return run
-
-    calls = [
-        timed("contains", lambda limit: _flags(store.contains, list(OLD), limit)),
-        timed("read", lambda limit: _read(store, FRAMES, limit)),
-        timed("write", lambda limit: _write(store, NEW, limit)),
-        timed("delete", lambda limit: _flags(store.delete, list(DOOMED), limit)),
-    ]
-    crowd = [_under_way(call, 1, Event(), seconds + GRACE + 10) for call in calls]
-    for one in crowd:
-        one.__enter__()
-    for one in crowd:
-        one.__exit__()
-    assert not late, "; ".join(late)
+    calls = {
+        "contains": lambda: _flags(store.contains, list(OLD), soon(seconds)),
+        "read": lambda: _read(store, FRAMES, soon(seconds)),
+        "write": lambda: _write(store, NEW, soon(seconds)),
+        "delete": lambda: _flags(store.delete, list(DOOMED), soon(seconds)),
+    }
+    with UnderWay(calls, patience=GRACE) as crowd:
+        late = crowd.late(seconds + GRACE)
+        assert not late, f"no answer {GRACE} s after the deadline of {' and '.join(late)}"
 
 
 def _flags(
@@ -360,10 +327,10 @@ def _until_written(store: ChunkStore, frames: dict[ChunkKey, bytes]) -> None:
     """Write *frames*, and see them there, as soon as the service lets the store."""
     __tracebackhide__ = True
     limit, pause = soon(RETURN), Event()
-    while True:
+    for tries in count(1):
         if _write(store, frames, soon(5.0)) == set(frames) == _read(store, frames, soon(5.0)):
             return
-        assert not limit.expired, f"the store did not work within {RETURN:.0f} s"
+        assert tries < TRIES or not limit.expired, f"the store did not work within {RETURN:.0f} s"
         pause.wait(0.02)
 
 
@@ -372,5 +339,5 @@ def _comes_back(store: ChunkStore) -> None:
     __tracebackhide__ = True
     _until_written(store, NEW)
     _read(store, FRAMES, soon(10.0))
-    found = store.contains(list(NEW), soon(10.0))
+    found = store.contains(list(NEW), soon(ENOUGH))
     assert list(found) == [True] * len(NEW)

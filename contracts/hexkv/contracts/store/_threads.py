@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from struct import pack
-from threading import Barrier, Event, Thread, active_count
+from threading import Barrier, Event, active_count
 
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.store._base import (
-    PATIENCE,
     RawAccess,
     Reopen,
     StoreCase,
@@ -25,6 +25,7 @@ from hexkv.contracts.store._base import (
     same,
     write,
 )
+from hexkv.contracts.waiting import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ChunkKey, ChunkStore, Deadline, Item, StoreError, SupportsScan
 
@@ -32,6 +33,12 @@ WORKERS = 4
 ROUNDS = 40
 STORES = 8
 """How many stores are opened and closed, to see what they leave behind."""
+
+GOING = 20.0
+"""Seconds that what was told to end may take to be gone."""
+
+HANGS = 300.0
+"""Seconds after which threads that have work to do count as hanging."""
 
 
 def stamped(name: int, version: int, size: int) -> bytes:
@@ -48,23 +55,14 @@ def is_one_value(frame: bytes, name: int) -> bool:
 def together(work: Callable[[int], None]) -> None:
     """Run *work* in several threads that start at one moment; raise what any of them raises."""
     barrier = Barrier(WORKERS)
-    failures: list[BaseException] = []
 
     def run(worker: int) -> None:
-        try:
-            barrier.wait()
-            work(worker)
-        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
-            failures.append(error)
+        barrier.wait()
+        work(worker)
 
-    threads = [Thread(target=run, args=(i,), daemon=True) for i in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a thread did not come back"
-    if failures:
-        raise failures[0]
+    works = {f"worker {i}": partial(run, i) for i in range(WORKERS)}
+    with UnderWay(works, patience=HANGS):
+        pass  # until all have done it
 
 
 class Threads(StoreCase):
@@ -137,21 +135,24 @@ class Threads(StoreCase):
 
         def work(worker: int) -> None:
             if worker == 0:
-                begun.wait(30)
                 try:
+                    assert begun.wait(HANGS), "no call was answered"
                     promptly(store.close)
                 finally:
                     closed.set()  # else the others would go on for ever
                 return
             after = 0
-            while after < 3:
-                after += closed.is_set()
-                with suppress(StoreError):
-                    sink = ListSink()
-                    for i, outcome in enumerate(store.read(keys, sink, deadline())):
-                        assert arrived(sink, i, outcome) in (None, frames[keys[i]])
-                    store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
-                begun.set()
+            try:
+                while after < 3:
+                    after += closed.is_set()
+                    with suppress(StoreError):
+                        sink = ListSink()
+                        for i, outcome in enumerate(store.read(keys, sink, deadline())):
+                            assert arrived(sink, i, outcome) in (None, frames[keys[i]])
+                        store.write([Item(k, memoryview(f)) for k, f in frames.items()], deadline())
+                    begun.set()
+            finally:
+                begun.set()  # else nobody would close
 
         together(work)
 
@@ -186,7 +187,7 @@ class Reopening(StoreCase):
         before = _open_things()
         for _ in range(STORES):
             read(again(), key)
-        limit, pause = Deadline.after(SystemClock(), PATIENCE), Event()
+        limit, pause = Deadline.after(SystemClock(), GOING), Event()
         while (left := _open_things() - before) >= STORES and not limit.expired:
             pause.wait(0.01)  # a thread that was told to end may take a moment
         assert left < STORES, f"{left} more files and threads after {STORES} stores"
