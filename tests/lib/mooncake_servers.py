@@ -13,18 +13,16 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
 from urllib.parse import quote
 
 import pytest
 
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, Item, Stored, StoreError
-
-PATIENCE = 30.0
-"""Seconds after which a process that does not start counts as broken."""
+from hexkv.ports import Deadline, Failed, Item, Miss, Stored, StoreError, StoreUnreachable
+from lm_servers import PATIENCE, freeze, held_port, until
 
 LOOPBACK = {"MC_TCP_BIND_ADDRESS": "127.0.0.1"}
 """Without it, a client that notes down where it is looks for a network, and there may be none."""
@@ -53,22 +51,7 @@ def need_mooncake():
         )
 
 
-def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def until(reached):
-    """Ask again and again: what another process is about to do can only be polled."""
-    patience = Deadline.after(SystemClock(), PATIENCE)
-    pause = Event()
-    while not reached():
-        assert not patience.expired
-        pause.wait(0.01)
-
-
-def soon(seconds):
+def soon(seconds=PATIENCE):
     """A deadline of real time."""
     return Deadline.after(SystemClock(), seconds)
 
@@ -80,11 +63,22 @@ def until_stored(store, frames):
 
     def taken():
         try:
-            return store.write(items, soon(10)) == stored
+            return store.write(items, soon()) == stored
         except StoreError:
             return False  # it is not connected yet
 
     until(taken)
+
+
+def is_gone(outcome, since, ttl):
+    """Whether *outcome* is that of a chunk whose only node is gone, and was there at *since*.
+
+    It fails, or it is missed, where the master may have forgotten the node by then: that does so
+    *ttl* seconds after the node's last sign of life, of which it gives one each second.
+    """
+    if outcome == Miss():
+        return SystemClock().now() - since > ttl - 1.5
+    return isinstance(outcome, Failed) and isinstance(outcome.error, StoreUnreachable)
 
 
 class Region:
@@ -117,12 +111,14 @@ class Master:
     def __init__(self, folder, *options, port=None, notes=False):
         self._log = folder / "master.log"
         self._process = None
-        self.port = port or free_port()
-        self.metrics = free_port()
+        self.port = port or held_port()
+        self.metrics = held_port()
         self.metadata = "P2PHANDSHAKE"
         self._options = list(options)
+        self._ports = [self.port, self.metrics]
         if notes:
-            port = free_port()
+            port = held_port()
+            self._ports.append(port)
             self.metadata = f"http://127.0.0.1:{port}/metadata"
             self._options += [
                 "--enable_http_metadata_server=true",
@@ -169,7 +165,7 @@ class Master:
         return f"{self.metadata}?key={quote(f'mooncake/ram/{name}', safe='')}"
 
     def freeze(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
+        freeze(self._process)
 
     def thaw(self):
         os.kill(self._process.pid, signal.SIGCONT)
@@ -183,7 +179,7 @@ class Master:
 
     def _listens(self):
         assert self._process.poll() is None, self._log.read_text()
-        return _listener(self.port) == self._process.pid
+        return all(_listener(port) == self._process.pid for port in self._ports)
 
     def __enter__(self):
         return self.start()
@@ -224,8 +220,12 @@ class Node:
         assert self.name, self._log.read_text()[-2000:]
         return self
 
+    def has(self, place):
+        """Whether replicas at *place*, as the master calls it, are in its memory."""
+        return _listener(int(place.rpartition(":")[2])) == self._process.pid
+
     def freeze(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
+        freeze(self._process)
 
     def thaw(self):
         os.kill(self._process.pid, signal.SIGCONT)
@@ -244,11 +244,11 @@ class Node:
 
 
 def _listener(port):
-    """The process that listens on *port* of loopback; ``None`` if nobody does, as yet."""
-    wanted = f"0100007F:{port:04X}"
+    """The process that listens on *port*, at least of loopback; ``None`` if nobody does, as yet."""
+    wanted = {f"{address}:{port:04X}" for address in ("0100007F", "00000000")}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[1] == wanted and fields[3] == "0A":
+        if fields[1] in wanted and fields[3] == "0A":
             return _owner(f"socket:[{fields[9]}]")
     return None
 

@@ -15,7 +15,7 @@ from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import StoreError
-from mooncake_servers import Master, Node
+from mooncake_servers import PATIENCE, Master, Node
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -40,6 +40,10 @@ def prefix():
     return f"test-{secrets.token_hex(8)}:"
 
 
+PATIENT = {"connect_timeout": PATIENCE, "call_timeout": PATIENCE / 2}
+"""As long as even a busy machine needs. Where a test sets a deadline, that comes first."""
+
+
 @pytest.fixture
 def open_store(prefix):
     """Opens stores as a configuration does; closes them."""
@@ -47,7 +51,7 @@ def open_store(prefix):
     opened = []
 
     def open_store(address, **settings):
-        settings = MooncakeSettings(address, **{"prefix": prefix} | settings)
+        settings = MooncakeSettings(address, **{"prefix": prefix} | PATIENT | settings)
         opened.append(spec.open(settings, OpenContext(SystemClock())))
         return opened[-1]
 
@@ -85,7 +89,7 @@ class Lent:
 @pytest.fixture(scope="package")
 def connection(master):
     place = Place(master.address, "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 16 << 20)
-    connection = Connection(place, library(), SystemClock(), 20.0)
+    connection = Connection(place, library(), SystemClock(), PATIENCE)
     yield connection
     connection.close()
 
@@ -96,7 +100,7 @@ def borrow_store(connection, prefix):
 
     def forget(store):
         store.close()
-        with connection.client(20.0) as client:
+        with connection.client(PATIENCE) as client:
             # What ends with the client usually; here others go on with it.
             for buffer in store._mover._staging._idle:
                 buffer.close(client)
@@ -108,7 +112,7 @@ def borrow_store(connection, prefix):
                 Lent(connection),
                 library().ReplicateConfig(),
                 prefix=prefix,
-                call_timeout=20.0,
+                call_timeout=PATIENCE / 2,
                 staging_bytes=32 << 20,
             )
             opened.callback(forget, store)

@@ -14,7 +14,7 @@ from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
 from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
-from mooncake_servers import LOOPBACK, Master, Node, free_port, soon, until, until_stored
+from mooncake_servers import LOOPBACK, Master, Node, held_port, soon, until, until_stored
 
 KEY = chunk_key("frame")
 FRAME = bytes(range(250)) * 9000
@@ -25,7 +25,7 @@ def noting(secluded, tmp_path, monkeypatch):
     """A master that keeps notes. A node that is silent is soon forgotten."""
     for name, value in LOOPBACK.items():
         monkeypatch.setenv(name, value)
-    with Master(tmp_path, "--client_ttl=2", notes=True) as master:
+    with Master(tmp_path, "--client_ttl=6", notes=True) as master:
         yield master
 
 
@@ -35,7 +35,7 @@ def test_nodes_find_each_other_by_what_the_master_notes(noting, open_store, tmp_
         until_stored(store, {KEY: FRAME})
         assert noting.note(node.name)["protocol"] == "tcp"
         sink = ListSink()
-        assert store.read([KEY], sink, soon(30)) == [Hit(len(FRAME))]
+        assert store.read([KEY], sink, soon()) == [Hit(len(FRAME))]
         right = sink.data(0) == FRAME
         assert right
 
@@ -43,15 +43,15 @@ def test_nodes_find_each_other_by_what_the_master_notes(noting, open_store, tmp_
 def test_memory_lent_under_a_fixed_port_is_still_noted_when_the_rehearsal_has_left(
     noting, open_store
 ):
-    name = f"127.0.0.1:{free_port()}"
+    name = f"127.0.0.1:{held_port()}"
     lent = {"local_host": name, "segment_bytes": 64 << 20}
     lender = open_store(noting.address, metadata=noting.metadata, **lent)
-    assert lender.contains([KEY], soon(20)) == [False]
+    assert lender.contains([KEY], soon()) == [False]
     until(lambda: "hexkv mooncake connect" not in {thread.name for thread in threading.enumerate()})
     assert noting.note(name)["protocol"] == "tcp"
     store = open_store(noting.address, metadata=noting.metadata)
     until_stored(store, {KEY: FRAME})
-    assert store.read([KEY], ListSink(), soon(30)) == [Hit(len(FRAME))]
+    assert store.read([KEY], ListSink(), soon()) == [Hit(len(FRAME))]
 
 
 class NodeService(BehindProxy):
@@ -90,10 +90,10 @@ class TestNode(Faults, StoreCase):
     def test_it_is_the_bytes_that_go_through_the_proxy(self, service, store):
         until_stored(store, {KEY: FRAME})
         service.stall()
-        assert store.contains([KEY], soon(10)) == [True]
+        assert store.contains([KEY], soon()) == [True]
         assert store.read([KEY], ListSink(), soon(0.3)) == [TimedOut()]
         service.cut()
-        (outcome,) = store.read([KEY], ListSink(), soon(10))
+        (outcome,) = store.read([KEY], ListSink(), soon())
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, StoreUnreachable)
         service.mend()

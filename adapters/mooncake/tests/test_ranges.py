@@ -4,16 +4,19 @@ import pytest
 
 from hexkv.adapters.mooncake._objects import EMPTY
 from hexkv.contracts.doubles import chunk_key
-from hexkv.ports import Corrupt, Failed, Hit, Miss, StoreUnreachable, TimedOut
-from mooncake_servers import Master, Node, Region, soon, until, until_stored
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Corrupt, Hit, Miss, TimedOut
+from mooncake_servers import Master, Node, Region, is_gone, soon, until, until_stored
 
 KEY = chunk_key("frame")
 FRAME = bytes(range(251)) * 4000
+TTL = 6.0
+"""Seconds of silence after which the master forgets a node; by default it is ten."""
 
 
-def read_range(store, start, size, seconds=30):
+def read_range(store, start, size, limit=None):
     into = memoryview(bytearray(size))
-    return store.read_range(KEY, start, into, soon(seconds)), bytes(into)
+    return store.read_range(KEY, start, into, limit or soon()), bytes(into)
 
 
 def test_in_the_pool_a_part_arrives_in_place_and_alone(master, open_store):
@@ -24,7 +27,7 @@ def test_in_the_pool_a_part_arrives_in_place_and_alone(master, open_store):
     until_stored(store, {KEY: region.buffer[: len(FRAME)]})
     at, size = 1 << 20, 300_000
     into = region.buffer[at : at + size]
-    assert store.read_range(KEY, 77_777, into, soon(30)) == Hit(size)
+    assert store.read_range(KEY, 77_777, into, soon()) == Hit(size)
     same = into == FRAME[77_777 : 77_777 + size]
     assert same
     assert not any(region.buffer[at + size :])
@@ -45,16 +48,16 @@ def test_a_part_of_a_tiny_frame_is_never_one_of_the_mark_of_no_bytes(borrow_stor
 
 
 def test_parts_fail_as_frames_do(secluded, open_store, tmp_path):
-    with Master(tmp_path, "--client_ttl=2") as master:
+    with Master(tmp_path, f"--client_ttl={TTL:.0f}") as master:
         store = open_store(master.address)
         with Node(tmp_path, master) as node:
             until_stored(store, {KEY: FRAME})
+            there, limit = SystemClock().now(), soon(0.3)
             node.freeze()
-            assert read_range(store, 0, 100, 0.3)[0] == TimedOut()
-            assert read_range(store, 0, 100, 0.0)[0] == TimedOut()
+            assert read_range(store, 0, 100, limit)[0] == TimedOut()
+            assert read_range(store, 0, 100, soon(0.0))[0] == TimedOut()
             node.thaw()
         outcome, _ = read_range(store, 0, 100)
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, StoreUnreachable)
+        assert is_gone(outcome, there, TTL), outcome
         # Until the master forgets the node.
         until(lambda: read_range(store, 0, 100)[0] == Miss())
