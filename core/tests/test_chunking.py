@@ -161,9 +161,9 @@ def test_pieces_touch_exactly_where_they_are_of_one_segment(left, right, separat
 def test_a_hostile_prompt_is_cut_in_linear_time():
     # Every token looks like a separator from its fourth byte on. Quadratic: minutes.
     packed = pack(np.full(200_000, 16777216, np.uint32))
-    began = time.process_time()
+    began = time.thread_time()  # what the machine does besides costs this thread nothing
     assert SegmentChunker([1], maximum=200_000).cut(packed).ends == [200_000]
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize(

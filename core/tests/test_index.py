@@ -343,7 +343,7 @@ def test_threads_never_take_the_store_over_its_budget():
 
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(work, worker) for worker in range(workers)]:
-            done.result(30)
+            done.result(300)
     assert set(index.keys()) == set(store)
     assert index.used == sum(store.values())
     assert index.pinned == {}

@@ -139,7 +139,7 @@ def test_a_hundred_processes_with_other_hash_seeds_agree():
             stdout=subprocess.PIPE,
             check=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         return child.stdout.split()
 

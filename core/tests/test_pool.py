@@ -140,9 +140,9 @@ def test_a_waiting_caller_gets_the_block_that_comes_free():
     pool.reclaim = reclaim
     thread = Thread(target=lambda: got.append(pool.lease(FULL, "second", deadline(60))))
     thread.start()
-    assert asking.wait(10)
+    assert asking.wait(60)
     first.release()
-    thread.join(10)
+    thread.join(60)
     assert pool.ledger() == {"second": 1}
     got[0].release()
 
@@ -161,9 +161,9 @@ def test_closing_wakes_those_who_wait_and_keeps_memory_that_is_still_leased():
 
     thread = Thread(target=wait)
     thread.start()
-    assert asking.wait(10)
+    assert asking.wait(60)
     assert pool.close() == {"late": 1}
-    thread.join(10)
+    thread.join(60)
     assert len(errors) == 1
     lease.payload[0] = 1
     lease.release()
@@ -192,7 +192,7 @@ def test_threads_never_share_a_block_by_accident(data):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not torn
     assert pool.ledger() == {}
 

@@ -19,7 +19,7 @@ def bench(*arguments, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -156,6 +156,7 @@ def test_processes_that_write_one_chunk_and_are_killed_leave_whole_frames(store,
         names = [chunk_key(name) for name in ("same", "1", "2")]
         seen = dict.fromkeys(names, 0)
         while min(seen.values()) < 20:
+            assert [writer.poll() for writer in writers] == [None, None]
             for name in names:
                 frame = get(store, name)
                 if isinstance(frame, bytes):
@@ -181,7 +182,8 @@ def test_hosts_that_open_a_new_directory_at_once_agree(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert failures == []
     assert get(open_fs(root), A) == FRAME
 
