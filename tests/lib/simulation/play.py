@@ -98,8 +98,9 @@ class Play:
         for tier in stage.tiers:
             for lane in (tier.reading, tier.writing):
                 most = tier.rules.lane.queue_bytes
-                if lane and lane.pending_bytes > most and lane.pending > 1:
-                    raise Violation(f"{lane.name} queues {lane.pending_bytes} of {most} bytes")
+                sizes = lane.moving() if lane else []
+                if sum(sizes) > most and len(sizes) > 1:
+                    raise Violation(f"{lane.name} queues {sizes} of {most} bytes")
         if not self.going and stage.resting:
             self.check_rest()
 

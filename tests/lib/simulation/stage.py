@@ -77,6 +77,27 @@ class Witness:
         self._tell(key, evicted)
 
 
+class Stack(TierStack):
+    """Tiers whose lanes tell of each task that moves bytes how many, until it has ended."""
+
+    def _lane(self, tier, what, rules):
+        lane = super()._lane(tier, what, rules)
+        submit, tasks = lane.submit, []
+
+        def noted(priority, size, work, deadline=None):
+            ticket = submit(priority, size, work, deadline)
+            if size:
+                tasks.append((ticket, size))
+            return ticket
+
+        def moving():
+            tasks[:] = [task for task in tasks if not task[0].done]
+            return [size for _, size in tasks]
+
+        lane.submit, lane.moving = noted, moving
+        return lane
+
+
 @dataclass
 class Place:
     """A tier with I/O, as this seed has it in every life of the engine."""
@@ -171,7 +192,7 @@ class Stage:
         )
         self.tiers = [memory]
         tiers = [self.tier(place) for place in settings.places]
-        self.stack = TierStack([memory, *tiers], runtime)
+        self.stack = Stack([memory, *tiers], runtime)
         self.engine = CacheEngine(
             NAMESPACES[0],
             self.stack,
