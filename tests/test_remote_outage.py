@@ -11,9 +11,10 @@ import pytest
 
 from configured import CHUNK, settle
 from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.waiting import promptly
 from lm_servers import SMALL, BreakableServer, Served
 from redis_servers import BreakableRedis, RedisServer
-from remote_engines import RETURN, WAIT, OwnTime, engine_over, got, kept, within
+from remote_engines import WAIT, comes_back, engine_over, got, kept
 from s3_double import BUCKET
 from s3_servers import own_double
 
@@ -63,11 +64,7 @@ def engine(remote):
 
 def back(engine, tokens=OTHER):
     """Wait for the tier; the engine is only asked, as any caller would."""
-    pause = Event()
-    with OwnTime() as own:
-        while kept(engine, tokens) < len(tokens) or got(engine, tokens) < len(tokens):
-            assert own.seconds < RETURN, f"not back after {RETURN:.0f} s"
-            pause.wait(0.1)
+    comes_back(lambda: kept(engine, tokens) == got(engine, tokens) == len(tokens))
     settle(engine)
     health = engine.health()
     assert not health.leases
@@ -90,9 +87,8 @@ def test_a_server_that_stands_still_costs_a_deadline_and_then_nothing(engine, re
     assert kept(engine, PROMPT) == len(PROMPT)
     server.stall()
     assert got(engine, PROMPT) == 0
-    with within(5 * WAIT, "the breaker did not open"):
-        for _ in range(5):
-            assert got(engine, PROMPT) == 0
+    # Without a breaker that opened, each would cost a deadline.
+    assert promptly(lambda: [got(engine, PROMPT) for _ in range(5)], 4 * WAIT) == [0] * 5
     server.resume()
     back(engine)
 

@@ -5,12 +5,11 @@ the log says why, and the tier is back by itself once the server relents.
 """
 
 import itertools
-from threading import Event
 
 import pytest
 
 from configured import CHUNK, settle
-from remote_engines import RETURN, OwnTime, engine_over, got, kept, stored
+from remote_engines import comes_back, engine_over, got, kept, stored
 from unwilling_servers import UNWILLING
 
 MEMORY = {"store": "memory"}
@@ -48,15 +47,14 @@ def serves_on(engine):
 
 def back(engine, name):
     """Wait for the tier *name*; the engine is only asked, as any caller would."""
-    pause = Event()
-    with OwnTime() as own:
-        for tokens in PROMPTS:
-            there = stored(engine, tokens).tiers.get(name, 0)
-            engine.clear(tiers=["memory"])
-            if there == got(engine, tokens) == len(tokens):
-                return
-            assert own.seconds < RETURN, f"not back after {RETURN:.0f} s"
-            pause.wait(0.1)
+
+    def is_there():
+        tokens = next(PROMPTS)
+        there = stored(engine, tokens).tiers.get(name, 0)
+        engine.clear(tiers=["memory"])
+        return there == got(engine, tokens) == len(tokens)
+
+    comes_back(is_there)
 
 
 @pytest.mark.parametrize("way", UNWILLING)

@@ -20,7 +20,7 @@ BEGINNING = """
 import itertools, random, subprocess, sys
 from pathlib import Path
 from configured import CHUNK, FRAME, PROMPT, computed, hit, settle
-from remote_engines import RETURN, OwnTime, engine_over
+from remote_engines import comes_back, engine_over
 
 root = Path(sys.argv[1])
 tiers = {"store": "memory"}, {"store": "fs", "settings": {"root": str(root)}}
@@ -37,11 +37,8 @@ def stored():
 
 def back():
     "Whether the directory takes chunks again by itself, in time."
-    with OwnTime() as own:
-        while own.seconds < RETURN:
-            if stored()[0] == 3:
-                return True
-    return False
+    comes_back(lambda: stored()[0] == 3)
+    return True
 
 def shared():
     "Chunks of PROMPT that the directory alone serves."

@@ -3,12 +3,11 @@
 Nothing is tuned but how long callers wait: what an operator gets who sets nothing.
 """
 
-import time
-from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, computed
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.contracts.waiting import UnderWay, promptly
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 
@@ -22,44 +21,6 @@ RETURN = 30.0
 """Seconds after a server's return within which its tier is back."""
 
 
-class OwnTime:
-    """Seconds in which this process was let run, from the beginning of a block on.
-
-    A thread looks at the clock many times a second. Where it comes to that only after a while,
-    the machine had something else to do, and most of that while does not count.
-    """
-
-    TICK, MOST = 0.02, 0.1
-
-    def __init__(self):
-        self.seconds = 0.0
-        self._over = Event()
-        self._thread = Thread(target=self._look, daemon=True)
-
-    def _look(self):
-        before = time.monotonic()
-        while not self._over.wait(self.TICK):
-            now = time.monotonic()
-            self.seconds += min(now - before, self.MOST)
-            before = now
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-
-@contextmanager
-def within(seconds, late):
-    """Fail if a block takes longer, of the time in which this process was let run."""
-    with OwnTime() as own:
-        yield
-    assert own.seconds < seconds, f"{late}: {own.seconds:.1f} s"
-
-
 def engine_over(*tiers, wait=WAIT):
     waits = {"lookup": wait, "retrieve": wait, "store": wait}
     wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "deadlines": waits}
@@ -69,8 +30,7 @@ def engine_over(*tiers, wait=WAIT):
 def stored(engine, tokens):
     """The report of storing *tokens*, made in time."""
     data = computed(tokens)
-    with within(engine._deadlines.store + GRACE, "stored late"):
-        return engine.store(tokens, data)
+    return promptly(lambda: engine.store(tokens, data), engine._deadlines.store + GRACE)
 
 
 def kept(engine, tokens):
@@ -82,7 +42,19 @@ def kept(engine, tokens):
 def got(engine, tokens):
     """How many tokens came back: right ones, in time."""
     target = HeapKV(LAYOUT, len(tokens))
-    with within(engine._deadlines.retrieve + GRACE, "retrieved late"):
-        hit = engine.retrieve(tokens, target).hit_tokens
+    late = engine._deadlines.retrieve + GRACE
+    hit = promptly(lambda: engine.retrieve(tokens, target), late).hit_tokens
     assert target.agrees(computed(tokens), hit)
     return hit
+
+
+def comes_back(is_there):
+    """Ask *is_there* again and again, as any caller would: the tier is to be there in time."""
+    over = Event()
+
+    def ask():
+        while not is_there() and not over.wait(0.1):
+            pass
+
+    with UnderWay({"the tier": ask}, over.set, patience=60.0) as asking:
+        assert not asking.late(RETURN), f"not back after {RETURN:.0f} s"

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
+from hexkv.contracts.waiting import promptly
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreUnreachable
 from mooncake_servers import PATIENCE, Master, Node, soon, until, until_stored
-from remote_engines import within
 
 TTL = 6.0
 """Seconds of silence after which these masters forget a node; by default it is ten.
@@ -65,8 +65,7 @@ def test_what_is_on_two_nodes_outlives_one(cluster, open_store, prefix):
     nodes[0].kill()
     # The library reads the replica that the master names first. While that is one on the
     # dead node the chunk fails, or is missed in the moment in which the master finds out.
-    with within(TTL + 10.0, "what the other node has came late"):
-        until(lambda: read_once(store) == len(FRAMES))
+    promptly(lambda: until(lambda: read_once(store) == len(FRAMES)), TTL + 10.0)
     assert list(store.contains(list(FRAMES), soon())) == [True] * len(FRAMES)
     until(lambda: all(len(left) == 1 for left in nodes_of_each(store, prefix)))
     assert read_once(store) == len(FRAMES)
