@@ -31,7 +31,9 @@ LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
 NAMESPACE = Namespace("toy", LAYOUT)
 SIZE = 16
 FRAME = frame_bytes(LAYOUT.chunk_bytes(SIZE))
-SMALL = {"chunk": {"size": SIZE}, "pool": {"bytes": "1MiB"}}
+PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0}
+"""A machine that stands still for a second is not to be taken for a tier that does."""
+SMALL = {"chunk": {"size": SIZE}, "pool": {"bytes": "1MiB"}, "deadlines": PATIENT}
 
 
 class Shelf:

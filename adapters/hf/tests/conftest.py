@@ -129,6 +129,7 @@ def engine_for(tmp_path: Path):
                 "chunk": {"size": CHUNK},
                 "pool": {"bytes": 2**23, "settings": {"huge_pages": False}},
                 "tiers": tuple(tiers),
+                "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
             }
         )
         opened.append(build(settings, namespace_of_model(model)))
