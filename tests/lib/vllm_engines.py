@@ -17,7 +17,7 @@ from threading import Thread
 
 ROOT = Path(__file__).parents[2]
 E2E = ROOT / "adapters" / "vllm" / "e2e"
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds after which an engine that says nothing counts as dead."""
 
 BLOCK = 32
@@ -43,6 +43,13 @@ SETTINGS = {
     # With it a hit may be vLLM's own; tests that want both say so.
     "enable_prefix_caching": False,
 }
+
+
+PATIENT = {
+    "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
+    "lookup_seconds": 60.0,
+}
+"""What a busy machine takes its time for is no miss, and is not dropped."""
 
 
 def prompt(seed, tokens):
@@ -76,7 +83,7 @@ def offloading(config, **extra):
     return {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {**spec, **extra, "hexkv": config},
+        "kv_connector_extra_config": {**spec, **extra, "hexkv": PATIENT | config},
     }
 
 
@@ -163,8 +170,12 @@ class Engine:
         assert self.ask("reset")["reset"]
 
     def rest(self):
-        """Wait until nothing is under way."""
+        """Wait until nothing is under way, whatever there is beside the engine."""
         assert self.ask("rest", seconds=PATIENCE / 5)["rested"]
+
+    def flush(self):
+        """Wait until hexkv has written what it was given to store, on every rank."""
+        assert self.ask("flush", seconds=PATIENCE / 5)["flushed"]
 
     def said(self, text):
         """Whether *text* is in the log so far."""

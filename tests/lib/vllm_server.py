@@ -1,4 +1,4 @@
-"""``vllm serve`` in a process of its own, at a free port, and what its clients see."""
+"""``vllm serve`` in a process of its own, at a port of its choice, and what its clients see."""
 
 import os
 import re
@@ -7,16 +7,15 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event
-from urllib.error import URLError
 
 from openai import OpenAI
 
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
 from lm_servers import listening_ports
-from redis_servers import free_port
 from vllm_engines import PATIENCE, environment
 
 _SAMPLE = re.compile(r"^([\w:]+)(?:{[^}]*})? (\S+)$", re.MULTILINE)
@@ -32,14 +31,14 @@ class Server:
     """
 
     def __init__(self, command, folder, **env):
-        self.port = free_port()
+        self.port = 0
         self.log = Path(folder) / "server.log"
         # One process with the engine in it is for tests that count steps; users have several.
         env = environment(**env) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         vllm = Path(sys.executable).with_name("vllm")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [vllm, *command, "--host", "127.0.0.1", "--port", str(self.port)],
+                [vllm, *command, "--host", "127.0.0.1", "--port", "0"],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -52,7 +51,14 @@ class Server:
         except BaseException:
             self.kill()
             raise
-        self.client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+        self.client = OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=PATIENCE,
+            # vLLM hangs up after five idle seconds, perhaps just when the next question comes.
+            default_headers={"Connection": "close"},
+        )
 
     @property
     def url(self):
@@ -63,15 +69,22 @@ class Server:
         while True:
             assert self._process.poll() is None, self.tail()
             assert not patience.expired, self.tail()
-            with suppress(URLError, ConnectionError, TimeoutError):
-                self.get("/health")
-                break
+            if self._answers():
+                return
             pause.wait(0.2)
-        assert self.port in listening_ports(self._process.pid), "somebody else listens there"
+
+    def _answers(self):
+        """Whether the process is healthy at one of the ports at which it listens by now."""
+        for port in listening_ports(self._process.pid):
+            self.port = port
+            with suppress(OSError, HTTPException):
+                self.get("/health")
+                return True
+        return False
 
     def get(self, path):
         """The text at *path*."""
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=120) as answer:
             return answer.read().decode()
 
     def metrics(self):

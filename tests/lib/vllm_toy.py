@@ -128,7 +128,7 @@ class Toy:
         self.requests[name] = request
         self.scheduler.add_request(request)
 
-    def run(self, seconds=60.0):
+    def run(self, seconds=300.0):
         """Step until nothing is left to do."""
         until = time.monotonic() + seconds
         while self.scheduler.has_unfinished_requests():
@@ -145,7 +145,7 @@ class Toy:
         """What every request got so far."""
         return {name: list(request.output_token_ids) for name, request in self.requests.items()}
 
-    def forget(self, seconds=60.0):
+    def forget(self, seconds=300.0):
         """Empty vLLM's own prefix cache, once loads for requests that were given up are over."""
         until = time.monotonic() + seconds
         while not self.scheduler.reset_prefix_cache():

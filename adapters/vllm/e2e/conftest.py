@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from redis_servers import RedisServer
-from vllm_engines import E2E, ROOT, Engine, Reference, connector
+from vllm_engines import E2E, PATIENCE, PATIENT, ROOT, Engine, Reference, connector
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def built():
         sources = b"".join(path.read_bytes() for path in (E2E / "tiny_llama.py", script))
         version = hashlib.sha256(sources).hexdigest()[:8]
         folder = ROOT / "build" / f"{name.replace('_', '-')}-{version}"
-        subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=120)
+        subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=PATIENCE)
         return folder
 
     return build
@@ -50,7 +50,7 @@ def start(model, tmp_path_factory):
 
     def begin(config, *, by_name=False, env=None, options=None, transfer=None, **settings):
         log = tmp_path_factory.mktemp("engine") / "log"
-        transfer = transfer or connector(config, by_name=by_name, **(options or {}))
+        transfer = transfer or connector(PATIENT | config, by_name=by_name, **(options or {}))
         engines.append(Engine(model, log, transfer=transfer, env=env, **settings))
         return engines[-1]
 

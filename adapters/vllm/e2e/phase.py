@@ -123,6 +123,10 @@ class Phase:
                 return {"rested": True}
         return {"rested": False}
 
+    def flush(self, seconds: float) -> Json:
+        """Wait until hexkv has written what it was given to store, on every rank."""
+        return {"flushed": all(self._llm.collective_rpc(_flush, args=(seconds,)))}
+
     def metrics(self) -> Json:
         """Every counter of vLLM's own registry by its name, summed over its labels."""
         from prometheus_client import REGISTRY
@@ -132,6 +136,19 @@ class Phase:
             for sample in metric.samples:
                 found[sample.name] = found.get(sample.name, 0.0) + sample.value
         return dict(found)
+
+
+def _flush(worker: object, seconds: float) -> bool:
+    """In a worker's process, after the steps that it was given before."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    del worker
+    connector = get_kv_transfer_group()
+    if hasattr(connector, "_rig"):
+        engine = connector._rig.half._engine
+    else:  # behind vLLM's offloading
+        engine = connector.connector_worker.worker._staging._engine
+    return bool(engine.flush(seconds))
 
 
 def _asked(words: Sequence[int], images: Sequence[int]) -> PromptType:
@@ -191,6 +208,7 @@ def main() -> None:
         "watch": phase.watch,
         "reset": phase.reset,
         "rest": phase.rest,
+        "flush": phase.flush,
         "metrics": phase.metrics,
     }
     print(json.dumps({"pid": os.getpid(), "vllm": __version__}), file=answers)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from redis_servers import until
 from vllm_engines import prompt
 from vllm_frames import cut, damage, frames, poison, sound
 
@@ -32,8 +31,10 @@ def every_seventh(start, root):
         """The files that come with *words*, whose last *new* chunks are not stored yet."""
         before = frames(root)
         engine.generate(words)
-        until(lambda: len(frames(root)) == len(before) + new)
-        return frames(root) - before
+        engine.flush()
+        grown = frames(root) - before
+        assert len(grown) == new
+        return grown
 
     for name in ("fresh", "poisoned", "damaged", "cut", "removed"):
         words = prompt(name, TOKENS)
@@ -77,5 +78,6 @@ def test_every_seventh_chunk_fails_and_is_computed_and_stored_again(
         break_it(file)
         assert not sound(file)
     same(engine, words)
-    until(lambda: all(map(sound, every_seventh[name])))
+    engine.flush()
+    assert all(map(sound, every_seventh[name]))
     assert same(engine, words) == [CHUNKS * CHUNK]

@@ -101,7 +101,7 @@ def test_a_fresh_process_loads_what_another_stored_and_believes_no_damaged_block
         for words in (right, poisoned, damaged):
             before = frames(root)
             assert same(first, words) == [0]
-            first.rest()
+            first.flush()
             files[words[0]] = sorted(frames(root) - before)
     for file in files[poisoned[0]]:
         poison(file)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from vllm_engines import E2E, Engine, agree, prompt
+from vllm_engines import E2E, PATIENCE, Engine, agree, prompt
 
 CHUNK = 64
 TOKENS = 700
@@ -22,9 +22,8 @@ BOTH = (False, True)
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora") / "adapter"
-    subprocess.run(
-        [sys.executable, str(E2E / "tiny_lora.py"), str(folder)], check=True, timeout=120
-    )
+    script = E2E / "tiny_lora.py"
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=PATIENCE)
     return {"lora_name": "tiny", "lora_int_id": 1, "lora_path": str(folder)}
 
 

@@ -18,4 +18,5 @@ def engine(start, tmp_path_factory):
 def test_ranks_keep_their_own_heads_and_load_them(engine, same):
     words = prompt("ranks", 700)
     assert same(engine, words) == [0]
+    engine.flush()
     assert same(engine, words) == [10 * CHUNK]

@@ -28,7 +28,7 @@ def test_states_and_kv_are_loaded_in_the_same_process_and_in_another(start, same
     words = prompt("recurrent", TOKENS)
     with start({}, transfer=transfer, enable_prefix_caching=True) as first:
         assert same(first, words) == [0]
-        first.rest()
+        first.flush()
         first.reset()
         assert same(first, words) == [WHOLE]
         [cached] = same(first, words[:500] + prompt("another end", 300))

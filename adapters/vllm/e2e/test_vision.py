@@ -2,7 +2,6 @@
 
 import pytest
 
-from redis_servers import until
 from vllm_engines import Engine, agree, offloading, prompt
 from vllm_frames import damage, frames, poison, sound
 
@@ -68,6 +67,7 @@ def same(alone):
             *[words for words, _ in prompts], images=[images for _, images in prompts]
         )
         assert agree(answers, [alone(*one) for one in prompts])
+        engine.flush()  # whoever asks next is to find all of it
         return [answer.cached for answer in answers]
 
     return cached
@@ -97,8 +97,10 @@ def stored(engine, root):
         before = frames(root)
         words, images = seen(name, image)
         engine.generate(words, images=[images])
-        until(lambda: len(frames(root)) == len(before) + whole(1) // CHUNK)
-        return frames(root) - before
+        engine.flush()
+        grown = frames(root) - before
+        assert len(grown) == whole(1) // CHUNK
+        return grown
 
     return store
 
@@ -136,14 +138,14 @@ def test_different_images_at_once_are_computed_and_loaded_at_once(engine, same):
 
 
 def test_embeddings_in_place_of_words_are_never_loaded_nor_stored(engine, same, alone, root):
-    engine.rest()
+    engine.flush()
     before = frames(root)
     for seed in (1, 2, 1):
         embeddings = (seed, 200)
         answers = engine.generate(embeddings, embedded=True)
         assert agree(answers, [alone(embeddings, embedded=True)])
         assert answers[0].cached == 0
-    engine.rest()
+    engine.flush()
     assert frames(root) == before
     # vLLM itself writes zeros where embeddings have no tokens.
     assert same(engine, ([0] * 200, ())) == [0]
@@ -167,7 +169,7 @@ def test_a_fresh_process_loads_the_right_images(start, stored, same, alone, root
         assert answer.cached == whole(1)
         assert answer.tokens != alone(words, images).tokens
         same(fresh, seen("damaged", 1))
-        until(lambda: all(map(sound, broken)))
+        assert all(map(sound, broken))
         assert same(fresh, seen("damaged", 1)) == [whole(1)]
 
 
@@ -175,7 +177,6 @@ def test_images_that_vllm_only_counts_are_never_loaded_nor_stored(start, same, r
     engines = [start(config(root), **TURNS, **COUNTED) for _ in range(2)]
     for image, engine in enumerate(engines):
         assert same(engine, seen("counted", image)) == [0]
-        engine.rest()
     words = seen("words")
     assert [same(engine, words) for engine in engines] == [[0], [CHUNK]]
 

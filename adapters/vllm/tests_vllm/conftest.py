@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vllm_engines import PATIENCE, PATIENT
+
 with warnings.catch_warnings():  # what vLLM imports is deprecated here and there
     warnings.simplefilter("ignore")
     from vllm_toy import Toy
@@ -19,7 +21,7 @@ SCRIPT = HERE.parent / "e2e" / "tiny_llama.py"
 def model(tmp_path_factory):
     """A model's folder. Only its configuration is read."""
     folder = tmp_path_factory.mktemp("model") / "tiny-llama"
-    subprocess.run([sys.executable, str(SCRIPT), str(folder)], check=True, timeout=300)
+    subprocess.run([sys.executable, str(SCRIPT), str(folder)], check=True, timeout=PATIENCE)
     return folder
 
 
@@ -34,6 +36,7 @@ def start(model, tmp_path):
             "pool": {"bytes": pool},
             "tiers": tiers or [{"store": "memory"}],
             "socket_dir": str(tmp_path),
+            **PATIENT,
             **(connector or {}),
         }
         toys.append(Toy(model, extra, **settings))

@@ -28,7 +28,7 @@ def test_chunks_are_told_when_they_are_stored_and_when_they_go(start, tmp_path):
     toy.add("first", PROMPT)
     toy.run()
     hashes = [maybe_convert_block_hash(h) for h in toy.requests["first"].block_hashes]
-    assert toy.engine.flush(10)
+    assert toy.engine.flush(60)
     toy.add("second", [1] * 40)  # events travel with steps
     toy.run()
     for medium in ("CPU", "STORAGE"):

@@ -7,6 +7,7 @@ from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
 from redis_servers import until
+from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded
 from vllm_toy import alone
 
@@ -20,9 +21,9 @@ def start(model, tmp_path):
     """Starts toys; the test's end ends them."""
     toys = []
 
-    def begin(**settings):
-        hexkv = {"pool": {"bytes": "4MiB"}, "tiers": [{"store": "memory"}]}
-        toys.append(Offloaded(model, hexkv | {"socket_dir": str(tmp_path)}, **settings))
+    def begin(hexkv=PATIENT, **settings):
+        tiers = {"pool": {"bytes": "4MiB"}, "tiers": [{"store": "memory"}]}
+        toys.append(Offloaded(model, {**tiers, **hexkv, "socket_dir": str(tmp_path)}, **settings))
         return toys[-1]
 
     yield begin
@@ -119,7 +120,8 @@ def test_a_load_of_what_is_not_there_waits_and_ends_with_its_request(toy, monkey
     run(toy)
 
 
-def test_a_load_that_waits_goes_on_once_another_request_has_stored_it(toy, monkeypatch):
+def test_a_load_that_waits_goes_on_once_another_request_has_stored_it(start, monkeypatch):
+    toy = start({})  # what is not there is looked for again as often as nobody has patience
     believe(toy, monkeypatch, "waits")
     toy.add("waits", prompt(1, 100))
     toy.step()
