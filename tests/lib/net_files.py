@@ -16,7 +16,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
 
 SERVER = "/usr/lib/openssh/sftp-server"
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which what does not start counts as broken."""
 
 
@@ -26,6 +26,7 @@ class SftpServer:
     def __init__(self):
         self.port = 0
         self._listener = None
+        self._thread = None
         self._processes = []
 
     @property
@@ -35,7 +36,8 @@ class SftpServer:
     def start(self):
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
-        Thread(target=self._listen, args=(self._listener,), daemon=True).start()
+        self._thread = Thread(target=self._listen, args=(self._listener,), daemon=True)
+        self._thread.start()
 
     def _listen(self, listener):
         with suppress(OSError):
@@ -51,6 +53,7 @@ class SftpServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._listener = None
+        self._thread.join(PATIENCE)  # whom it has just accepted, it has a process for
         while self._processes:
             process = self._processes.pop()
             process.kill()

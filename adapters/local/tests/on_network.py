@@ -5,7 +5,6 @@ root or its helper.
 """
 
 import secrets
-from threading import Event
 
 import pytest
 
@@ -16,11 +15,9 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.whole import waive
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
 from in_turn import InTurn
 from net_files import BreakableFiles, SftpServer, mounted
-from remote_engines import RETURN, engine_over, got, kept
+from remote_engines import comes_back, engine_over, got, kept
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +153,13 @@ TOKENS = list(range(4 * CHUNK))
 
 def until_back(engine):
     """Until the files serve what is stored."""
-    limit, pause = Deadline.after(SystemClock(), RETURN), Event()
-    while True:
+
+    def is_there():
         kept(engine, TOKENS)
         engine.clear(tiers=["memory"])
-        if got(engine, TOKENS) == len(TOKENS):
-            return
-        assert not limit.expired, f"not back after {RETURN:.0f} s"
-        pause.wait(0.1)
+        return got(engine, TOKENS) == len(TOKENS)
+
+    comes_back(is_there)
 
 
 @pytest.mark.parametrize(("end", "mend"), [("kill", "start"), ("stall", "resume")])
