@@ -1,10 +1,13 @@
 """What needs no server: settings, numbers, errands and turns."""
 
 import sys
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import pytest
 
+from hexkv.adapters.mooncake import _connection
+from hexkv.adapters.mooncake._connection import Connection
 from hexkv.adapters.mooncake._errands import Errands, OutOfTime
 from hexkv.adapters.mooncake._native import error_of, library, read_outcome
 from hexkv.adapters.mooncake._rehearsal import Place, _wrong
@@ -21,6 +24,7 @@ from hexkv.ports import (
     StoreFull,
     StoreUnreachable,
 )
+from mooncake_servers import Region
 
 
 @pytest.mark.parametrize(
@@ -179,10 +183,16 @@ def test_readers_share_and_whoever_changes_is_alone():
 
 
 class Registry:
-    """What staging uses of a client."""
+    """What staging uses of a client, and who connects one."""
 
     def __init__(self):
         self.known = {}
+
+    def setup(self, *arguments):
+        return 0
+
+    def close(self):
+        return 0
 
     def register_buffer(self, address, size):
         self.known[address] = size
@@ -210,3 +220,37 @@ def test_staging_is_bounded_used_again_and_not_lent_while_somebody_has_it():
     large.release()
     staging.lend(client, [1], deadline()).release()
     assert sum(client.known.values()) <= 8192
+
+
+def test_memory_that_is_offered_while_a_client_connects_is_registered_before_anybody_has_it(
+    monkeypatch,
+):
+    regions, offered = [Region(4096), Region(8192)], []
+
+    class Coming(Registry):
+        """More memory is offered while some is being registered."""
+
+        def register_buffer(self, address, size):
+            if not offered:
+                offered.append(True)
+                connection.register(regions[1])
+            return super().register_buffer(address, size)
+
+    class Module:
+        MooncakeDistributedStore = Coming
+
+    begun = Event()
+
+    @contextmanager
+    def rehearsed(place, seconds):
+        assert begun.wait(30)
+        yield
+
+    monkeypatch.setattr(_connection, "rehearsed", rehearsed)
+    place = Place("master:50051", "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 0)
+    connection = Connection(place, Module(), SystemClock(), 30.0)
+    connection.register(regions[0])
+    begun.set()
+    connection.wait(30)
+    assert all(connection.knows(r.address, len(r.buffer)) for r in regions)
+    connection.close()

@@ -119,14 +119,15 @@ class Connection:
         try:
             with rehearsed(self._place, self._connect_timeout):
                 self._place.enter(client, self._place.segment_bytes)
-                while self._register_offered(client):
-                    pass  # more came meanwhile: nobody gets the client before all is registered
-                self._end_connecting(client, None)
+                while not self._end_connecting(client, None):
+                    self._register_offered(client)
         except StoreUnreachable as error:
             self._end_connecting(None, error)
 
-    def _end_connecting(self, client: Client | None, failure: StoreUnreachable | None) -> None:
+    def _end_connecting(self, client: Client | None, failure: StoreUnreachable | None) -> bool:
         with self._changed:
+            if client is not None and self._offered:
+                return False  # nobody gets the client before all memory is registered
             self._connecting = False
             self._failure = failure
             self._again_at = self._clock.now() + _PAUSE
@@ -135,9 +136,10 @@ class Connection:
             last = self._leaving()
         if last is not None:
             last.close()
+        return True
 
-    def _register_offered(self, client: Client) -> bool:
-        """Register what is not yet; whether there was anything."""
+    def _register_offered(self, client: Client) -> None:
+        """Register what is not yet."""
         with self._changed:
             offered, self._offered = self._offered, []
         for address, size in offered:
@@ -145,7 +147,6 @@ class Connection:
                 log.warning("mooncake does not register %d bytes of memory (%d)", size, code)
             else:
                 self._registered.append((address, size))
-        return bool(offered)
 
     def _leaving(self) -> Client | None:
         """The client, once, when nobody is to use it any more: it is to be closed."""
