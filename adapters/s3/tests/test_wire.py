@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Thread
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.s3._wire import OutOfTime, Wire
@@ -90,6 +90,8 @@ def test_a_reply_to_head_has_no_body_whatever_it_says():
         b"+OK\r\n\r\n",
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 2\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1_0\r\n\r\n",
@@ -115,6 +117,8 @@ def test_what_is_no_reply_fails_and_takes_no_memory(said):
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300), st.booleans())
+@example(b"\r\n\r\n", False)
+@example(b"x\r\n\r\n", False)
 def test_no_bytes_at_all_make_it_fall_over(noise, honest):
     lead = CHUNKED if honest else b"HTTP/1.1 2"
     with wire(lead + noise) as one:

@@ -110,6 +110,7 @@ class Wire:
             OutOfTime: it did not come in time.
             StoreUnreachable: the connection broke, or what came is no HTTP.
         """
+        self._left = None  # until it is known
         while True:
             text = self._until(b"\r\n\r\n", deadline)
             reply = _parsed(text)
@@ -261,8 +262,9 @@ def garbled(text: bytes) -> StoreUnreachable:
 def _parsed(text: bytes) -> Head:
     first, *lines = text[:-4].decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    status = rest[:3]
-    if version not in ("HTTP/1.1", "HTTP/1.0") or not (status.isascii() and status.isdigit()):
+    status = rest.partition(" ")[0]
+    known = version in ("HTTP/1.1", "HTTP/1.0")
+    if not (known and len(status) == 3 and status.isascii() and status.isdigit()):
         raise garbled(text)
     headers: dict[str, str] = {}
     for line in lines:
