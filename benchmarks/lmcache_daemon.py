@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from redis_servers import free_port
+from processes import free_port
 
 _PATIENCE = 120.0
 

@@ -20,8 +20,7 @@ from hexkv.adapters.s3._signing import Credentials, Signer, query_of
 from hexkv.contracts.store import BehindProxy
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from lm_servers import listening_ports
-from redis_servers import free_port
+from processes import free_port, listening_ports
 from s3_double import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 from s3_servers import Objects
 

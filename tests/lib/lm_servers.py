@@ -8,61 +8,13 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import closing, contextmanager, suppress
-from threading import Event
+from contextlib import closing, contextmanager
 from zlib import crc32
 
 from hexkv.contracts.store import BehindProxy
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline
-
-PATIENCE = 60.0
-"""Seconds after which what a busy machine does only late counts as not done at all."""
+from processes import PATIENCE, freeze, held_port, listening_ports, until
 
 SMALL = ("--budget", "160MiB", "--transit", "96MiB", "--largest", "80MiB", "--patience", "30")
-
-_HELD = []
-
-
-def held_port(bus=0):
-    """A port of 127.0.0.1 that nobody has but who is told of it.
-
-    A socket that never listens keeps it for as long as this process lives. The kernel then gives
-    it to nobody who asks for any port, and still refuses who connects there; but lets the server
-    listen that names it and sets SO_REUSEADDR, as all of ours do, and any number of times.
-
-    Args:
-        bus: how far above it a second one is held, as a node of a cluster needs it.
-    """
-    while True:
-        sockets = [socket.socket() for _ in range(2 if bus else 1)]
-        try:
-            for sock in sockets:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sockets[0].bind(("127.0.0.1", 0))
-            port = sockets[0].getsockname()[1]
-            for sock in sockets[1:]:
-                sock.bind(("127.0.0.1", port + bus))
-        except (OSError, OverflowError):  # the second is somebody's, or beyond the last port
-            for sock in sockets:
-                sock.close()
-        else:
-            _HELD.extend(sockets)
-            return port
-
-
-def until(reached):
-    """Ask again and again: what another process is about to do can only be polled."""
-    patience, pause = Deadline.after(SystemClock(), PATIENCE), Event()
-    while not reached():
-        assert not patience.expired, f"it did not come to that in {PATIENCE:.0f} s"
-        pause.wait(0.01)
-
-
-def freeze(process):
-    """Stop *process* where it is; when this returns none of its threads runs any more."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
 
 
 class Served:
@@ -138,24 +90,6 @@ class Served:
         """As a machine goes down: no farewell."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE)
-
-
-def listening_ports(pid):
-    """TCP ports at which a process listens, from the kernel's tables."""
-    inodes = set()
-    for entry in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):  # what the process has closed meanwhile
-            target = os.readlink(f"/proc/{pid}/fd/{entry}")
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    found = set()
-    for table in ("tcp", "tcp6"):
-        with open(f"/proc/{pid}/net/{table}") as file:
-            for line in file.readlines()[1:]:
-                columns = line.split()
-                if columns[3] == "0A" and columns[9] in inodes:
-                    found.add(int(columns[1].rpartition(":")[2], 16))
-    return found
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import pytest
 
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Item, Miss, Stored, StoreError, StoreUnreachable
-from lm_servers import PATIENCE, freeze, held_port, until
+from processes import PATIENCE, freeze, held_port, until
 
 LOOPBACK = {"MC_TCP_BIND_ADDRESS": "127.0.0.1"}
 """Without it, a client that notes down where it is looks for a network, and there may be none."""

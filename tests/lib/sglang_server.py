@@ -14,8 +14,7 @@ from urllib.error import HTTPError, URLError
 
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from lm_servers import listening_ports
-from redis_servers import free_port
+from processes import free_port, listening_ports
 from sglang_engines import PATIENCE, SETTINGS, environment
 
 ADMIN = "for this test only"

@@ -4,7 +4,6 @@ Each is a context manager over ``(tier, server)``: the settings of a tier, and w
 which begins unwilling.
 """
 
-import socket
 import struct
 from contextlib import ExitStack, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,32 +12,10 @@ from threading import Thread
 import broken_servers
 from fixed_replies import FixedReplies
 from lm_servers import SMALL, Served
+from processes import BUS, held_port
 from redis_servers import Certificates, RedisServer, redis_binary
 from s3_double import ACCESS_KEY, BUCKET, SECRET_KEY
 from s3_servers import Double
-
-BUS = 10_000
-"""How far above the port of a node of a cluster its bus listens."""
-
-
-def reserved():
-    """Sockets that keep a port, and that of a bus, for servers of ours that come and go there.
-
-    They are bound, and do not listen: servers that say ``SO_REUSEADDR`` may, and all of these
-    do. Nobody is given such a port who asks for any.
-    """
-    while True:
-        kept = [socket.socket(), socket.socket()]
-        for sock in kept:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            kept[0].bind(("127.0.0.1", 0))
-            kept[1].bind(("127.0.0.1", kept[0].getsockname()[1] + BUS))
-        except (OSError, OverflowError):  # taken, or beyond the last port there is
-            for sock in kept:
-                sock.close()
-        else:
-            return kept
 
 
 class AtOnePort:
@@ -50,8 +27,7 @@ class AtOnePort:
     """
 
     def __init__(self, right, wrong):
-        self._reserved = reserved()
-        self.port = self._reserved[0].getsockname()[1]
+        self.port = held_port(BUS)
         self.address = f"127.0.0.1:{self.port}"
         self._right, self._wrong = right, wrong
         self._running = ExitStack()
@@ -76,8 +52,6 @@ class AtOnePort:
 
     def __exit__(self, *_):
         self._running.close()
-        for sock in self._reserved:
-            sock.close()
 
 
 # --- what may listen at a port ----------------------------------------------------------

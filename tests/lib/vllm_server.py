@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline
-from lm_servers import listening_ports
+from processes import listening_ports
 from vllm_engines import PATIENCE, environment
 
 _SAMPLE = re.compile(r"^([\w:]+)(?:{[^}]*})? (\S+)$", re.MULTILINE)

@@ -6,7 +6,8 @@ from hexkv.adapters.lmserver.plugin import hexkv_adapters
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
-from lm_servers import PATIENCE, served
+from lm_servers import served
+from processes import PATIENCE
 
 SPECS = {spec.name: spec for spec in hexkv_adapters()}
 

@@ -25,7 +25,8 @@ from hexkv.ports import (
     StoreUnreachable,
     TimedOut,
 )
-from lm_servers import PATIENCE, SMALL, RawHexkv, Served, held_port, served
+from lm_servers import SMALL, RawHexkv, Served, served
+from processes import PATIENCE, held_port
 from rigging import CHUNK, LAYOUT, rigging, tier
 
 PROMPT = list(range(10 * CHUNK))

@@ -12,7 +12,8 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, Miss, Stored, StoreFull
-from lm_servers import PATIENCE, SMALL, RawHexkv, RawLM, request, served, until
+from lm_servers import SMALL, RawHexkv, RawLM, request, served
+from processes import PATIENCE, until
 
 FEW = 8
 QUICK = (*SMALL[:-2], "--patience", "0.5")

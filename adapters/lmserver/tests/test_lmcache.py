@@ -10,7 +10,7 @@ import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.ports import Hit, Item, Miss, Stored
-from lm_servers import PATIENCE, listening_ports
+from processes import PATIENCE, listening_ports
 
 PLACE = Path(sys.prefix) / "lmcache"
 """Where `make test` puts it: its dependencies are not for this environment."""

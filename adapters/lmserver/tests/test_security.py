@@ -13,7 +13,8 @@ from hexkv.adapters.lmserver.serve import run
 from hexkv.adapters.lmserver.server import is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
-from lm_servers import PATIENCE, SMALL, RawLM, served, until
+from lm_servers import SMALL, RawLM, served
+from processes import PATIENCE, until
 
 SECRET = "a secret of the tests"
 

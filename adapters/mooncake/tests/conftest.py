@@ -15,7 +15,8 @@ from hexkv.adapters.mooncake.store import MooncakeStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import StoreError
-from mooncake_servers import PATIENCE, Master, Node
+from mooncake_servers import Master, Node
+from processes import PATIENCE
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -7,7 +7,8 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.contracts.waiting import promptly
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
-from mooncake_servers import PATIENCE, Master, Node, until
+from mooncake_servers import Master, Node
+from processes import PATIENCE, until
 
 
 @pytest.fixture

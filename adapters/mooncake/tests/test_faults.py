@@ -15,19 +15,8 @@ from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreFull, StoreUnreachable, TimedOut
-from mooncake_servers import (
-    LOOPBACK,
-    PATIENCE,
-    Master,
-    Node,
-    Region,
-    RegionSink,
-    held_port,
-    is_gone,
-    soon,
-    until,
-    until_stored,
-)
+from mooncake_servers import LOOPBACK, Master, Node, Region, RegionSink, is_gone, soon, until_stored
+from processes import PATIENCE, held_port, until
 
 KEY = chunk_key("frame")
 

@@ -14,7 +14,8 @@ from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
 from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
-from mooncake_servers import LOOPBACK, Master, Node, held_port, soon, until, until_stored
+from mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
+from processes import held_port, until
 
 KEY = chunk_key("frame")
 FRAME = bytes(range(250)) * 9000

@@ -6,7 +6,8 @@ from hexkv.adapters.mooncake._objects import EMPTY
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Corrupt, Hit, Miss, TimedOut
-from mooncake_servers import Master, Node, Region, is_gone, soon, until, until_stored
+from mooncake_servers import Master, Node, Region, is_gone, soon, until_stored
+from processes import until
 
 KEY = chunk_key("frame")
 FRAME = bytes(range(251)) * 4000

@@ -7,7 +7,8 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.contracts.waiting import promptly
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreUnreachable
-from mooncake_servers import PATIENCE, Master, Node, soon, until, until_stored
+from mooncake_servers import Master, Node, soon, until_stored
+from processes import PATIENCE, until
 
 TTL = 6.0
 """Seconds of silence after which these masters forget a node; by default it is ten.

@@ -7,7 +7,7 @@ from hexkv.adapters.redis._routes import slots_of
 from hexkv.adapters.redis.address import Address
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable
-from lm_servers import held_port, until
+from processes import held_port, until
 from redis_servers import Keys, RedisServer
 
 KEYS = [chunk_key(str(i)) for i in range(60)]

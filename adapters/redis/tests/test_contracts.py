@@ -11,7 +11,7 @@ from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-from lm_servers import PATIENCE
+from processes import PATIENCE
 from redis_servers import (
     BareRedis,
     BreakableRedis,

@@ -9,7 +9,7 @@ import pytest
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Failed, Hit, Item, StoreUnreachable, TimedOut
-from lm_servers import PATIENCE, held_port
+from processes import PATIENCE, held_port
 from redis_servers import RedisServer
 
 KEY = chunk_key("a")

@@ -11,7 +11,7 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
 )
-from lm_servers import held_port, until
+from processes import held_port, until
 from redis_servers import RedisServer
 
 KEY = chunk_key("a")

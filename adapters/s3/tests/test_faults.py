@@ -24,7 +24,7 @@ from hexkv.ports import (
     StoreUnreachable,
     TimedOut,
 )
-from lm_servers import PATIENCE, held_port, until
+from processes import PATIENCE, held_port, until
 from rigging import CHUNK, LAYOUT
 from s3_servers import Double
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from sglang_engines import ENVIRONMENT, PATIENT, behind, frames, prompt
 
 OLDER = sorted((Path(sys.prefix) / "older").iterdir())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from sglang_engines import DYNAMIC, PAGE, PAGES, PATIENT, frames, prompt
 from sglang_server import Server
 

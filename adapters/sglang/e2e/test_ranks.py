@@ -1,6 +1,6 @@
 """Two ranks of one model, each with its own heads in one directory."""
 
-from redis_servers import until
+from processes import until
 from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, linked, prompt
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from redis_servers import until
+from processes import until
 from sglang_engines import PAGE, PAGES, PATIENT, behind, prompt
 
 

@@ -6,7 +6,7 @@ from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
-from redis_servers import until
+from processes import until
 from sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from sglang_engines import PAGE, PAGES, PATIENT, behind, frames, prompt, sound
 from sglang_windows import WINDOW, checkpoint
 

@@ -12,7 +12,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.linker import HexKVLinker
 from hexkv.ports import ConfigError
-from redis_servers import until
+from processes import until
 from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
 
 SGLANGS = ("backend_name", "module_path", "class_name", "interface_v1")

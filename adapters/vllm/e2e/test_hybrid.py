@@ -6,7 +6,7 @@ vLLM puts all layers into one group, and hexkv caches that.
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
 from vllm_frames import damage, frames, poison
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from vllm_engines import agree, prompt
 
 CHUNK = 64

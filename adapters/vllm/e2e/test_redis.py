@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from vllm_engines import prompt
 
 CHUNK = 64

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from vllm_engines import PATIENT, ROOT, prompt
 from vllm_server import Server
 

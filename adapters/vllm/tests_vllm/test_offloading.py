@@ -6,7 +6,7 @@ import pytest
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
-from redis_servers import until
+from processes import until
 from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded
 from vllm_toy import alone

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from redis_servers import until
+from processes import until
 from vllm_toy import alone, packed
 
 MODES = ["sync", "async", "layerwise"]
