@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.measure import Comparison, Goal, Turn
 from benchmarks.rig import TokenArray, prompt
 from benchmarks.scale import THIN, Scale
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.keys import Keyer
-from hexkv.core.tokens import TOKEN_BYTES, Tokens, pack
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.tokens import TOKEN_BYTES, Tokens, pack
 from hexkv.ports import Namespace
 
 LIMIT = "bare chained SHA-256"

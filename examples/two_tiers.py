@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.engine import CacheEngine
+from hexkv.core.engine.engine import CacheEngine
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import DType, KVLayout, Namespace

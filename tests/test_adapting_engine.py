@@ -10,13 +10,13 @@ from dict_store import ScanningStore
 from eight_serde import Eight, repeating
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry
 from hexkv.contracts.faults import Seeded, SlowStore
-from hexkv.core.adapting import Form, choose
-from hexkv.core.encoding import form_on
-from hexkv.core.frames import CRC32, FrameCodec
-from hexkv.core.locating import SLOWER
-from hexkv.core.measuring import PROBE_EVERY
-from hexkv.core.pool import BlockPool, Label
-from hexkv.core.runtime import Runtime
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.memory.pool import BlockPool, Label
+from hexkv.core.tiers.encoding import form_on
+from hexkv.core.tiers.encoding_choice import Form, choose
+from hexkv.core.tiers.matching import SLOWER
+from hexkv.core.tiers.rates import PROBE_EVERY
+from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
 from hexkv.ports import Counter, Deadline, Namespace, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled

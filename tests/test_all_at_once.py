@@ -9,9 +9,9 @@ import pytest
 from configured import FRAME, LAYOUT, built, computed, prompt, settle
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.index import TierIndex
 from hexkv.core.policies import POLICIES
-from hexkv.core.tiers import Tier
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ConfigError, Counter, InvalidRequest
 
 PROMPTS = [prompt(number) for number in range(12)]

@@ -19,8 +19,8 @@ from pydantic_core import PydanticUndefined
 import hexkv.core
 import hexkv.plugins
 import hexkv.ports
-from hexkv.core.loading import BEHIND
-from hexkv.core.locating import SLOWER
+from hexkv.core.requests.retrieve import BEHIND
+from hexkv.core.tiers.matching import SLOWER
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover

@@ -8,9 +8,8 @@ import pytest
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.registry import EngineRegistry
-from hexkv.ports import ConfigError, Counter, EngineClosed, InvalidRequest, Namespace
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.ports import Counter, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -226,18 +225,6 @@ def test_a_closed_engine_refuses_calls_and_closes_twice(rig):
     engine.close()
     assert engine.health().state == "closed"
     assert r.pool.ledger() == {}
-
-
-def test_the_registry_keeps_one_engine_per_instance(rig):
-    registry = EngineRegistry()
-    first = registry.get_or_create("i", "conf", lambda: rig([memory()]).engine)
-    assert registry.get_or_create("i", "conf", lambda: pytest.fail("built twice")) is first
-    with pytest.raises(ConfigError, match="another configuration"):
-        registry.get_or_create("i", "other", lambda: pytest.fail("built twice"))
-    assert registry.destroy("i")
-    assert not registry.destroy("i")
-    assert first.health().state == "closed"
-    assert registry.get_or_create("i", "other", lambda: rig([memory()]).engine) is not first
 
 
 def test_tiers_are_told_apart_in_events(rig, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.engine import Deadlines
+from hexkv.core.engine.engine import Deadlines
 from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import FRAME, LAYOUT, tier

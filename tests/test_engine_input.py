@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.chunking import PrefixChunker
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.ports import (
     ConfigError,
     DType,

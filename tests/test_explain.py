@@ -12,11 +12,11 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.explaining import State
-from hexkv.core.history import Cause
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.tiers import Tier, TierRules, Writes
+from hexkv.core.engine.explain import State
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.tier import Tier, TierRules, Writes
 from hexkv.ports import InvalidTokens, Miss, MissReason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

@@ -13,7 +13,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.vllm.windows import LayerShape, pages_of
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.explaining import differing
+from hexkv.core.engine.explain import differing
 from hexkv.ports import DType, ParallelSlice
 from rigging import CHUNK, LAYOUT, NAMESPACE, tier
 

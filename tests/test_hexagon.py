@@ -140,7 +140,8 @@ def test_describing_adapters_imports_neither_pydantic_nor_typer():
 @pytest.mark.parametrize("path", PRODUCT, ids=name)
 def test_a_file_is_about_one_thing(path):
     lines = len(path.read_text().splitlines())
-    assert lines <= (150 if "ports" in path.parts else 400)
+    port = "ports" in path.parts and path.name != "__init__.py"  # which lists all names
+    assert lines <= (150 if port else 400)
 
 
 FORBIDDEN = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle"}

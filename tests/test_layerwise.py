@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dict_store import DictStore, ScanningStore
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.frames import PARTS, layer_parts
-from hexkv.core.tiers import Tier, TierRules
+from hexkv.core.frames.codec import PARTS, layer_parts
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.tiers.tier import Tier, TierRules
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,

@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.scheduler import LaneRules
+from hexkv.core.io.scheduler import LaneRules
 from hexkv.ports import TimedOut
 from layered import (
     FULL,
@@ -72,8 +72,8 @@ def test_layers_are_given_to_the_device_one_by_one_and_from_memory_without_a_cop
 
 @pytest.mark.parametrize("task_bytes", [1, 1 << 30])
 def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch, task_bytes):
-    monkeypatch.setattr("hexkv.core.layerwise.ranges._BYTES_AHEAD", 1)
-    monkeypatch.setattr("hexkv.core.layerwise.ranges._TASK_BYTES", task_bytes)
+    monkeypatch.setattr("hexkv.core.requests.layers.ranges._BYTES_AHEAD", 1)
+    monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", task_bytes)
     store = Ranged()
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())
@@ -92,7 +92,7 @@ def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch, task_bytes):
 
 
 def test_a_full_queue_makes_reading_ahead_wait_and_loses_nothing(rig, monkeypatch):
-    monkeypatch.setattr("hexkv.core.layerwise.ranges._TASK_BYTES", 1)
+    monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", 1)
     store = Ranged()
     r = rig([tier("ranges", store, lane=LaneRules(workers=1, queue_bytes=1))])
     for end in range(CHUNK, FULL + 1, CHUNK):  # a write at a time: its queue is as short

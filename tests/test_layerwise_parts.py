@@ -14,11 +14,11 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, deadline
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.encoding import encode, open_into
-from hexkv.core.frames import CRC32, PARTS, FrameCodec, part_span
-from hexkv.core.layerwise.heads import Head
-from hexkv.core.pool import BlockPool, Label
-from hexkv.core.runtime import Runtime
+from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
+from hexkv.core.memory.pool import BlockPool, Label
+from hexkv.core.requests.layers.heads import Head
+from hexkv.core.tiers.encoding import encode, open_into
+from hexkv.core.tiers.runtime import Runtime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads
 from hexkv.ports import PAGE, Counter, DType, KVLayout, Namespace, Span, frame_bytes

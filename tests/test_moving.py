@@ -11,10 +11,10 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.engine import Deadlines
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.tiers import Writes
+from hexkv.core.engine.engine import Deadlines
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.tiers.tier import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     PAGE,

@@ -6,8 +6,8 @@ import pytest
 
 from dict_store import ScanningStore
 from hexkv.contracts.faults import FaultyStore
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.tiers import Writes
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.tiers.tier import Writes
 from hexkv.ports import Counter
 from layered import FULL, PROMPT, computed, empty, memory, settled
 from rigging import CHUNK, FRAME, tier

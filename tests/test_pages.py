@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.tokens import Pages, pack
+from hexkv.core.keys.tokens import Pages, pack
 from hexkv.ports import InvalidTokens
 from prompts import FULL, PROMPT, computed, empty, memory
 from rigging import CHUNK, LAYOUT

@@ -9,8 +9,8 @@ from dict_store import ScanningStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.prefetch import PrefetchRules
-from hexkv.core.tiers import Tier, TierRules
+from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.tiers.tier import Tier, TierRules
 from hexkv.ports import Counter
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

@@ -3,8 +3,8 @@
 import pytest
 
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.tiers import TierRules, Writes
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.tiers.tier import TierRules, Writes
 from hexkv.ports import Counter
 from simulation.medium import Medium
 from simulation.prompts import CHUNK, FRAME, Window, keys

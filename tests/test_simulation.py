@@ -7,12 +7,12 @@ from threading import Condition
 
 import pytest
 
-from hexkv.core.breaker import Breaker
-from hexkv.core.fetching import Fetch
-from hexkv.core.frames import FrameCodec
-from hexkv.core.index import TierIndex
-from hexkv.core.scheduler import Lane
-from hexkv.core.tiers import Tier
+from hexkv.core.frames.codec import FrameCodec
+from hexkv.core.io.breaker import Breaker
+from hexkv.core.io.scheduler import Lane
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.reading import Fetch
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import CorruptFrame, Counter, Stored
 from simulation.play import Play
 from simulation.seeds import fails, run

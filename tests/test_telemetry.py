@@ -15,8 +15,8 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.scheduler import LaneRules
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.scheduler import LaneRules
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.telemetry import BUCKETS, NoTelemetry, Totals, render

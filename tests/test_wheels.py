@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 INSTALLED = ("hexkv", "hexkv_local", "hexkv_contracts")
 CONSUMER = """\
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.core.engine import Deadlines
+from hexkv.core.engine.engine import Deadlines
 from hexkv.ports import ChunkKey, ChunkStore
 
 store: ChunkStore = DiskStore("cache")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.adapting import Decision, Form, Rate, choose
+from hexkv.core.tiers.encoding_choice import Decision, Form, Rate, choose
 
 RAW = Form("raw")
 LEVELS = [RAW, Form("zstd", 1.6, 2e9), Form("cachegen", 3.9, 0.8e9), Form("small", 5.1, 0.8e9)]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.breaker import Breaker, BreakerRules
+from hexkv.core.io.breaker import Breaker, BreakerRules
 
 RULES = BreakerRules(failures=3, first_pause=1.0, longest_pause=4.0)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.chunker import ChunkerContract
-from hexkv.core.chunking import PrefixChunker, SegmentChunker
-from hexkv.core.tokens import pack
+from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
+from hexkv.core.keys.tokens import pack
 from hexkv.ports import ConfigError
 
 # Few distinct tokens make separators meet; these bytes also make them match across tokens.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.frames import (
+from hexkv.core.frames.codec import (
     CRC32,
     IDENTITY_BYTES,
     PARTS,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.doubles import chunk_key
-from hexkv.core.history import Cause, History, Note
+from hexkv.core.tiers.history import Cause, History, Note
 
 NAMES = st.integers(0, 15).map(lambda n: chunk_key(str(n)))
 TIERS = st.sampled_from(["memory", "disk"])

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hexkv.contracts.doubles import chunk_key
-from hexkv.core.index import TierIndex
 from hexkv.core.policies import LRU, POLICIES
+from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import KEY_BYTES, ChunkKey, Entry
 
 A, B, C, D, E = (ChunkKey(letter.encode()) for letter in "ABCDE")

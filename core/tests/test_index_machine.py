@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hexkv.core.index import TierIndex
 from hexkv.core.policies import POLICIES
+from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Entry, Policy
 
 KEYS = [ChunkKey(b"%02d" % n) for n in range(14)]

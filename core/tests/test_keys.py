@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hexkv.core.keys
+import hexkv.core
 import hexkv.ports
-from hexkv.core.chunking import PrefixChunker, SegmentChunker
-from hexkv.core.frames import IDENTITY_BYTES
-from hexkv.core.keys import BLAKE2B, SHA256, HashAlgorithm, Keyer, identity
-from hexkv.core.tokens import Pages, pack
+from hexkv.core.frames.codec import IDENTITY_BYTES
+from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
+from hexkv.core.keys.hashing import BLAKE2B, SHA256, HashAlgorithm, Keyer, identity
+from hexkv.core.keys.tokens import Pages, pack
 from hexkv.ports import (
     KEY_BYTES,
     ConfigError,
@@ -113,14 +113,14 @@ def test_identity_bounds_and_keys_are_the_committed_ones(case):
 def test_a_version_of_frames_has_keys_of_its_own():
     # Whoever raises one raises the other, and then this pair: or hosts of two versions that
     # share a store would delete each other's chunks as damaged.
-    assert (hexkv.ports.FRAME_VERSION, hexkv.core.keys.KEY_FORMAT) == (1, 1)
+    assert (hexkv.ports.FRAME_VERSION, hexkv.core.keys.hashing.KEY_FORMAT) == (1, 1)
 
 
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from hexkv.core.keys import Keyer
-from hexkv.core.tokens import Pages, pack
+from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.tokens import Pages, pack
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
 extra = (("image", "0f3a"), ("quant", "awq"))
@@ -130,7 +130,7 @@ print(Keyer(namespace).name(pack(range(1024))).keys[-1].hex(), hash("a") % 1000)
 
 
 def test_a_hundred_processes_with_other_hash_seeds_agree():
-    roots = {str(Path(module.__file__).parents[2]) for module in (hexkv.core.keys, hexkv.ports)}
+    roots = {str(Path(module.__file__).parents[2]) for module in (hexkv.core, hexkv.ports)}
 
     def run(seed):
         child = subprocess.run(

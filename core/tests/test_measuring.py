@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.measuring import PROBE_EVERY, STALE, Flow, Link, Speeds
+from hexkv.core.tiers.rates import PROBE_EVERY, STALE, Flow, Link, Speeds
 
 
 def read(link, *, tokens, seconds, size=1000, now=0.0):

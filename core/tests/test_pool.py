@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hexkv.contracts.doubles import deadline
-from hexkv.core.pool import BlockPool
+from hexkv.core.memory.pool import BlockPool
 from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest, PoolExhausted, frame_bytes
 
 SLOT = 16 * PAGE

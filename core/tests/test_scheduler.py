@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
 from hexkv.ports import Counter
 
 

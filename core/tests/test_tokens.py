@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.tokens import pack
+from hexkv.core.keys.tokens import pack
 from hexkv.ports import InvalidTokens
 
 TOP = 2**32 - 1

@@ -9,10 +9,10 @@ import pytest
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.frames import CRC32, FrameCodec
-from hexkv.core.keys import SHA256, Keyer
-from hexkv.core.tokens import pack
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import SHA256, Keyer
+from hexkv.core.keys.tokens import pack
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load

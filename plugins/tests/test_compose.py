@@ -8,9 +8,8 @@ import pytest
 
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.registry import EngineRegistry
 from hexkv.plugins import AdapterSpec
-from hexkv.plugins.compose import build, get_or_create, identify
+from hexkv.plugins.compose import build, identify
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin
@@ -191,32 +190,6 @@ def test_if_a_tier_cannot_be_opened_those_before_it_are_closed(store, error, reg
         )
     assert [shelf.closed for shelf in registry.shelves] == [True]
     gc.collect()  # nothing warns of a file or a mapping left open
-
-
-def test_one_engine_per_instance_and_no_other_configuration_for_it(registry):
-    engines = EngineRegistry()
-    first = get_or_create(engines, configured(), NAMESPACE, registry=registry)
-    assert get_or_create(engines, configured(), NAMESPACE, registry=registry) is first
-    for settings, namespace in [
-        (configured(hash="blake2b"), NAMESPACE),
-        (configured(), Namespace("other", LAYOUT)),
-        (configured(model={"salt": "a"}), NAMESPACE),
-    ]:
-        with pytest.raises(ConfigError, match=r"'default' exists already"):
-            get_or_create(engines, settings, namespace, registry=registry)
-    other = configured(instance={"id": "second"}, model={"salt": "a"})
-    second = get_or_create(engines, other, NAMESPACE, registry=registry)
-    assert second is not first
-    with pytest.raises(ConfigError, match=r"'second' exists already"):  # salts are compared, too
-        get_or_create(
-            engines,
-            configured(instance={"id": "second"}, model={"salt": "b"}),
-            NAMESPACE,
-            registry=registry,
-        )
-    assert engines.destroy("default")
-    assert engines.destroy("second")
-    assert first.health().state == "closed"
 
 
 def test_the_model_section_fills_in_what_the_host_left_open():

@@ -94,13 +94,13 @@ def test_a_section_from_the_environment_is_merged_like_one_from_a_file(write):
 def test_environment_values_are_read_as_yaml():
     environ = {
         "HEXKV_TIERS__0__SETTINGS": "{a: [1, two], b: null}",
-        "HEXKV_INSTANCE__ID": "'8'",
+        "HEXKV_MODEL__NAME": "'8'",
         "HEXKV_DEADLINES__LOOKUP": "0.25",
         "UNRELATED": "[",
     }
     settings = load(None, environ).settings
     assert settings.tiers[0].settings == {"a": [1, "two"], "b": None}
-    assert settings.instance.id == "8"
+    assert settings.model.name == "8"
     assert settings.deadlines.lookup == 0.25
 
 

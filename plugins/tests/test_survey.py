@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hexkv.core.frames import CRC32, FrameCodec
+from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.plugins.survey import survey
 from hexkv.ports import (
     KEY_BYTES,

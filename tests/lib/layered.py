@@ -7,7 +7,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.frames import layer_parts, part_span
+from hexkv.core.frames.codec import layer_parts, part_span
 from hexkv.ports import DType, Failed, Hit, KVLayout, Miss, StoreError
 from rigging import CHUNK, LAYOUT, tier
 

@@ -7,15 +7,15 @@ from threading import Event
 
 from configured import settle
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.engine import CacheEngine
-from hexkv.core.frames import CRC32, FrameCodec
-from hexkv.core.index import TierIndex
+from hexkv.core.engine.engine import CacheEngine
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
-from hexkv.core.pool import BlockPool
-from hexkv.core.runtime import Runtime
-from hexkv.core.stack import TierStack
-from hexkv.core.tiers import Tier, TierRules
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tier import Tier, TierRules
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes

@@ -10,7 +10,7 @@ import pytest
 from hexkv.adapters.lmserver.server import Limits, Server
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.engine import Deadlines
+from hexkv.core.engine.engine import Deadlines
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.indexing import tier_index

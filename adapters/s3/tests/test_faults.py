@@ -7,10 +7,10 @@ import pytest
 import rigging
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.engine import Deadlines
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.tiers import Tier, TierRules
+from hexkv.core.engine.engine import Deadlines
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.tiers.tier import Tier, TierRules
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Corrupt,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hexkv.core.frames import FrameCodec
-from hexkv.core.keys import BLAKE2B, SHA256, HashAlgorithm
+from hexkv.core.frames.codec import FrameCodec
+from hexkv.core.keys.hashing import BLAKE2B, SHA256, HashAlgorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry, missing
 from hexkv.plugins.spec import OpenContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hexkv.core.frames import CRC32
+from hexkv.core.frames.codec import CRC32
 from hexkv.core.policies import POLICIES
 from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
 from hexkv.ports import Checksum, Policy

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from hexkv.core.breaker import BreakerRules
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.engine import CacheEngine, Deadlines
-from hexkv.core.index import TierIndex
-from hexkv.core.loading import Pace
-from hexkv.core.pool import BlockPool
-from hexkv.core.prefetch import PrefetchRules
-from hexkv.core.registry import EngineRegistry
-from hexkv.core.runtime import RAW, Runtime
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.stack import TierStack
-from hexkv.core.tenants import DividedIndex, Tenant
-from hexkv.core.tiers import Tier, TierRules, Writes
+from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pool import BlockPool
+from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.requests.retrieve import Pace
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tenants import DividedIndex, Tenant
+from hexkv.core.tiers.tier import Tier, TierRules, Writes
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
@@ -132,40 +131,6 @@ def build(
         )
         opened.pop_all()
     return engine
-
-
-def get_or_create(
-    engines: EngineRegistry,
-    settings: EngineSettings | Loaded,
-    namespace: Namespace,
-    *,
-    registry: Registry | None = None,
-    clock: Clock | None = None,
-    telemetry: Telemetry | None = None,
-    events: Sequence[EventSink] = (),
-) -> CacheEngine:
-    """The engine of ``settings.instance.id`` in *engines*, built on the first call.
-
-    ``engines.destroy(id)`` closes it. Other arguments and errors as for :func:`build`.
-
-    Raises:
-        ConfigError: the engine exists, with other settings or in another namespace.
-    """
-    loaded = _loaded(settings)
-    # The salt is masked in a dump of the settings; the namespace has it.
-    configuration = loaded.settings.model_dump_json(), identify(namespace, loaded)
-    return engines.get_or_create(
-        loaded.settings.instance.id,
-        configuration,
-        lambda: build(
-            loaded,
-            namespace,
-            registry=registry,
-            clock=clock,
-            telemetry=telemetry,
-            events=events,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hexkv.core.index import Reservation, TierIndex
+from hexkv.core.tiers.index import Reservation, TierIndex
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 

@@ -58,12 +58,6 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Instance(Section):
-    """Which engine of the process this is."""
-
-    id: str = Field(default="default", min_length=1, max_length=128)
-
-
 class Model(Section):
     """Identity of the model's KV that its host cannot know, or does not.
 
@@ -200,7 +194,6 @@ class TenantSettings(Section):
 class EngineSettings(Section):
     """Everything about one engine."""
 
-    instance: Instance = Instance()
     model: Model = Model()
     chunk: Chunk = Chunk()
 

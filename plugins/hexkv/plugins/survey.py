@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hexkv.core.frames import FrameCodec
+from hexkv.core.frames.codec import FrameCodec
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,

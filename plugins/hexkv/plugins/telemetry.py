@@ -12,7 +12,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
-from hexkv.core.lifecycle import Lifecycle
+from hexkv.core.engine.state import Lifecycle
 from hexkv.ports import Counter, Histogram
 
 BUCKETS = (

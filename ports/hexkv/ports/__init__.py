@@ -58,6 +58,7 @@ from hexkv.ports.outcomes import (
     WriteOutcome,
 )
 from hexkv.ports.policy import Policy
+from hexkv.ports.results import Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.store import (
     ChunkStore,
@@ -103,6 +104,7 @@ __all__ = [
     "Failed",
     "Finished",
     "FrameHeader",
+    "Health",
     "HexKVError",
     "Histogram",
     "Hit",
@@ -114,6 +116,7 @@ __all__ = [
     "LayerSerde",
     "LayoutMismatch",
     "Lease",
+    "Lookup",
     "MemoryProvider",
     "MemoryRegion",
     "Miss",
@@ -126,6 +129,7 @@ __all__ = [
     "Policy",
     "PoolExhausted",
     "ReadOutcome",
+    "Retrieved",
     "Serde",
     "Sink",
     "Span",
@@ -133,6 +137,7 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreFull",
+    "StoreReport",
     "StoreUnreachable",
     "Stored",
     "SupportsOthers",
@@ -142,6 +147,7 @@ __all__ = [
     "SupportsScan",
     "SupportsSharing",
     "Telemetry",
+    "TierHealth",
     "TimedOut",
     "Transfer",
     "WriteOutcome",

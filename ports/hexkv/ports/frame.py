@@ -7,7 +7,7 @@ A frame is one header page and the payload, padded with zeros to a whole number 
     +-----------------------------------------+---------------------------+---------+
 
 It describes itself: whoever finds one knows which model, layout, tokens and serde it is
-of without any index beside it. The byte layout is in :mod:`hexkv.core.frames`; it is
+of without any index beside it. The byte layout is in :mod:`hexkv.core.frames.codec`; it is
 versioned, and a version never changes its meaning.
 """
 

@@ -1,7 +1,7 @@
 """How KV is named, everywhere: a namespace, then a digest of the whole prefix.
 
 Stable on every host, Python version and ``PYTHONHASHSEED``. The rules by which keys are
-derived live in :mod:`hexkv.core.keys`; adapters treat a key as opaque bytes.
+derived live in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pages:
     """A prompt whose chunks the host has named already, by a chain of digests of its own.
 
     Some engines ask for pages of their KV memory and never say which tokens these are
-    (SGLang's hierarchical cache). As bare chains are made (:mod:`hexkv.core.keys`), theirs
+    (SGLang's hierarchical cache). As bare chains are made (:mod:`hexkv.core.keys.hashing`), theirs
     name the same chunks.
 
     Raises:

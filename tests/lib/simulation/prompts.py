@@ -3,9 +3,9 @@
 from functools import cache
 from hashlib import blake2b
 
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.keys import SHA256, Keyer
-from hexkv.core.tokens import pack
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import SHA256, Keyer
+from hexkv.core.keys.tokens import pack
 from hexkv.ports import DType, Finished, KVLayout, Namespace, frame_bytes
 
 CHUNK = 4

@@ -2,8 +2,8 @@
 
 import itertools
 
-from hexkv.core.measuring import PROBE_EVERY
-from hexkv.core.tiers import Writes
+from hexkv.core.tiers.rates import PROBE_EVERY
+from hexkv.core.tiers.tier import Writes
 from simulation.events import attach, close, crash, mend
 from simulation.play import Violation
 from simulation.prompts import CHUNK, Window

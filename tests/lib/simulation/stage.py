@@ -6,18 +6,18 @@ from random import Random
 
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.faults import FaultyStore, Seeded
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.engine import CacheEngine, Deadlines
-from hexkv.core.frames import CRC32, FrameCodec
-from hexkv.core.index import TierIndex
-from hexkv.core.loading import Pace
+from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
-from hexkv.core.pool import BlockPool
-from hexkv.core.prefetch import PrefetchRules
-from hexkv.core.runtime import Runtime
-from hexkv.core.scheduler import LaneRules
-from hexkv.core.stack import TierStack
-from hexkv.core.tiers import Tier, TierRules, Writes
+from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.requests.retrieve import Pace
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tier import Tier, TierRules, Writes
 from hexkv.ports import Counter
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES

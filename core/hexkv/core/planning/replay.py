@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hexkv.core.index import TierIndex
 from hexkv.core.planning.trace import Request
+from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Policy
 
 WINDOW = 16

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.chunking import PrefixChunker
-from hexkv.core.explaining import Difference, differing
-from hexkv.core.frames import FrameCodec
-from hexkv.core.keys import BARE, HashAlgorithm, Keyer, identity, scheme_of
-from hexkv.core.tokens import pack
+from hexkv.core.engine.explain import Difference, differing
+from hexkv.core.frames.codec import FrameCodec
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import BARE, HashAlgorithm, Keyer, identity, scheme_of
+from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.adapting import Form, choose
-from hexkv.core.runtime import RAW
+from hexkv.core.tiers.encoding_choice import Form, choose
+from hexkv.core.tiers.runtime import RAW
 from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover

@@ -16,7 +16,7 @@ from hexkv.ports import DeviceKV, InvalidRequest, InvalidTokens
 
 
 class Retrieved(Protocol):
-    """What :class:`hexkv.core.engine.CacheEngine` says of a retrieve, as far as needed here."""
+    """What :class:`hexkv.core.engine.engine.CacheEngine` says of a retrieve."""
 
     @property
     def hit_tokens(self) -> int: ...

@@ -1,0 +1,1 @@
+"""The cache by tokens: naming, one stack of tiers, administration, explanations."""

@@ -1,0 +1,243 @@
+"""What operators do with a cache: pin, clear, move, compress, add and remove tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from hexkv.core.engine.explain import Explanation, explain
+from hexkv.core.engine.state import Lifecycle
+from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.tiers.moving import Moved, Mover
+from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.ports import ChunkKey, InvalidRequest, Namespace
+
+
+class Maintained(Lifecycle):
+    """The calls beside the serving path. They wait for the tiers."""
+
+    def pin(
+        self,
+        tokens: Tokens,
+        owner: str,
+        *,
+        seconds: float | None = None,
+        namespace: Namespace | None = None,
+    ) -> int:
+        """Keep the stored prefix of *tokens* from eviction for *owner*. How many tokens it has.
+
+        Args:
+            tokens: the prompt.
+            owner: who ends the pin by :meth:`unpin`; pinning again renews it.
+            seconds: after which the owner is taken for vanished; by default as configured.
+            namespace: of this request, where it is not the engine's own.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            prompt = self._prompt(tokens, namespace)
+            found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))
+            self._pin(owner, prompt.keys[: len(found)], seconds)
+            return prompt.ends[len(found) - 1] if found else 0
+
+    def unpin(self, owner: str) -> int:
+        """Let go of everything pinned for *owner*. How many pins there were, over all tiers."""
+        with self._call():
+            return self._stack.pins.unpin(owner)
+
+    def clear(
+        self,
+        tokens: Tokens | None = None,
+        *,
+        tiers: Sequence[str] | None = None,
+        namespace: Namespace | None = None,
+    ) -> int:
+        """Delete the chunks of a prompt, or everything that the engine's index knows.
+
+        Pins do not protect against this. Returns how many distinct chunks went.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            chosen = self._stack.named(tiers)
+            deadline = self._until(self._deadlines.store)
+            if tokens is not None:
+                keys: Sequence[ChunkKey] = self._prompt(tokens, namespace).keys
+                return self._stack.forget(keys, chosen, deadline)
+            listed = [tier for tier in chosen if tier.index is not None]
+            known = chain.from_iterable(t.index.keys() for t in listed if t.index is not None)
+            return self._stack.forget(list(dict.fromkeys(known)), listed, deadline)
+
+    def names(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Sequence[ChunkKey]:
+        """What the chunks of *tokens* are called, in order: the keys that events speak of.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            return self._prompt(tokens, namespace).keys
+
+    def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
+        """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
+
+        Names other namespaces of this engine that hold the same tokens, and the fields in
+        which they differ: for operators, not for one tenant among several.
+
+        Raises:
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call():
+            prompt = self._prompt(tokens, namespace)
+            until = self._until(self._deadlines.lookup)
+            return explain(self._stack, prompt, words(tokens), self._namer.keyers(), until)
+
+    def copy(
+        self,
+        tokens: Tokens | None,
+        source: str,
+        target: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Copy a prompt's chunks, or all of a tier for ``None``, to another tier.
+
+        Raises:
+            InvalidRequest: there is no such tier, or only its store knows what it holds.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            origin, goal = self._stack.named([source, target])
+            keys = self._chosen(tokens, origin, namespace)
+            return self._mover(owner).copy(keys, origin, goal)
+
+    def move(
+        self,
+        tokens: Tokens | None,
+        source: str,
+        target: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Likewise, and delete from *source* what is readable from *target*, chunk by chunk.
+
+        At every moment each chunk can be read from one of them.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            origin, goal = self._stack.named([source, target])
+            keys = self._chosen(tokens, origin, namespace)
+            return self._mover(owner).move(keys, origin, goal)
+
+    def compress(
+        self,
+        tokens: Tokens | None,
+        tier: str,
+        serde: str,
+        *,
+        namespace: Namespace | None = None,
+    ) -> Moved:
+        """Replace chunks on *tier* by what *serde* makes of them, where that is smaller.
+
+        They are retrieved like any other: each frame says which serde it was written with.
+
+        Raises:
+            InvalidRequest: there is no such tier or serde.
+            InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            (place,) = self._stack.named([tier])
+            if serde not in self._stack.runtime.serdes:
+                known = ", ".join(self._stack.runtime.serdes) or "none"
+                raise InvalidRequest(f"no serde {serde!r}; there are: {known}")
+            return self._mover(owner).compress(self._chosen(tokens, place, namespace), place, serde)
+
+    def decompress(
+        self, tokens: Tokens | None, tier: str, *, namespace: Namespace | None = None
+    ) -> Moved:
+        """Replace encoded chunks on *tier* by plain ones.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
+        """
+        with self._call() as owner:
+            (place,) = self._stack.named([tier])
+            return self._mover(owner).decompress(self._chosen(tokens, place, namespace), place)
+
+    def attach(self, tier: Tier, position: int | None = None) -> None:
+        """Add a tier while the engine runs, at the end or at *position*; it becomes the engine's.
+
+        Raises:
+            ConfigError: there is a tier of that name.
+            EngineClosed
+        """
+        with self._call():
+            self._stack.attach(tier, position)
+
+    def detach(self, tier: str) -> bool:
+        """Take a tier out while the engine runs, after what is under way there, and close it.
+
+        Whether all of that ended in time.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+            EngineClosed
+        """
+        with self._call():
+            return self._stack.detach(tier, self._until(self._deadlines.store))
+
+    def change_rules(
+        self,
+        tier: str,
+        *,
+        reads: bool | None = None,
+        writes: Writes | None = None,
+        promotes: bool | None = None,
+    ) -> None:
+        """Change what is done with a tier from the next call on; ``None`` leaves a rule as it is.
+
+        Not reading from and not writing to the memory tier, for instance, switches the hot
+        cache off; what it holds stays until it is cleared.
+
+        Raises:
+            InvalidRequest: there is no such tier, or *writes* is no such rule.
+            EngineClosed
+        """
+        with self._call():
+            (place,) = self._stack.named([tier])
+            rules = place.rules
+            try:
+                kept = rules.writes if writes is None else Writes(writes)
+            except ValueError as error:
+                known = ", ".join(Writes)
+                raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
+            self._stack.change_rules(
+                place,
+                replace(
+                    rules,
+                    reads=rules.reads if reads is None else reads,
+                    writes=kept,
+                    promotes=rules.promotes if promotes is None else promotes,
+                ),
+            )
+
+    def _chosen(
+        self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None
+    ) -> Sequence[ChunkKey]:
+        if tokens is not None:
+            return self._prompt(tokens, namespace).keys
+        if tier.index is None:
+            raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
+        return tier.index.keys()
+
+    def _mover(self, owner: str) -> Mover:
+        return Mover(self._stack, owner, self._until(self._deadlines.store))
+
+    def _pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None) -> None:
+        until = self._until(self._deadlines.pin if seconds is None else seconds)
+        self._stack.pins.pin(owner, keys, until)

@@ -1,0 +1,291 @@
+"""Explaining a miss: where a prompt stops being found, and why, tier by tier.
+
+Nothing is loaded. What a tier holds is asked as for a lookup; what it does not hold is
+looked up in the history; and whether the same tokens lie under another namespace is found
+by naming them as that one would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.keys.tokens import Words, beginning
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.matching import SLOWER, ask
+from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.ports import ChunkKey, Deadline
+
+_SHOWN = 16
+"""Chunks that are explained one by one; the others are counted."""
+
+
+class State(StrEnum):
+    """How it is with a chunk, where nothing that happened to it explains that."""
+
+    PRESENT = "present"
+    BEHIND = "behind a miss"
+    """It is there, but a chunk before it is missing."""
+
+    NEVER_STORED = "never stored"
+    """As far as this engine remembers; an earlier one, or another, may know better."""
+
+    TIER_OFF = "tier off"
+    """The tier is not asked at present, or never."""
+
+    NO_ANSWER = "no answer"
+    """The store was asked, and did not say in time."""
+
+    SLOWER = SLOWER
+    """It is there; the model computes it sooner than the tier brings it."""
+
+    INDEXING = "indexing"
+    """Not found yet: what the tier holds is still being learnt."""
+
+    TOO_SHORT = "too short"
+    """These tokens fill no chunk."""
+
+
+class Why(NamedTuple):
+    """Why a chunk would come from a tier, or would not."""
+
+    reason: State | Cause
+
+    when: float | None = None
+    """Wall-clock seconds at which that happened, where something happened."""
+
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A chunk that a retrieve would not load now."""
+
+    index: int
+    start: int
+    end: int
+    """Positions ``[start, end)`` of the prompt."""
+
+    tiers: Mapping[str, Why] = field(default_factory=dict)
+    """By tier, from the fastest to the slowest."""
+
+    reason: State | None = None
+    """``behind a miss`` or ``too short``; ``None``: no tier has it, each for its own reason."""
+
+
+class Difference(NamedTuple):
+    """A field in which two identities differ."""
+
+    field: str
+    """A dotted path, for instance ``layout.dtype``."""
+
+    ours: str
+    theirs: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.ours} != {self.theirs}"
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another namespace that holds more of the same tokens."""
+
+    identity: str
+    chunks: int
+    """Leading chunks that are there."""
+
+    differs: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a prompt stops being found, and why."""
+
+    tokens: int
+    chunks: int
+    hit_chunks: int
+    """Leading chunks that a retrieve could load now."""
+
+    hit_tokens: int
+
+    missed: tuple[Missed, ...]
+    """The first chunks from there on. An unfull tail that is no chunk is the last of all."""
+
+    reasons: Mapping[str, Mapping[str, int]]
+    """By tier, over all chunks from the first that diverges on: how many for each reason."""
+
+    elsewhere: tuple[Elsewhere, ...]
+
+    @property
+    def diverges(self) -> Missed | None:
+        """The first chunk that would not be loaded; ``None`` if everything would."""
+        return self.missed[0] if self.missed else None
+
+    def __str__(self) -> str:
+        text = f"{self.hit_tokens} of {self.tokens} tokens would be loaded"
+        if self.diverges is None:
+            return text
+        first = self.diverges
+        reasons = [f"{tier}: {_words(why)}" for tier, why in first.tiers.items()]
+        text += f"; tokens {first.start} to {first.end}: "
+        text += "; ".join(reasons) if first.reason is None else first.reason
+        for other in self.elsewhere:
+            text += f"; namespace differs in {', '.join(map(str, other.differs))}"
+        return text
+
+
+def explain(
+    stack: TierStack,
+    prompt: Prompt,
+    packed: Words,
+    others: Iterable[Keyer],
+    deadline: Deadline,
+) -> Explanation:
+    """Why *prompt* is found as far as it is.
+
+    Args:
+        stack: whose tiers are asked.
+        prompt: all chunks of the tokens.
+        packed: the tokens, as :func:`~hexkv.core.keys.tokens.words` gives them.
+        others: of namespaces that may hold the same tokens; the prompt's own is passed over.
+        deadline: for stores that have to be asked.
+    """
+    answers = {tier.name: _answers(stack, tier, prompt.keys, deadline) for tier in stack.tiers}
+    there = [
+        any(whys[i].reason is State.PRESENT for whys in answers.values())
+        for i in range(len(prompt))
+    ]
+    hit = there.index(False) if False in there else len(there)
+    shown = range(hit, min(hit + _SHOWN, len(prompt)))
+    missed = [
+        Missed(
+            i,
+            prompt.starts[i],
+            prompt.ends[i],
+            {tier: whys[i] for tier, whys in answers.items()},
+            State.BEHIND if there[i] else None,
+        )
+        for i in shown
+    ]
+    end = prompt.ends[-1] if len(prompt) else 0
+    if end < prompt.length:
+        missed.append(Missed(len(prompt), end, prompt.length, reason=State.TOO_SHORT))
+    return Explanation(
+        tokens=prompt.length,
+        chunks=len(prompt),
+        hit_chunks=hit,
+        hit_tokens=prompt.ends[hit - 1] if hit else 0,
+        missed=tuple(missed),
+        reasons={
+            tier: dict(Tally(why.reason.value for why in whys[hit:]))
+            for tier, whys in answers.items()
+        },
+        elsewhere=tuple(_elsewhere(stack, prompt, packed, others, hit, deadline)),
+    )
+
+
+def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple[Difference, ...]:
+    """The fields of two identities, as JSON gives them, that are not the same.
+
+    Salts were digested when the identities were made, so no secret can show.
+    """
+    mine, other = dict(_fields(ours)), dict(_fields(theirs))
+    return tuple(
+        Difference(name, mine.get(name, "nothing"), other.get(name, "nothing"))
+        for name in sorted({*mine, *other})
+        if mine.get(name) != other.get(name)
+    )
+
+
+def _answers(
+    stack: TierStack, tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline
+) -> list[Why]:
+    """For each chunk whether *tier* would serve it, or why not."""
+    failures, indexing = tier.failures, tier.indexing
+    asked = tier.remote
+    # An index answers also while its store is left alone.
+    here = ask(tier, keys, deadline) if asked else tier.contains(keys, deadline)
+    silent = asked and (tier.failures != failures or deadline.expired)
+    return [
+        _why(stack, tier, key, there, asked=asked, silent=silent, indexing=indexing)
+        for key, there in zip(keys, here, strict=True)
+    ]
+
+
+def _why(
+    stack: TierStack,
+    tier: Tier,
+    key: ChunkKey,
+    there: bool,
+    *,
+    asked: bool,
+    silent: bool,
+    indexing: bool,
+) -> Why:
+    note = stack.runtime.history.find(key, tier.name)
+    off = _off(tier)
+    if off and (there or asked):
+        return Why(State.TIER_OFF, detail=off)
+    if there and (note is None or note.cause is not Cause.READ_FAILED):
+        slow = tier.link.slower_than(stack.runtime.compute_rate)
+        return Why(State.SLOWER if slow else State.PRESENT)
+    if note is not None:
+        return Why(note.cause, note.when, note.detail)
+    if silent:
+        return Why(State.NO_ANSWER)
+    if indexing:
+        return Why(State.INDEXING)
+    never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
+    return Why(State.NEVER_STORED, detail=never)
+
+
+def _off(tier: Tier) -> str:
+    if not tier.rules.reads:
+        return "its rules say that it is not read"
+    return "it failed, and is left alone for a time" if tier.off else ""
+
+
+def _elsewhere(
+    stack: TierStack,
+    prompt: Prompt,
+    packed: Words,
+    others: Iterable[Keyer],
+    hit: int,
+    deadline: Deadline,
+) -> Iterator[Elsewhere]:
+    if hit == len(prompt):
+        return
+    # What only this many tokens can tell need not be hashed for namespaces without the rest.
+    first = beginning(packed, prompt.ends[hit])
+    for keyer in others:
+        if keyer.identity == prompt.identity or deadline.expired:
+            continue
+        if len(stack.locate(keyer.name(first).keys, deadline)) > hit:
+            chunks = len(stack.locate(keyer.name(packed).keys, deadline))
+            differs = differing(json.loads(prompt.identity), json.loads(keyer.identity))
+            yield Elsewhere(keyer.identity, chunks, differs)
+
+
+def _fields(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every leaf of an identity with its dotted path, as people write it."""
+    if path == "extra" and isinstance(value, list):
+        value = {str(name): text for name, text in value}
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _fields(inner, f"{path}.{name}" if path else str(name))
+    elif path == "salt" and isinstance(value, str):
+        yield path, f"digest {value[:16]}" if value else "nothing"
+    else:
+        text = repr(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        yield path, text
+
+
+def _words(why: Why) -> str:
+    return f"{why.reason} ({why.detail})" if why.detail else str(why.reason)

@@ -1,0 +1,234 @@
+"""An engine's life: how it is built, counts its calls, says how it is, and ends."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Condition
+from types import TracebackType
+from typing import Self
+
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import SHA256, HashAlgorithm
+from hexkv.core.keys.prompts import Namer, Prompt
+from hexkv.core.keys.tokens import Tokens
+from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.checks import check_namespace
+from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
+from hexkv.core.requests.retrieve import Pace
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.tenants import DividedIndex, Tenant
+from hexkv.ports import (
+    ConfigError,
+    Deadline,
+    EngineClosed,
+    Health,
+    LayoutMismatch,
+    Namespace,
+    Telemetry,
+    TierHealth,
+)
+
+log = logging.getLogger("hexkv")
+
+WINDOW = 16
+"""Chunks that one call holds blocks for at a time, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long calls wait at most, in seconds."""
+
+    lookup: float = 1.0
+    retrieve: float = 10.0
+    store: float = 30.0
+    close: float = 30.0
+    pin: float = 600.0
+    """After which a pin that nobody ended is taken for one of a vanished owner."""
+
+
+class Lifecycle:
+    """What every call of an engine stands on. Safe from any thread; a context manager."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        stack: TierStack,
+        chunker: PrefixChunker,
+        *,
+        algorithm: HashAlgorithm = SHA256,
+        bare: bool = False,
+        deadlines: Deadlines = Deadlines(),
+        prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
+        tenants: Sequence[Tenant] = (),
+    ) -> None:
+        """Take over *stack* and its pool, and learn what its tiers hold.
+
+        Args:
+            namespace: of the calls that give none of their own.
+            stack: closed by :meth:`close`.
+            chunker: how prompts are cut. Prefixes are what is reused, so no other kind fits.
+            algorithm: names chunks; part of every namespace's identity.
+            bare: name chunks by tokens alone within a namespace, as hosts do that name their
+                pages themselves.
+            deadlines: of each kind of call.
+            prefetch: how much memory prefetches take, and for how long.
+            tenants: whose chunks are kept apart, in tiers that have a divided index.
+
+        Raises:
+            ConfigError: a chunk does not fit the pool's blocks, or *namespace* no header.
+        """
+        if not stack.runtime.pool.fits(namespace.layout.chunk_bytes(chunker.size)):
+            raise ConfigError(
+                f"a chunk of {chunker.size} tokens does not fit a block of the pool "
+                f"({stack.runtime.pool.slot_bytes} bytes)"
+            )
+        self.namespace = namespace
+        self._stack = stack
+        self._pool = stack.runtime.pool
+        self._clock = stack.runtime.clock
+        self._telemetry = stack.runtime.telemetry
+        self._executor = stack.runtime.executor
+        self._deadlines = deadlines
+        self._chunk_tokens = chunker.size
+        self._tenants = {tenant.salt: tenant.name for tenant in tenants}
+        self._namer = Namer(chunker, algorithm, self._meet, bare=bare)
+        self._copier = Copier()
+        self._pace = Pace.of(self._pool)
+        self._prefetches = Prefetches(stack, prefetch)
+        self._frozen = False
+        self._state = "open"
+        self._active = 0
+        self._idle = Condition()
+        self._calls = 0
+        self._pool.reclaim = self._make_room
+        stack.patience = deadlines.lookup
+        for salt in (namespace.salt, *self._tenants):
+            self._namer.keyer(replace(namespace, salt=salt))
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What is told about every operation."""
+        return self._telemetry
+
+    def freeze(self, frozen: bool = True) -> None:
+        """While frozen, nothing is stored: what is cached stays as it is."""
+        with self._call():
+            self._frozen = frozen
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until everything queued is written. Whether that came within *seconds*."""
+        with self._call():
+            return self._stack.flush(
+                self._until(self._deadlines.store if seconds is None else seconds)
+            )
+
+    def health(self) -> Health:
+        """The state of the engine and its tiers. Also after :meth:`close`."""
+        pins: Tally[str] = Tally()
+        tiers = []
+        for tier in self._stack.tiers:
+            index = tier.index
+            if index is not None:
+                pins.update(index.pinned)
+            tiers.append(
+                TierHealth(
+                    name=tier.name,
+                    chunks=None if index is None else len(index),
+                    used_bytes=None if index is None else index.used,
+                    budget_bytes=None if index is None else index.budget,
+                    failures=tier.failures,
+                    reading=tier.reading.breaker.state if tier.reading else "closed",
+                    writing=tier.writing.breaker.state if tier.writing else "closed",
+                    queued_bytes=sum(
+                        lane.pending_bytes for lane in (tier.reading, tier.writing) if lane
+                    ),
+                    indexing=tier.indexing,
+                    tenants=index.used_by() if isinstance(index, DividedIndex) else {},
+                )
+            )
+        return Health(
+            state=self._state,
+            frozen=self._frozen,
+            tiers=tuple(tiers),
+            pool_bytes=self._pool.capacity,
+            pool_held_bytes=self._pool.held_bytes,
+            leases=self._pool.ledger(),
+            pins=dict(pins),
+            pin_seconds=self._stack.pins.seconds(),
+            prefetches=len(self._prefetches),
+        )
+
+    def close(self) -> None:
+        """Refuse new calls, wait for those under way, close the tiers, free the pool.
+
+        Always returns: calls that outlive the deadline keep their memory, and are logged.
+        Calling it twice is allowed.
+        """
+        with self._idle:
+            if self._state == "closed":
+                return
+            self._state = "closing"
+            until = self._until(self._deadlines.close)
+            self._executor.wait(self._idle, lambda: not self._active, until)
+            if self._state != "closing":
+                return
+            self._state = "closed"
+        self._prefetches.close()
+        self._copier.reap(until)
+        self._stack.flush(until)
+        self._stack.close(until)
+        if left := self._pool.close():
+            log.error("closed with leases left, their memory stays allocated: %s", left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prompt(self, tokens: Tokens, namespace: Namespace | None) -> Prompt:
+        namespace = self.namespace if namespace is None else namespace
+        check_namespace(namespace)
+        if not self._pool.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
+            raise LayoutMismatch(
+                f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
+            )
+        return self._namer.name(tokens, namespace)
+
+    def _meet(self, namespace: Namespace, prefix: bytes) -> None:
+        self._stack.assign(prefix, self._tenants.get(namespace.salt, ""))
+
+    def _make_room(self, size: int) -> bool:
+        """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
+        return self._prefetches.reap() or self._stack.make_room(size)
+
+    def _until(self, seconds: float) -> Deadline:
+        return Deadline.after(self._clock, seconds)
+
+    @contextmanager
+    def _call(self) -> Iterator[str]:
+        """Count a call in and out; gives the name under which it leases and pins."""
+        with self._idle:
+            if self._state != "open":
+                raise EngineClosed("the engine was closed")
+            self._active += 1
+            self._calls += 1
+            owner = f"call-{self._calls}"
+        self._copier.reap(Deadline(self._clock, 0.0))
+        self._prefetches.reap()
+        self._stack.pins.expire()
+        try:
+            yield owner
+        finally:
+            with self._idle:
+                self._active -= 1
+                self._idle.notify_all()

@@ -1,0 +1,1 @@
+"""How a chunk is written outside memory, and how damage is found."""

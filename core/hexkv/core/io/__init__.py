@@ -1,0 +1,1 @@
+"""Lanes, priorities, deadlines, breakers: how the core does I/O."""

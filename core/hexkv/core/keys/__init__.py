@@ -1,0 +1,1 @@
+"""Tokens packed, cut and hashed into the keys of chunks."""

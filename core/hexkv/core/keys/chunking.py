@@ -1,0 +1,97 @@
+"""Cutting a prompt into chunks: at a fixed size, or at a separator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hexkv.core.keys.tokens import TOKEN_BYTES, Tokens, pack
+from hexkv.ports import Bounds, ConfigError, InvalidTokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixChunker:
+    """Chunks of *size* tokens from the start of the prompt, without gaps.
+
+    Every chunk is named by the whole prompt up to its end: what causal attention makes of
+    it. An unfull tail is a chunk only with *keep_tail*; that changes no other chunk's name,
+    so engines with and without it share their full chunks.
+    """
+
+    size: int = 256
+    keep_tail: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"a chunk has at least one token, not {self.size}")
+
+    @property
+    def scheme(self) -> str:
+        return f"prefix/{self.size}"
+
+    def cut(self, packed: memoryview) -> Bounds:
+        tokens = len(packed) // TOKEN_BYTES
+        full = tokens // self.size * self.size
+        ends = list(range(self.size, full + 1, self.size))
+        if self.keep_tail and tokens > full:
+            ends.append(tokens)
+        return Bounds(range(0, len(ends) * self.size, self.size), ends)
+
+
+class SegmentChunker:
+    """Segments between separators, wherever they stand in the prompt, for blending.
+
+    Separators are matched from the left and do not overlap, as in ``str.split``; they are
+    part of no segment, so every other token is in exactly one. A segment longer than
+    *maximum* is cut into pieces of *maximum* tokens and a rest; a piece is named by its
+    segment up to its end, the segment itself by nothing around it. Pieces shorter than
+    *minimum* are dropped: they are not worth an object of their own.
+
+    Neither separator nor *minimum* is part of the scheme: the same segment, cut out by
+    another separator, has the same name.
+
+    Raises:
+        ConfigError: the separator is no token sequence or empty, or no length satisfies
+            ``1 <= minimum <= maximum``.
+    """
+
+    __slots__ = ("_separator", "maximum", "minimum")
+
+    def __init__(self, separator: Tokens, *, maximum: int = 256, minimum: int = 1) -> None:
+        if not 1 <= minimum <= maximum:
+            raise ConfigError(f"no segment has at least {minimum} and at most {maximum} tokens")
+        try:
+            self._separator = bytes(pack(separator))
+        except InvalidTokens as error:
+            raise ConfigError(f"the separator: {error}") from error
+        if not self._separator:
+            raise ConfigError("the separator has no tokens")
+        self.maximum = maximum
+        self.minimum = minimum
+
+    @property
+    def scheme(self) -> str:
+        return f"segment/{self.maximum}"
+
+    def cut(self, packed: memoryview) -> Bounds:
+        starts: list[int] = []
+        ends: list[int] = []
+        for start, end in self._segments(bytes(packed)):
+            for piece in range(start, end, self.maximum):
+                stop = min(piece + self.maximum, end)
+                if stop - piece >= self.minimum:
+                    starts.append(piece)
+                    ends.append(stop)
+        return Bounds(starts, ends)
+
+    def _segments(self, data: bytes) -> list[tuple[int, int]]:
+        """Token positions of what lies between the separators, empty segments included."""
+        segments: list[tuple[int, int]] = []
+        start = search = 0
+        while (found := data.find(self._separator, search)) >= 0:
+            if off := found % TOKEN_BYTES:
+                search = found + TOKEN_BYTES - off  # straddles tokens: not a match
+                continue
+            segments.append((start // TOKEN_BYTES, found // TOKEN_BYTES))
+            start = search = found + len(self._separator)
+        segments.append((start // TOKEN_BYTES, len(data) // TOKEN_BYTES))
+        return segments

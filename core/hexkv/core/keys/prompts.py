@@ -1,0 +1,131 @@
+"""A prompt as the engine sees it: chunks with names, in one namespace."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from hexkv.core.keys.hashing import Chunks, HashAlgorithm, Keyer
+from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.memory.pool import Label
+from hexkv.ports import Chunker, ChunkKey, KVLayout, Namespace, Span
+
+_NAMESPACES = 256
+"""Namespaces (LoRA adapters, tenants) whose keyers are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Consecutive chunks of one prompt, and what each must turn out to be."""
+
+    layout: KVLayout
+    identity: str
+    length: int
+    """Tokens in the whole prompt."""
+
+    keys: Sequence[ChunkKey]
+    starts: Sequence[int]
+    """Position of each chunk's first token."""
+
+    ends: Sequence[int]
+    after: ChunkKey | None = None
+    """The chunk before the first one."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, start: int, end: int) -> Prompt:
+        """Chunks ``[start, end)``."""
+        return Prompt(
+            self.layout,
+            self.identity,
+            self.length,
+            self.keys[start:end],
+            self.starts[start:end],
+            self.ends[start:end],
+            self.keys[start - 1] if start else self.after,
+        )
+
+    def since(self, token: int) -> Prompt:
+        """From the chunk on that *token* is in."""
+        first = next((i for i, end in enumerate(self.ends) if end > token), len(self))
+        return self.part(first, len(self))
+
+    def tokens(self, i: int) -> int:
+        """Tokens in chunk *i*."""
+        return self.ends[i] - self.starts[i]
+
+    def raw_bytes(self, i: int) -> int:
+        """Bytes of KV in chunk *i*."""
+        return self.layout.chunk_bytes(self.tokens(i))
+
+    def label(self, i: int) -> Label:
+        """What a block of chunk *i* holds."""
+        return Label(self.identity, self.layout, self.tokens(i))
+
+    def span(self, i: int, data: memoryview) -> Span:
+        """Where chunk *i* lies in the device, and the bytes that go with it."""
+        return Span(self.starts[i], self.ends[i], data)
+
+
+class Namer:
+    """Names prompts in any namespace, keeping what it costs to begin one."""
+
+    def __init__(
+        self,
+        chunker: Chunker,
+        algorithm: HashAlgorithm,
+        met: Callable[[Namespace, bytes], None] | None = None,
+        *,
+        bare: bool = False,
+    ) -> None:
+        """*met* is told each new namespace, and how its keys begin, before any key is used.
+
+        *bare* chains name tokens alone (:mod:`hexkv.core.keys.hashing`).
+        """
+        self._met = met
+        self._bare = bare
+        self._chunker = chunker
+        self._algorithm = algorithm
+        self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
+        self._lock = Lock()
+
+    def name(self, tokens: Tokens, namespace: Namespace) -> Prompt:
+        """Cut *tokens* and name the chunks.
+
+        Raises:
+            InvalidTokens: they are not integers in ``[0, 2**32)``, nor pages of the chunks' size.
+            ConfigError: the namespace's identity is too long for a frame's header.
+        """
+        keyer = self.keyer(namespace)
+        chunks: Chunks = keyer.name(words(tokens))
+        return Prompt(
+            namespace.layout,
+            keyer.identity,
+            chunks.tokens,
+            chunks.keys,
+            chunks.starts,
+            chunks.ends,
+        )
+
+    def keyers(self) -> list[Keyer]:
+        """Those of every namespace that was met lately."""
+        with self._lock:
+            return list(self._keyers.values())
+
+    def keyer(self, namespace: Namespace) -> Keyer:
+        """The keyer of *namespace*."""
+        with self._lock:
+            keyer = self._keyers.get(namespace)
+            if keyer is None:
+                keyer = Keyer(namespace, self._algorithm, self._chunker, bare=self._bare)
+                if self._met is not None:
+                    self._met(namespace, keyer.prefix)
+                self._keyers[namespace] = keyer
+                if len(self._keyers) > _NAMESPACES:
+                    self._keyers.popitem(last=False)
+            else:
+                self._keyers.move_to_end(namespace)
+            return keyer

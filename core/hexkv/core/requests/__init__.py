@@ -1,0 +1,1 @@
+"""One request under way: retrieve, store, prefetch, layer by layer."""

@@ -1,0 +1,107 @@
+"""Frames that a serde may have made, part by part: first what their beginning says.
+
+Where the parts of a raw frame lie is known before it is read. Where those of an encoded
+one lie stands in its header; where the layers lie in them, at the start of its payload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hexkv.core.frames.codec import layer_parts, layers_per_part, part_span
+from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.tiers.encoding import by_layers
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import PAGE, ChunkKey, CorruptFrame, KVLayout
+from hexkv.ports.serde import LayerSerde
+
+
+def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
+    """How many bytes of a frame on *tier* say where its parts and layers lie.
+
+    Zero if all new frames there are raw; ``None`` if they can only be read whole.
+    """
+    indexes = [0]
+    for name in tier.rules.serdes:
+        if name != RAW:
+            serde = by_layers(runtime.serdes.get(name))
+            if serde is None:
+                return None
+            indexes.append(PAGE + serde.index_bytes(layout))
+    return max(indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of a frame that can be read part by part."""
+
+    data: memoryview
+    """The header page, and at least what the serde needs to find the layers."""
+
+    parts: tuple[int, ...]
+    serde: LayerSerde | None
+    """Who made the payload; ``None``: it is raw."""
+
+    name: str
+    layers: tuple[tuple[int, int], ...] = ()
+    """Where each layer lies in an encoded payload."""
+
+    @classmethod
+    def of(cls, runtime: Runtime, data: memoryview, key: ChunkKey, label: Label) -> Head | None:
+        """What the beginning of the frame of *key* says; ``None`` if it is to be read whole.
+
+        Where the layers lie is not verified yet: :meth:`open` does that with the first part.
+        """
+        try:
+            header = runtime.codec.peek(data)
+            if header.key != key or header.tokens != label.tokens:
+                return None
+            if header.raw_bytes != label.raw_bytes:
+                return None
+            raw_parts = layer_parts(label.layout, label.tokens)
+            if header.serde == RAW:
+                return cls(data, raw_parts, None, RAW) if header.parts == raw_parts else None
+            serde = by_layers(runtime.serdes.get(header.serde))
+            if serde is None or len(header.parts) != len(raw_parts):
+                return None
+            # What is not smaller was never encoded; nor may it take more memory than the chunk.
+            if header.payload_bytes >= label.raw_bytes:
+                return None
+            index = data[PAGE : PAGE + min(serde.index_bytes(label.layout), header.payload_bytes)]
+            layers = serde.layer_parts(index, header.payload_bytes, label.layout, label.tokens)
+        except CorruptFrame:
+            return None
+        return cls(data, header.parts, serde, header.serde, tuple(layers))
+
+    def open(
+        self, runtime: Runtime, part: int, data: memoryview, block: BlockLease, label: Label
+    ) -> bool:
+        """Verify one encoded part, then bring its layers into *block*. Whether it was whole.
+
+        Args:
+            runtime: whose serdes are measured.
+            part: which one.
+            data: what lies in the frame's span of it.
+            block: of a raw chunk.
+            label: of that chunk.
+        """
+        if self.serde is None:
+            raise ValueError("a raw part is verified where it lies")
+        try:
+            runtime.codec.check_part(self.data, part, data)
+        except CorruptFrame:
+            return False
+        at = part_span(self.parts, part)[0] - PAGE
+        step, payload = layers_per_part(label.layout), block.payload
+        for layer in range(part * step, min((part + 1) * step, label.layout.layers)):
+            start, end = self.layers[layer]
+            if not at <= start <= end <= at + len(data):
+                return False
+            first, last = label.layout.layer_span(layer, label.tokens)
+            began = runtime.clock.now()
+            self.serde.decode_layer(
+                data[start - at : end - at], layer, label.layout, label.tokens, payload[first:last]
+            )
+            runtime.speeds.decoded(self.name, last - first, began, runtime.clock.now())
+        return True

@@ -1,0 +1,33 @@
+"""How long a layerwise call waits, and how many blocks it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hexkv.core.memory.pool import BlockPool
+from hexkv.core.requests.retrieve import Pace
+from hexkv.ports import Clock, Deadline
+
+
+class Patience:
+    """How long one call waits, over all its steps."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.spent = 0.0
+        self._clock = clock
+        self._seconds = seconds
+
+    @contextmanager
+    def step(self) -> Iterator[Deadline]:
+        """The deadline of one step, as far away as the steps before have left."""
+        start = self._clock.now()
+        try:
+            yield Deadline.after(self._clock, max(0.0, self._seconds - self.spent))
+        finally:
+            self.spent += self._clock.now() - start
+
+
+def room(pace: Pace, pool: BlockPool) -> int:
+    """How many blocks one call may hold, so that others can go on."""
+    return max(1, pace.keepable(pool) // pool.slot_bytes)

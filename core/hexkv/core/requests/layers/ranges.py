@@ -1,0 +1,312 @@
+"""Reading frames part by part: the same layer of many chunks, then the next.
+
+The first part of a frame is read together with its header, which must be the one that a
+chunk of the prompt has; each part is verified by the worker that read it, in the leased
+block where it belongs. So after the last part the block is the whole frame. Where frames
+may be encoded, their beginning is read before; each part goes into memory of its own, and
+its layers come out of the serde into the block, which is a raw chunk after the last one.
+
+What does not arrive as it should is only said to be missing. Whether it is damaged, was
+written anew meanwhile, or cannot be read in parts, is for a read of the whole frame to tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hexkv.core.frames.codec import layer_parts, part_span
+from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.layers.heads import Head, head_bytes
+from hexkv.core.tiers.encoding import scratch
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    CorruptFrame,
+    Counter,
+    Deadline,
+    Failed,
+    Histogram,
+    Hit,
+    Miss,
+    ReadOutcome,
+    SupportsRangeRead,
+    TimedOut,
+)
+
+log = logging.getLogger("hexkv")
+
+_TASK_BYTES = 4 << 20
+_BYTES_AHEAD = 256 << 20
+_READING = "layer read"
+"""In whose name a read that is under way holds its blocks."""
+
+
+@dataclass(slots=True, eq=False)
+class _Strip:
+    """Neighbouring chunks of one tier, of which one task reads one part each."""
+
+    tier: Tier
+    store: SupportsRangeRead
+    blocks: dict[int, BlockLease]
+    """By the chunk's number in the prompt. Who leaves is not read any more."""
+
+    head: int
+    """Bytes of each frame to read before its parts; zero if it is raw and they are known."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One part of a strip under way."""
+
+    strip: _Strip
+    part: int
+    size: int
+    ticket: Ticket[frozenset[int]] | None
+
+
+class RangeReader:
+    """Reads chunks of one prompt part by part, ahead of who takes them.
+
+    All but the work in the lanes is done by the one thread that retrieves.
+    """
+
+    def __init__(self, runtime: Runtime, prompt: Prompt) -> None:
+        self._runtime = runtime
+        self._prompt = prompt
+        self._strips: list[_Strip] = []
+        self._flights: deque[_Flight] = deque()
+        self._bytes = 0
+        self._part = 0
+        self._at = 0
+        self._parts: dict[int, tuple[int, ...]] = {}
+        self._heads: dict[int, Head] = {}
+
+    def serves(self, tier: Tier) -> bool:
+        """Whether frames on *tier* can be expected to be readable part by part."""
+        return (
+            tier.sharing is None
+            and isinstance(tier.store, SupportsRangeRead)
+            and self._head_bytes(tier) is not None
+        )
+
+    def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
+        """Chunks to read from *tier*, by their numbers in the prompt; before any read."""
+        if not isinstance(tier.store, SupportsRangeRead):
+            raise TypeError(f"tier {tier.name} reads no ranges")
+        numbers = list(blocks)
+        for number in numbers:
+            self._parts_of(number)
+        part_bytes = max(1, len(blocks[numbers[0]].payload) // len(self._parts_of(numbers[0])))
+        step = max(1, _TASK_BYTES // part_bytes)
+        for at in range(0, len(numbers), step):
+            some = {number: blocks[number] for number in numbers[at : at + step]}
+            self._strips.append(_Strip(tier, tier.store, some, self._head_bytes(tier) or 0))
+
+    def leave(self, start: int, end: int) -> None:
+        """Read nothing more of chunks ``[start, end)``; no new read uses their blocks."""
+        for strip in self._strips:
+            for number in [number for number in strip.blocks if start <= number < end]:
+                del strip.blocks[number]
+
+    def read_ahead(self, part: int, deadline: Deadline) -> None:
+        """Begin to read all parts up to *part*, as far as there may be bytes under way."""
+        while self._part <= part and (self._bytes < _BYTES_AHEAD or not self._flights):
+            if self._at == len(self._strips):
+                self._part += 1
+                self._at = 0
+                continue
+            flight = self._begin(self._strips[self._at], self._part, deadline)
+            if flight.size and flight.ticket is None and self._flights:
+                return  # the lane refuses it; it may be our own reads that fill the queue
+            self._flights.append(flight)
+            self._bytes += flight.size
+            self._at += 1
+
+    def take(self, part: int, deadline: Deadline) -> list[int]:
+        """Wait for *part* of every chunk. The numbers of the chunks of which it is missing."""
+        missing: list[int] = []
+        self.read_ahead(part, deadline)
+        while self._flights and self._flights[0].part == part:
+            flight = self._flights.popleft()
+            self._bytes -= flight.size
+            arrived: frozenset[int] = frozenset()
+            if flight.ticket is not None:
+                if flight.ticket.wait(deadline):
+                    arrived = flight.ticket.result or arrived
+                else:
+                    flight.ticket.abandon()
+            missing.extend(number for number in flight.strip.blocks if number not in arrived)
+            self.read_ahead(part, deadline)
+        return missing
+
+    def drop(self) -> None:
+        """Want nothing any more. Reads that have begun keep their blocks until they end."""
+        for flight in self._flights:
+            if flight.ticket is not None:
+                flight.ticket.abandon()
+        self._flights.clear()
+        for strip in self._strips:
+            strip.blocks.clear()
+
+    def _head_bytes(self, tier: Tier) -> int | None:
+        return head_bytes(self._runtime, tier, self._prompt.layout)
+
+    def _parts_of(self, number: int) -> tuple[int, ...]:
+        if number in self._heads:
+            return self._heads[number].parts
+        tokens = self._prompt.tokens(number)
+        parts = self._parts.get(tokens)
+        if parts is None:
+            parts = self._parts[tokens] = layer_parts(self._prompt.layout, tokens)
+        return parts
+
+    def _begin(self, strip: _Strip, part: int, deadline: Deadline) -> _Flight:
+        mine = {number: block.share(_READING) for number, block in strip.blocks.items()}
+        flight = _Flight(strip, part, sum(self._length(number, part) for number in mine), None)
+
+        def work(go: bool) -> tuple[frozenset[int], bool | None]:
+            try:
+                return self._read(strip, part, mine, deadline) if go else (frozenset(), None)
+            finally:
+                for block in mine.values():
+                    block.release()
+
+        if mine:
+            lane = strip.tier.lane(Priority.GET)
+            try:
+                flight.ticket = lane.submit(Priority.GET, flight.size, work, deadline)
+            except Refused:
+                for block in mine.values():
+                    block.release()
+        return flight
+
+    def _span(self, number: int, part: int) -> tuple[int, int]:
+        """Which range of the frame that is: the first one begins with the header."""
+        start, end = part_span(self._parts_of(number), part)
+        return (start if part else 0), end
+
+    def _length(self, number: int, part: int) -> int:
+        start, end = self._span(number, part)
+        return end - start
+
+    def _read(
+        self, strip: _Strip, part: int, blocks: Mapping[int, BlockLease], deadline: Deadline
+    ) -> tuple[frozenset[int], bool | None]:
+        """Which chunks' part arrived and is whole; whether the store was well."""
+        began = self._runtime.clock.now()
+        arrived: list[int] = []
+        well: bool | None = None
+        for number, block in blocks.items():
+            if number not in strip.blocks:
+                continue
+            outcome = self._bring(strip, number, part, block, deadline)
+            well = bool(well) or not isinstance(outcome, Failed | TimedOut)
+            if isinstance(outcome, Hit):
+                arrived.append(number)
+        telemetry, tier = self._runtime.telemetry, strip.tier.name
+        size = sum(self._length(number, part) for number in arrived)
+        telemetry.observe(Histogram.READ, self._runtime.clock.now() - began, tier=tier)
+        telemetry.count(Counter.READ_BYTES, size, tier=tier)
+        return frozenset(arrived), well
+
+    def _bring(
+        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+    ) -> ReadOutcome:
+        """One part of one chunk, in its block; a miss if that is not what it should be."""
+        link, clock = strip.tier.link, self._runtime.clock
+        link.began(clock.now())
+        outcome: ReadOutcome = Hit(0)
+        if strip.head and not part:
+            outcome = self._meet(strip, number, deadline)
+        data = block.frame
+        if isinstance(outcome, Hit):
+            data, outcome = self._fetch(strip, number, part, block, deadline)
+        size = outcome.size if isinstance(outcome, Hit) else 0
+        link.arrived(clock.now(), size)
+        if size and not self._open(number, part, block, data):
+            outcome = Miss()
+        tokens = self._prompt.tokens(number) / len(self._parts_of(number))
+        link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
+        return outcome
+
+    def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
+        """Learn from the beginning of a frame where its parts lie."""
+        key, label = self._prompt.keys[number], self._prompt.label(number)
+        data = scratch(strip.head)
+        outcome = _ask(strip, key, 0, data, deadline)
+        if outcome != Hit(len(data)):
+            return Miss() if isinstance(outcome, Hit) else outcome
+        try:
+            head = Head.of(self._runtime, data, key, label)
+        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+            log.warning("tier %s: the index of a payload: %s", strip.tier.name, error)
+            head = None
+        if head is None:
+            return Miss()
+        self._heads[number] = head
+        return outcome
+
+    def _fetch(
+        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+    ) -> tuple[memoryview, ReadOutcome]:
+        """Read one part. Where it lies now, and what the store said."""
+        start, end = self._span(number, part)
+        head = self._heads.get(number)
+        raw = head is None or head.serde is None
+        data = block.frame[start:end] if raw else scratch(end - start)
+        known = 0
+        if head is not None and not part:  # its beginning is here already
+            known = min(len(head.data), end)
+            data[:known] = head.data[:known]
+        rest = end - start - known
+        key = self._prompt.keys[number]
+        outcome = _ask(strip, key, start + known, data[known:], deadline) if rest else Hit(0)
+        if isinstance(outcome, Hit):
+            return data, Hit(end - start) if outcome.size == rest else Miss()
+        return data, outcome
+
+    def _open(self, number: int, part: int, block: BlockLease, data: memoryview) -> bool:
+        """Verify what was read of a part, and decode it if need be."""
+        head = self._heads.get(number)
+        if head is None or head.serde is None:
+            return self._is_whole(number, part, block)
+        try:
+            label = self._prompt.label(number)
+            return head.open(self._runtime, part, data if part else data[PAGE:], block, label)
+        except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
+            log.warning("serde %s could not decode a verified part: %s", head.name, error)
+            return False
+
+    def _is_whole(self, number: int, part: int, block: BlockLease) -> bool:
+        parts, codec, frame = self._parts_of(number), self._runtime.codec, block.frame
+        start, end = part_span(parts, part)
+        try:
+            if not part:
+                header = codec.peek(frame)
+                if (header.key, header.serde) != (self._prompt.keys[number], RAW):
+                    return False
+                if (header.tokens, header.raw_bytes) != (self._prompt.tokens(number), parts[-1]):
+                    return False
+                if header.parts != parts:
+                    return False
+            codec.check_part(frame, part, frame[start:end])
+        except CorruptFrame:
+            return False
+        return True
+
+
+def _ask(
+    strip: _Strip, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+) -> ReadOutcome:
+    try:
+        return strip.store.read_range(key, start, into, deadline)
+    except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+        strip.tier.failed("read_range", error)
+        return Failed(error)

@@ -1,0 +1,145 @@
+"""Storing layer by layer: a layer is copied while the model computes the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.layers.limits import Patience, room
+from hexkv.core.requests.retrieve import Pace
+from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.tiers.cache import TierStack
+from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport, Transfer
+
+
+class LayeredStore:
+    """A store under way: the host says which layer is complete, and goes on computing."""
+
+    def __init__(
+        self,
+        stack: TierStack,
+        copier: Copier,
+        prompt: Prompt,
+        device: DeviceKV,
+        storing: Storing,
+        *,
+        pace: Pace,
+        owner: str,
+        patience: Patience,
+        report: Callable[[Kept], StoreReport],
+    ) -> None:
+        self._stack = stack
+        self._copier = copier
+        self._prompt = prompt
+        self._device = device
+        self._storing = storing
+        self._pace = pace
+        self._owner = owner
+        self._patience = patience
+        self._report = report
+        self._missing: Sequence[int] = ()
+        self._leases: list[BlockLease] = []
+        """Of the first of the missing chunks."""
+
+        self._transfers: list[Transfer] = []
+        self._todo = set(range(prompt.layout.layers))
+        self._failed = False
+        self._closed = False
+        self._result: StoreReport | None = None
+
+    def begin(self) -> None:
+        """Find what no tier holds, and hold blocks for it. Once, before anything else."""
+        with self._patience.step() as deadline:
+            self._storing.deadline = deadline
+            self._missing = self._storing.find(self._prompt)
+        now = Deadline(self._stack.runtime.clock, 0.0)
+        for number in self._missing[: room(self._pace, self._stack.pool)]:
+            try:
+                size = self._prompt.raw_bytes(number)
+                self._leases.append(self._stack.pool.lease(size, self._owner, now))
+            except PoolExhausted:
+                break
+
+    def layer_done(self, layer: int) -> None:
+        """Copy *layer*, whose KV the device holds now, while the host goes on computing.
+
+        The KV must stay as it is until :meth:`result` or the end of the context.
+
+        Raises:
+            InvalidRequest: there is no such layer, it was done before, or the context was
+                left; or the device says so.
+        """
+        self._check_open()
+        if layer not in self._todo:
+            raise InvalidRequest(f"layer {layer} was done, or is none of this layout")
+        self._todo.remove(layer)
+        if self._failed or not self._leases:
+            return
+        with self._patience.step():
+            spans = [
+                self._prompt.span(number, lease.payload)
+                for number, lease in zip(self._missing, self._leases, strict=False)
+            ]
+            layers = range(layer, layer + 1)
+            transfer = self._copier.begin(self._device, spans, gather=True, layers=layers)
+        if transfer is None:
+            self._failed = True
+        else:
+            self._transfers.append(transfer)
+
+    def result(self) -> StoreReport:
+        """Write what was copied, after the last layer, and say what became of it.
+
+        Raises:
+            InvalidRequest: there are layers that are not done, or the context was left
+                before all were.
+        """
+        if self._result is None:
+            self._check_open()
+            if self._todo:
+                raise InvalidRequest(f"layer {min(self._todo)} is not done")
+            with self._patience.step() as deadline:
+                self._storing.deadline = deadline
+                kept = self._write() if self._copied(deadline) else 0
+                self._storing.end(self._prompt, self._missing[kept:])
+            self._result = self._report(self._storing.kept)
+            self.close()
+        return self._result
+
+    def close(self) -> None:
+        """Let go of everything; copies that have begun keep their blocks to their end."""
+        self._closed = True
+        self._copied(Deadline(self._stack.runtime.clock, 0.0))
+        for lease in self._leases:
+            lease.release()
+        self._leases.clear()
+        self._storing.unpin()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the context of the store was left")
+
+    def _copied(self, deadline: Deadline) -> bool:
+        """Wait for the copies. Whether all of them were made, and in time."""
+        for transfer in self._transfers:
+            if not self._copier.finish(transfer, self._leases, deadline):
+                self._failed = True
+        self._transfers.clear()
+        return not self._failed
+
+    def _write(self) -> int:
+        """Write the chunks that were copied, neighbours together. How many there are."""
+        done = 0
+        while done < len(self._leases):
+            first, stop = self._missing[done], done + 1
+            while (
+                stop < min(done + self._pace.step, len(self._leases))
+                and self._missing[stop] == first + stop - done
+            ):
+                stop += 1
+            part = self._prompt.part(first, first + stop - done)
+            self._storing.write(part, self._leases[done:stop])
+            done = stop
+        return done

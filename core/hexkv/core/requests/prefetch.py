@@ -1,0 +1,142 @@
+"""Prefetching: chunks are read into leased blocks before anybody waits for them.
+
+A prefetch is known by the id that its lookup has in the serving engine. It never blocks
+its caller and never waits for memory: it takes what is free up to a share of the pool, and
+a retrieve reads the rest. What nobody picks up within a time limit is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+from hexkv.core.io.scheduler import Priority
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.reading import Claim
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchRules:
+    """How much memory prefetches take, and for how long."""
+
+    share: float = 0.25
+    """Part of the pool's slots that all prefetches together hold at most."""
+
+    seconds: float = 60.0
+    """After which a prefetch that nobody picked up is given back."""
+
+
+@dataclass(slots=True)
+class _Prefetch:
+    prompt: Prompt
+    read: Deadline
+    expires: float
+    claims: dict[ChunkKey, Claim] = field(default_factory=dict)
+    hit_tokens: int | None = None
+    gone: bool = False
+
+
+class Prefetches:
+    """Every prefetch that nobody has picked up yet. Safe from any thread."""
+
+    def __init__(self, stack: TierStack, rules: PrefetchRules) -> None:
+        self._stack = stack
+        self._rules = rules
+        self._clock = stack.runtime.clock
+        self._most = max(1, int(stack.pool.slots * rules.share)) if rules.share > 0 else 0
+        self._waiting: dict[str, _Prefetch] = {}
+        self._held = 0
+        self._lock = Lock()
+
+    def begin(self, lookup_id: str, prompt: Prompt, read: Deadline) -> int | None:
+        """Start reading what the tiers hold of *prompt*; asking again under one id starts nothing.
+
+        Returns:
+            how many tokens the tiers hold from the prompt's beginning; ``None`` while a tier
+            that only its store can speak for has not answered.
+        """
+        with self._lock:
+            known = self._waiting.get(lookup_id)
+            if known is not None:
+                late = known.hit_tokens is None and known.read.expired
+                return 0 if late else known.hit_tokens
+            entry = _Prefetch(prompt, read, self._clock.now() + self._rules.seconds)
+            self._waiting[lookup_id] = entry
+
+        def start(found: Sequence[Tier]) -> None:
+            self._start(entry, found, lookup_id)
+
+        self._stack.offer_soon(prompt.keys, read, start)
+        return entry.hit_tokens
+
+    def take(self, lookup_id: str) -> dict[ChunkKey, Claim]:
+        """What was read for *lookup_id*: the caller settles or drops every claim."""
+        with self._lock:
+            entry = self._waiting.pop(lookup_id, None)
+            if entry is None:
+                return {}
+            entry.gone = True
+            self._held -= len(entry.claims)
+            return entry.claims
+
+    def cancel(self, lookup_id: str) -> bool:
+        """Give everything back. Whether there was such a prefetch."""
+        with self._lock:
+            here = lookup_id in self._waiting
+        for claim in self.take(lookup_id).values():
+            claim.drop()
+        return here
+
+    def reap(self) -> bool:
+        """Cancel what is past its time. Whether there was any."""
+        if not self._waiting:
+            return False
+        now = self._clock.now()
+        with self._lock:
+            late = [name for name, entry in self._waiting.items() if entry.expires <= now]
+        for name in late:
+            self.cancel(name)
+        return bool(late)
+
+    def close(self) -> None:
+        """Cancel everything."""
+        with self._lock:
+            names = list(self._waiting)
+        for name in names:
+            self.cancel(name)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _start(self, entry: _Prefetch, found: Sequence[Tier], lookup_id: str) -> None:
+        """Begin the reads; called by the asking thread, or by the worker that peeked."""
+        prompt = entry.prompt
+        with self._lock:
+            free = self._most - self._held
+            # What memory holds is there at once; taking blocks for it would only pin it.
+            first = next((i for i, tier in enumerate(found) if tier.sharing is None), len(found))
+            end = min(len(found), first + max(0, free))
+            if entry.gone:
+                return
+            self._held += end - first
+        claims = self._stack.begin(
+            prompt.part(first, end),
+            found[first:end],
+            f"prefetch {lookup_id}",
+            entry.read,
+            Priority.PREFETCH,
+            patient=False,
+        )
+        with self._lock:
+            self._held -= end - first
+            if not entry.gone:
+                self._held += len(claims)
+                entry.claims = {claim.key: claim for claim in claims}
+                claims = []
+            entry.hit_tokens = prompt.ends[len(found) - 1] if found else 0
+        for claim in claims:
+            claim.drop()

@@ -1,0 +1,213 @@
+"""Retrieving: the longest prefix that really arrives goes into the device."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pool import BlockLease, BlockPool
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.matching import why_absent
+from hexkv.core.tiers.reading import Claim
+from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.writing import Batch
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, MissReason
+
+_STEP_BYTES = 128 << 20
+_STEPS_AHEAD = 4
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many chunks a call copies at once, and how many it has under way."""
+
+    step: int
+    ahead: int
+
+    @classmethod
+    def of(cls, pool: BlockPool) -> Pace:
+        """Enough to keep several workers busy, and never more than a part of the pool."""
+        step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 4))
+        return cls(step, max(step, min(step * _STEPS_AHEAD, pool.slots // 4)))
+
+    def keepable(self, pool: BlockPool) -> int:
+        """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.
+
+        Chunks may be pinned: without some blocks for passage, a full memory tier would keep
+        new chunks from the slower tiers, too.
+        """
+        passage = min(self.ahead + 1, max(1, pool.slots // 2))
+        return (pool.slots - passage) * pool.slot_bytes
+
+
+BEHIND = "behind a miss"
+"""Why a chunk that may be there was not loaded: one before it is missing."""
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What a retrieve brought so far."""
+
+    chunks: int = 0
+    size: int = 0
+    tokens: Tally[str] = field(default_factory=Tally)
+    """By tier."""
+
+    by_tier: Tally[str] = field(default_factory=Tally)
+    """Chunks, likewise."""
+
+    misses: dict[str, int] = field(default_factory=dict)
+    """Chunks that did not arrive, by reason."""
+
+    def add(self, part: Prompt, tiers: Sequence[str]) -> None:
+        """Count the chunks of *part* as arrived, each from one of *tiers*."""
+        self.chunks += len(part)
+        for i, tier in enumerate(tiers):
+            self.size += part.raw_bytes(i)
+            self.tokens[tier] += part.tokens(i)
+            self.by_tier[tier] += 1
+
+    def end(self, asked: int, why: str) -> None:
+        """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
+        lost = asked - self.chunks
+        if lost:
+            self.misses[why] = 1
+        if lost > 1:
+            rest = why if why == MissReason.ABSENT else BEHIND
+            self.misses[rest] = self.misses.get(rest, 0) + lost - 1
+
+
+class Arriving:
+    """Chunks of one prompt under way, the first of them needed first.
+
+    As many are read ahead as there are blocks for; only while none is held does this wait
+    for a block, so that two requests never wait for each other.
+    """
+
+    def __init__(
+        self,
+        stack: TierStack,
+        prompt: Prompt,
+        found: Sequence[Tier],
+        owner: str,
+        deadline: Deadline,
+        ahead: int,
+        ready: dict[ChunkKey, Claim] | None = None,
+    ) -> None:
+        self._stack = stack
+        self._prompt = prompt
+        self._found = found
+        self._owner = owner
+        self._deadline = deadline
+        self._ahead = ahead
+        self._ready = ready or {}
+        self._claims: deque[Claim] = deque()
+        self._next = 0
+
+    def read_ahead(self, *, patient: bool) -> None:
+        """Begin reads until enough are under way, or no block is free."""
+        end = min(len(self._found), self._next + self._ahead - len(self._claims))
+        while self._next < end:
+            key = self._prompt.keys[self._next]
+            if key in self._ready:
+                self._claims.append(self._ready.pop(key))
+                self._next += 1
+                continue
+            stop = next(
+                (i for i in range(self._next, end) if self._prompt.keys[i] in self._ready), end
+            )
+            begun = self._stack.begin(
+                self._prompt.part(self._next, stop),
+                self._found[self._next : stop],
+                self._owner,
+                self._deadline,
+                patient=patient and not self._claims,
+            )
+            self._claims.extend(begun)
+            self._next += len(begun)
+            if self._next < stop:
+                break
+
+    def take(self, count: int) -> tuple[list[BlockLease], list[str], str]:
+        """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
+
+        Empty-handed, the third says why; otherwise it is empty, or of the chunk after them.
+        """
+        leases: list[BlockLease] = []
+        tiers: list[str] = []
+        self.read_ahead(patient=True)
+        first = self._next - len(self._claims)
+        while self._claims and len(leases) < count:
+            claim = self._claims.popleft()
+            lease = self._stack.settle(
+                claim, self._prompt, first + len(leases), self._owner, self._deadline
+            )
+            if lease is None:
+                return leases, tiers, claim.why
+            leases.append(lease)
+            tiers.append(claim.tier)
+        return leases, tiers, "" if leases else MissReason.REFUSED.value
+
+    def drop(self) -> None:
+        """Want no more."""
+        for claim in (*self._claims, *self._ready.values()):
+            claim.drop()
+        self._claims.clear()
+        self._ready.clear()
+
+
+def load_prefix(
+    stack: TierStack,
+    copier: Copier,
+    prompt: Prompt,
+    device: DeviceKV,
+    *,
+    pace: Pace,
+    owner: str,
+    deadline: Deadline,
+    ready: dict[ChunkKey, Claim] | None = None,
+) -> Arrived:
+    """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
+
+    Blocks are held for a few chunks only, so a prompt may be much longer than the pool.
+    *ready* is what a prefetch brought; whatever of it is not used is dropped.
+
+    Raises:
+        InvalidRequest: the device says so.
+    """
+    found = stack.offer(prompt.keys, deadline)
+    # At once, so that what is loaded first does not push out what is to be loaded last.
+    stack.touch(prompt.keys[: len(found)])
+    arrived = Arrived()
+    why = ""
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
+    try:
+        while arrived.chunks < len(found):
+            leases, tiers, why = arriving.take(pace.step)
+            part = prompt.part(arrived.chunks, arrived.chunks + len(leases))
+            batch = Batch(part.keys, leases, part.after)
+            try:
+                if not leases:
+                    break
+                arriving.read_ahead(patient=False)
+                spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
+                if not copier.copy(device, spans, leases, deadline, gather=False):
+                    why = "device"
+                    break
+                stack.promote(batch, tiers, deadline)
+            finally:
+                batch.release()
+            arrived.add(part, tiers)
+            if why:
+                break
+    finally:
+        arriving.drop()
+    if arrived.chunks == len(found) < len(prompt):
+        why = why_absent(stack.tiers, stack.runtime.compute_rate, prompt.keys[len(found)])
+    arrived.end(len(prompt), why)
+    return arrived

@@ -1,0 +1,225 @@
+"""Storing: what no tier holds is copied from the device, once, and written to all of them."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from threading import Lock
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pool import BlockLease, per_task
+from hexkv.core.requests.retrieve import Pace
+from hexkv.core.tiers.cache import TierStack, Written, runs
+from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.writing import NOT_COPIED, Batch, far
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a store kept so far, in tokens."""
+
+    present: int = 0
+    present_chunks: int = 0
+    stored: int = 0
+    size: int = 0
+    queued: int = 0
+    dropped: int = 0
+    tiers: Tally[str] = field(default_factory=Tally)
+
+
+class Storing:
+    """One store under way: copies ahead of the writes, as far as there are blocks."""
+
+    def __init__(
+        self,
+        stack: TierStack,
+        copier: Copier,
+        device: DeviceKV,
+        *,
+        pace: Pace,
+        owner: str,
+        deadline: Deadline,
+        wait: bool,
+    ) -> None:
+        self.kept = Kept()
+        self._stack = stack
+        self._copier = copier
+        self._device = device
+        # What is to be written goes in small steps, so that writing begins after the first.
+        writing = any(tier.sharing is None for tier in stack.tiers)
+        self._step = min(pace.step, per_task(stack.pool)) if writing else pace.step
+        self._owner = owner
+        self.deadline = deadline
+        self._wait = wait
+        self._writing: deque[tuple[Prompt, Written]] = deque()
+        self._over = False
+        self._lock = Lock()
+
+    def run(self, prompt: Prompt) -> Kept:
+        """Gather and write the chunks of *prompt* that no tier holds.
+
+        Raises:
+            InvalidRequest: the device says so.
+        """
+        missing = self.find(prompt)
+        try:
+            while missing:
+                count = 1
+                while (
+                    count < min(self._step, len(missing)) and missing[count] == missing[0] + count
+                ):
+                    count += 1
+                taken = self._some(prompt.part(missing[0], missing[0] + count))
+                if not taken:
+                    break
+                missing = missing[taken:]
+            self.end(prompt, missing)
+        finally:
+            self.unpin()
+        return self.kept
+
+    def find(self, prompt: Prompt) -> list[int]:
+        """Which chunks of *prompt* no tier holds; the others are counted."""
+        where = self._stack.where(prompt.keys, self.deadline)
+        offer_again(self._stack, prompt, self._owner)
+        if None not in where:  # nothing to do but to say so: it must cost no more than the keys
+            self.kept.present = prompt.ends[-1] - prompt.starts[0] if where else 0
+            self.kept.present_chunks = len(where)
+            self._stack.touch(prompt.keys)
+            return []
+        present = [i for i, tier in enumerate(where) if tier is not None]
+        self.kept.present = sum(prompt.tokens(i) for i in present)
+        self.kept.present_chunks = len(present)
+        # New chunks must not look younger than the beginning of their prompt.
+        self._stack.touch([prompt.keys[i] for i in present])
+        return [i for i, tier in enumerate(where) if tier is None]
+
+    def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
+        """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
+        size = sum(len(lease.frame) for lease in leases)
+        while self._wait and self._writing and not self._stack.takes(size):
+            self._settle()  # better to wait for what is under way than to have this dropped
+        for i, lease in enumerate(leases):
+            lease.label = part.label(i)
+        batch = Batch(part.keys, leases, part.after)
+        written = self._stack.put(batch, self.deadline, landed=self._pin)
+        self._writing.append((part, written))
+
+    def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
+        """Count what became of all writes, and that chunks *dropped* were never copied."""
+        while self._writing:
+            self._settle()
+        self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
+        self._stack.drop([prompt.keys[i] for i in dropped], NOT_COPIED)
+
+    def unpin(self) -> None:
+        """Let go of what was written; whatever is written later is not held at all."""
+        with self._lock:
+            self._over = True
+        self._stack.pins.unpin(self._owner)
+
+    def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+        """Hold what a worker has just written until the call ends.
+
+        So that the end of a long prompt never pushes out its beginning.
+        """
+        with self._lock:
+            if not self._over and tier.index is not None:
+                tier.index.pin(self._owner, keys)
+
+    def _some(self, part: Prompt) -> int:
+        """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
+        leases = self._blocks(part)
+        try:
+            part = part.part(0, len(leases))
+            spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
+            if not leases or not self._copier.copy(
+                self._device, spans, leases, self.deadline, gather=True
+            ):
+                return 0
+            self.write(part, leases)
+        finally:
+            for lease in leases:
+                lease.release()
+        return len(part)
+
+    def _blocks(self, part: Prompt) -> list[BlockLease]:
+        leases: list[BlockLease] = []
+        for i in range(len(part)):
+            while True:
+                # A write of our own that ends frees a block sooner than anybody else would.
+                patient = not leases and not self._writing
+                wait = self.deadline if patient else Deadline(self.deadline.clock, 0.0)
+                try:
+                    leases.append(self._stack.pool.lease(part.raw_bytes(i), self._owner, wait))
+                except PoolExhausted:
+                    if leases or not self._writing:
+                        return leases
+                    self._settle()
+                else:
+                    break
+        return leases
+
+    def _settle(self) -> None:
+        """Count what became of the oldest batch; its writes are waited for, if they are at all."""
+        part, written = self._writing.popleft()
+        on = dict(written.on)
+        queued = False
+        for name, ticket in written.pending.items():
+            if (self._wait or ticket.done) and ticket.wait(self.deadline):
+                on[name] = ticket.result or [False] * len(part)
+            else:
+                queued = True
+        for tier in self._stack.tiers:
+            if tier.index is not None and tier.name in on:
+                # Somebody may have cleared it in the meantime.
+                here = tier.index.contains(part.keys)
+                on[tier.name] = [a and b for a, b in zip(on[tier.name], here, strict=True)]
+        for i in range(len(part)):
+            tokens = part.tokens(i)
+            tiers = [name for name, here in on.items() if here[i]]
+            self.kept.tiers.update(dict.fromkeys(tiers, tokens))
+            if tiers:
+                self.kept.stored += tokens
+                self.kept.size += part.raw_bytes(i)
+            elif queued:
+                self.kept.queued += tokens
+            else:
+                self.kept.dropped += tokens
+
+
+def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
+    """Have written what a tier could not take when it was new, where memory still holds it.
+
+    Nobody waits for that; what the tier cannot take now either is offered the next time.
+    """
+    for tier in stack.tiers:
+        if tier.writing is None or tier.writing.breaker.refuses:
+            continue
+        owed = set(tier.owed(prompt.keys))
+        if not owed:
+            continue
+        with ExitStack() as held:
+            leases = {
+                i: held.enter_context(lease)
+                for i, key in enumerate(prompt.keys)
+                if key in owed and (lease := _lent(stack, key, owner)) is not None
+            }
+            for run in runs(list(leases)):
+                part = prompt.part(run[0], run[-1] + 1)
+                batch = Batch(part.keys, [leases[i] for i in run], part.after)
+                stack.writer.submit_parts(tier, batch, far(stack.runtime))
+
+
+def _lent(stack: TierStack, key: ChunkKey, owner: str) -> BlockLease | None:
+    """A share of the block in which memory keeps a chunk, if it does."""
+    for tier in stack.tiers:
+        for lease in tier.lend([key], owner):
+            if isinstance(lease, BlockLease):
+                return lease
+    return None

@@ -1,0 +1,1 @@
+"""The cache by key: tiers, their indexes, reading, writing and moving chunks."""

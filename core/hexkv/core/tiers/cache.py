@@ -1,0 +1,398 @@
+"""The tier stack: every tier writes, the first that answers reads, the faster ones learn.
+
+Write-all keeps eviction simple: what one tier drops the slower ones still have, so nothing
+has to sink on the way out (a tier may be told to take only that). Reading is a waterfall
+over the tiers in order, chunk by chunk; a chunk counts as a hit only when its frame has
+arrived and was verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from operator import attrgetter
+from threading import Lock
+
+from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused, Ticket
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.pool import BlockLease, BlockPool, per_task
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
+from hexkv.core.tiers.pins import Pins
+from hexkv.core.tiers.reading import Claim, Fetcher
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tenants import DividedIndex
+from hexkv.core.tiers.tier import Tier, TierRules, Writes
+from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, far
+from hexkv.ports import (
+    Change,
+    ChunkKey,
+    ConfigError,
+    Deadline,
+    InvalidRequest,
+    SupportsScan,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the chunks of a batch are, and which tiers are still being written."""
+
+    on: Mapping[str, Sequence[bool]]
+    pending: Mapping[str, Pending]
+
+
+class TierStack:
+    """Tiers from fastest to slowest, over one pool. Safe from any thread."""
+
+    def __init__(self, tiers: Iterable[Tier], runtime: Runtime) -> None:
+        """Make the tiers' lanes; :meth:`rebuild` then learns what they hold.
+
+        Raises:
+            ConfigError: two tiers have one name.
+        """
+        self.runtime = runtime
+        self.tiers: tuple[Tier, ...] = ()
+        self._fetcher = Fetcher(runtime)
+        self.writer = Writer(runtime)
+        self.patience = 1.0
+        """Seconds that a store may take to say what it holds."""
+
+        self.moves = 0
+        """How often chunks were deleted from a tier because another has them now."""
+
+        self.pins = Pins(lambda: self.tiers, runtime.clock)
+        self._lanes = count()
+        self._tenants: dict[bytes, str] = {}
+        self._arranging = Lock()
+        for tier in tiers:
+            self.attach(tier)
+
+    @property
+    def pool(self) -> BlockPool:
+        """Where blocks come from."""
+        return self.runtime.pool
+
+    def attach(self, tier: Tier, position: int | None = None) -> None:
+        """Add a tier, at the end or at *position*; what it holds is learnt by and by.
+
+        Raises:
+            ConfigError: there is a tier of that name.
+        """
+        with self._arranging:
+            if any(other.name == tier.name for other in self.tiers):
+                raise ConfigError(f"there is a tier {tier.name!r} already")
+            tiers = list(self.tiers)
+            tiers.insert(len(tiers) if position is None else position, tier)
+            if tier.sharing is None and tier.reading is None:
+                tier.reading = self._lane(tier, "read", tier.rules.lane)
+                tier.writing = self._lane(tier, "write", tier.rules.lane)
+            self._arrange(tiers)
+        if isinstance(tier.index, DividedIndex):
+            for prefix, tenant in list(self._tenants.items()):
+                tier.index.assign(prefix, tenant)
+        self._learn(tier)
+
+    def detach(self, name: str, deadline: Deadline) -> bool:
+        """Take a tier out: no new calls, wait for those under way, close the store.
+
+        Whether everything under way ended before *deadline*; the tier is gone in any case.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+        """
+        with self._arranging:
+            (tier,) = self.named([name])
+            self._arrange([other for other in self.tiers if other is not tier])
+        drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
+        closed = self._close_soon(tier).wait(deadline)
+        return drained and closed
+
+    def assign(self, prefix: bytes, tenant: str) -> None:
+        """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
+        self._tenants[prefix] = tenant
+        for tier in self.tiers:
+            if isinstance(tier.index, DividedIndex):
+                self.writer.evict(tier, tier.index.assign(prefix, tenant), far(self.runtime))
+
+    def change_rules(self, tier: Tier, rules: TierRules) -> None:
+        """Treat *tier* by *rules* from now on."""
+        with self._arranging:
+            tier.rules = rules
+            self._arrange(self.tiers)
+
+    def named(self, names: Sequence[str] | None) -> list[Tier]:
+        """The tiers of these names, all of them for ``None``.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+        """
+        if names is None:
+            return list(self.tiers)
+        known = {tier.name: tier for tier in self.tiers}
+        if unknown := [name for name in names if name not in known]:
+            raise InvalidRequest(f"no tier {unknown[0]!r}; there are {', '.join(known)}")
+        return [known[name] for name in names]
+
+    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
+        """For each chunk before the first that no tier holds: the first tier that does."""
+        return run_of(self.where(keys, deadline))
+
+    def offer(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
+        """Likewise for one request: of the tiers that bring KV sooner than it is computed."""
+        tiers = serving(self.tiers, self.runtime.compute_rate)
+        return run_of(self.where(keys, deadline, tiers))
+
+    def offer_soon(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
+    ) -> None:
+        """Call *then* with what :meth:`offer` would say, without waiting for any store."""
+        tiers = serving(self.tiers, self.runtime.compute_rate)
+        where_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
+
+    def where(
+        self, keys: Sequence[ChunkKey], deadline: Deadline, tiers: Sequence[Tier] | None = None
+    ) -> Found:
+        """For each chunk, the first of *tiers*, by default of all, that holds it, if any does."""
+        while True:
+            moves = self.moves
+            # To be told late is to be told nothing: the call goes on without that tier.
+            soon = Deadline.after(self.runtime.clock, self.patience)
+            asked = self.tiers if tiers is None else tiers
+            found = where(asked, keys, min(soon, deadline, key=attrgetter("at")))
+            # What went from a slower tier to a faster one meanwhile was on neither when asked.
+            if moves == self.moves or None not in found or deadline.expired:
+                return found
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        """One request met these chunks: every tier that holds some learns of it.
+
+        Also the tiers that will not serve it: else a chunk that memory always serves would
+        grow old on disk, and be lost with the memory.
+        """
+        for tier in self.tiers:
+            if tier.index is not None:
+                tier.index.touch(keys)
+
+    def begin(
+        self,
+        prompt: Prompt,
+        found: Sequence[Tier],
+        owner: str,
+        deadline: Deadline,
+        priority: Priority = Priority.GET,
+        *,
+        patient: bool,
+    ) -> list[Claim]:
+        """Claims on the first chunks of *prompt*, each from the tier where it was found.
+
+        May be fewer than asked for where the pool has no more blocks; with *patient* the
+        first is waited for.
+        """
+        claims: list[Claim] = []
+        step = per_task(self.pool)
+        cuts = [0]
+        for i in range(1, len(found)):
+            tier = found[i]
+            if tier is not found[i - 1] or (tier.sharing is None and i - cuts[-1] == step):
+                cuts.append(i)
+        cuts.append(len(found))
+        for start, end in pairwise(cuts):
+            if start == end:
+                continue
+            part = prompt.part(start, end)
+            wait = patient and not claims
+            got = self._fetcher.begin(found[start], part, owner, deadline, priority, patient=wait)
+            claims.extend(got)
+            if len(got) < end - start:
+                break
+        return claims
+
+    def settle(
+        self, claim: Claim, prompt: Prompt, i: int, owner: str, deadline: Deadline
+    ) -> BlockLease | None:
+        """The block of a claim on chunk *i*, from another tier if its own did not bring it."""
+        lease = claim.settle(owner, deadline)
+        if lease is not None:
+            return lease
+        if claim.why in ("timed out", "queue full"):  # nobody else knows that it was too late
+            self.runtime.note([claim.key], claim.tier, Cause.READ_FAILED, claim.why)
+        for tier in self.tiers:
+            slow = tier.link.slower_than(self.runtime.compute_rate)
+            if tier.name == claim.tier or not tier.rules.reads or slow:
+                continue
+            if not ask(tier, [claim.key], deadline)[0]:
+                continue
+            part = prompt.part(i, i + 1)
+            again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, patient=False)
+            for other in again:
+                lease = other.settle(owner, deadline)
+                if lease is not None:
+                    claim.tier = tier.name
+                    return lease
+                claim.why = other.why
+        return None
+
+    def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
+        """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
+        order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
+        places = [order.get(name, 0) for name in origin]
+        for ordinal, tier in enumerate(self.tiers):
+            if not tier.rules.promotes or ordinal >= max(places, default=0):
+                continue
+            below = [i for i, place in enumerate(places) if place > ordinal]
+            for run in runs(below):
+                first, last = run[0], run[-1] + 1
+                part = batch.part(first, last)
+                if tier.sharing is not None:
+                    self.writer.keep(tier, part, deadline)
+                else:
+                    self.writer.submit_parts(tier, part, far(self.runtime))
+
+    def takes(self, size: int) -> bool:
+        """Whether no tier that new chunks are written to has its queue full."""
+        return all(
+            tier.writing is None or tier.writing.breaker.refuses or tier.writing.takes(size)
+            for tier in self.tiers
+            if tier.rules.writes is Writes.ALL
+        )
+
+    def put(
+        self,
+        batch: Batch,
+        deadline: Deadline,
+        tiers: Sequence[Tier] | None = None,
+        landed: Landed | None = None,
+    ) -> Written:
+        """Write chunks to *tiers*, by default to all that take new ones.
+
+        *landed* is told what is on each tier as soon as it is there.
+        """
+        on: dict[str, Sequence[bool]] = {}
+        pending: dict[str, Pending] = {}
+        chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
+        for tier in chosen:
+            if tier.sharing is not None:
+                on[tier.name] = self.writer.keep(tier, batch, deadline, landed)
+                continue
+            pending[tier.name] = self.writer.submit_parts(tier, batch, deadline, landed)
+        return Written(on, pending)
+
+    def forget(
+        self,
+        keys: Sequence[ChunkKey],
+        tiers: Iterable[Tier],
+        deadline: Deadline,
+        why: tuple[Cause, str] = (Cause.CLEARED, ""),
+    ) -> int:
+        """Delete chunks from *tiers*. How many distinct ones were there, where that is known."""
+        gone: set[ChunkKey] = set()
+        for tier in tiers:
+            if tier.writing is None:
+                here: Sequence[ChunkKey] | None = tier.forget(keys, deadline)
+            else:
+                here = self._forget_in_lane(tier, tier.writing, keys, deadline)
+            gone.update(here or ())
+            self.runtime.note(here or (), tier.name, *why)
+            self.runtime.tell(Change.REMOVED, tier.name, here or ())
+        return len(gone)
+
+    def drop(self, keys: Sequence[ChunkKey], reason: str) -> None:
+        """Count chunks that none of the tiers that take new ones was given."""
+        for tier in self.tiers:
+            if tier.rules.writes is Writes.ALL:
+                self.writer.dropped(tier, keys, reason)
+
+    def make_room(self, size: int) -> bool:
+        """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""
+        for tier in self.tiers:
+            if tier.sharing is not None and tier.index is not None:
+                below = self.writer.below.get(tier.name)
+                if below is not None and below.writing and below.writing.pending_bytes >= size:
+                    return False  # blocks of earlier victims come free when they are written
+                victims = tier.index.evict(size)
+                if victims:
+                    return self.writer.evict(tier, victims, far(self.runtime))
+        return False
+
+    def flush(self, deadline: Deadline) -> bool:
+        """Wait until no tier has anything left to write. Whether that came in time."""
+        return all(tier.writing.drain(deadline) for tier in self.tiers if tier.writing)
+
+    def close(self, deadline: Deadline) -> None:
+        """Close every tier; a store that does not let itself be closed in time is left behind."""
+        closing = [self._close_soon(tier) for tier in self.tiers]
+        for ticket in closing:
+            ticket.wait(deadline)
+
+    def _close_soon(self, tier: Tier) -> Ticket[None]:
+        lane = self._lane(tier, "close", LaneRules(workers=1))
+
+        def work(go: bool) -> tuple[None, bool | None]:
+            del go
+            tier.close()
+            return None, None
+
+        ticket = lane.submit(Priority.DELETE, 0, work)
+        # The worker ends after this. To close the lane itself might have the caller do the work.
+        self.runtime.executor.close(lane.name)
+        return ticket
+
+    def _lane(self, tier: Tier, what: str, rules: LaneRules) -> Lane:
+        # A number of its own: a tier of the same name may still be on its way out.
+        name = f"{tier.name}/{what} {next(self._lanes)}"
+        runtime = self.runtime
+        # A lane that hangs must leave blocks for the others.
+        most = max(self.pool.capacity // 4, self.pool.slot_bytes)
+        rules = replace(rules, queue_bytes=min(rules.queue_bytes, most))
+        return Lane(name, rules, runtime.executor, runtime.clock, runtime.telemetry)
+
+    def _arrange(self, tiers: Sequence[Tier]) -> None:
+        self.tiers = tuple(tiers)
+        self.writer.below = {
+            tier.name: below
+            for tier, below in pairwise(self.tiers)
+            if below.rules.writes is Writes.EVICTED
+        }
+
+    def _forget_in_lane(
+        self, tier: Tier, lane: Lane, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> Sequence[ChunkKey] | None:
+        def work(go: bool) -> tuple[Sequence[ChunkKey], bool | None]:
+            return (tier.forget(keys, deadline), None) if go else ((), None)
+
+        try:
+            ticket = lane.submit(Priority.DELETE, 0, work, deadline)
+        except Refused:
+            return None
+        return ticket.result if ticket.wait(deadline) else None
+
+    def _learn(self, tier: Tier) -> None:
+        """Fill a tier's index from what its store holds, beside the calls that use it."""
+        if tier.index is None or not isinstance(tier.store, SupportsScan):
+            return
+        tier.indexing = True
+        if tier.writing is None:
+            self.writer.learn(tier)
+            return
+        lane = tier.writing
+        lane.hold()  # before everything is counted, no budget can be kept
+
+        def work(go: bool) -> tuple[None, bool | None]:
+            well = self.writer.learn(tier) if go else None
+            lane.unhold()
+            return None, well
+
+        lane.submit(Priority.DELETE, 0, work)
+
+
+def runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Split ascending numbers where they jump."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs

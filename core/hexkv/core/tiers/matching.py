@@ -1,0 +1,150 @@
+"""Locating: which tier can be expected to serve each chunk.
+
+Indexes answer at once. A store that only itself can speak for is asked by a worker of its
+own lane, so that a slow one costs its deadline and delays nobody else's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Deadline, MissReason
+
+SLOWER = "slower than computing"
+"""Why a chunk that may be there was not loaded: the model computes it sooner."""
+
+Found = Sequence["Tier | None"]
+"""For each chunk the first tier that holds it."""
+
+
+def ask(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+    """Whether *tier* holds each chunk; ``False`` where it does not say so in time."""
+    nothing = [False] * len(keys)
+    if tier.off:
+        return nothing
+    if not tier.remote:
+        return tier.contains(keys, deadline)
+    known = tier.known(keys)
+    if all(known):
+        return known
+    ticket = _peek(tier, keys, deadline, lambda _: None)
+    if ticket is None or not ticket.wait(deadline):
+        return known
+    return ticket.result or known
+
+
+def where(tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
+    """The first tier that holds each chunk, if any does."""
+    search = _Search(keys)
+    for tier in tiers:
+        if not search.unknown:
+            break
+        if tier.rules.reads:
+            search.learn(tier, ask(tier, search.asked(), deadline))
+    return search.found
+
+
+def where_soon(
+    tiers: Sequence[Tier],
+    keys: Sequence[ChunkKey],
+    deadline: Deadline,
+    then: Callable[[Found], None],
+) -> None:
+    """Call *then* with what :func:`where` would say: at once if no store need be asked.
+
+    Otherwise the worker that asked the last store calls it; always, and once.
+    """
+    search = _Search(keys)
+
+    def go_on(ordinal: int) -> None:
+        for i in range(ordinal, len(tiers)):
+            tier = tiers[i]
+            if not search.unknown:
+                break
+            if not tier.rules.reads or tier.off:
+                continue
+            asked = search.asked()
+            if not tier.remote or all(tier.known(asked)):
+                search.learn(tier, tier.contains(asked, deadline))
+                continue
+
+            def learn(have: Sequence[bool], tier: Tier = tier, i: int = i) -> None:
+                search.learn(tier, have)
+                go_on(i + 1)
+
+            if _peek(tier, search.asked(), deadline, learn) is not None:
+                return
+        then(search.found)
+
+    go_on(0)
+
+
+def run_of(found: Found) -> list[Tier]:
+    """The tiers of the chunks before the first that none holds."""
+    run = found[: found.index(None)] if None in found else found
+    return [tier for tier in run if tier is not None]
+
+
+def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]:
+    """The tiers that one request is to be served from."""
+    return [tier for tier in tiers if tier.link.serves(compute_rate)]
+
+
+def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> str:
+    """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
+    slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
+    if any(tier.index is None or all(tier.known([key])) for tier in slow):
+        return SLOWER
+    return MissReason.ABSENT.value
+
+
+class _Search:
+    """What is known so far of where chunks are."""
+
+    def __init__(self, keys: Sequence[ChunkKey]) -> None:
+        self.found: list[Tier | None] = [None] * len(keys)
+        self.unknown: Sequence[int] = range(len(keys))
+        self._keys = keys
+
+    def asked(self) -> Sequence[ChunkKey]:
+        """The chunks that no tier was found to hold."""
+        if len(self.unknown) == len(self._keys):
+            return self._keys
+        return [self._keys[i] for i in self.unknown]
+
+    def learn(self, tier: Tier, have: Sequence[bool]) -> None:
+        """Note which of :meth:`asked` *tier* holds."""
+        if len(have) == len(self._keys) and all(have):  # the common case, and the long one
+            self.found = [tier] * len(have)
+            self.unknown = ()
+            return
+        for i, here in zip(self.unknown, have, strict=True):
+            if here:
+                self.found[i] = tier
+        self.unknown = [i for i in self.unknown if self.found[i] is None]
+
+
+def _peek(
+    tier: Tier,
+    keys: Sequence[ChunkKey],
+    deadline: Deadline,
+    then: Callable[[Sequence[bool]], None],
+) -> Ticket[Sequence[bool]] | None:
+    """Have a worker ask the store, and call *then*; ``None`` if the lane refuses."""
+
+    def work(go: bool) -> tuple[Sequence[bool], bool | None]:
+        have = tier.known(keys)
+        well: bool | None = None
+        if go:
+            failures = tier.failures
+            have = tier.contains(keys, deadline)
+            well = tier.failures == failures
+        then(have)
+        return have, well
+
+    try:
+        return tier.lane(Priority.PEEK).submit(Priority.PEEK, 0, work, deadline)
+    except Refused:
+        return None

@@ -1,0 +1,377 @@
+"""Moving chunks between tiers, and replacing them by smaller or plain ones.
+
+Everything here works on frames: a chunk is read, verified, written elsewhere or in its own
+place, and only then deleted where it was. A store's write replaces a frame as a whole, so
+at every moment each chunk can be read from somewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from threading import Lock
+
+from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.encoding import encode, open_into
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.remembering import set_aside
+from hexkv.core.tiers.runtime import RAW
+from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.writing import Batch
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    Corrupt,
+    CorruptFrame,
+    Deadline,
+    Failed,
+    Hit,
+    InvalidRequest,
+    Item,
+    KVLayout,
+    PoolExhausted,
+    Stored,
+    StoreError,
+    TimedOut,
+)
+
+_STEP = 8
+"""Chunks that are in blocks at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of the chunks of a move, copy or change of form."""
+
+    done: int = 0
+    """Chunks that are where, and as, they were wanted, those that were so before included."""
+
+    absent: int = 0
+    """Chunks that the source does not hold."""
+
+    failed: int = 0
+    """Chunks that stayed as they were."""
+
+    saved_bytes: int = 0
+    """How much less room they take on the tier; negative for more."""
+
+
+@dataclass(slots=True)
+class _Frames:
+    """What became of some chunks that were to be read."""
+
+    leases: dict[ChunkKey, BlockLease] = field(default_factory=dict)
+    again: list[ChunkKey] = field(default_factory=list)
+    """Those that there was no block for while the others held theirs."""
+
+    short: int = 0
+    """Bytes that the largest of these needs."""
+
+    absent: int = 0
+    failed: int = 0
+
+
+class _Sink:
+    """Takes frames of any of our sizes into blocks of the pool, without waiting for one."""
+
+    def __init__(self, lease: Callable[[int], BlockLease]) -> None:
+        self.leases: dict[int, BlockLease] = {}
+        self.short: dict[int, int] = {}
+        """Bytes of those that there was no block for."""
+
+        self._lease = lease
+        self._ended = False
+        self._unwanted = False
+        self._lock = Lock()
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        if size < PAGE or size % PAGE:
+            return None
+        former = self.leases.pop(index, None)
+        if former is not None:
+            former.release()
+        self.short.pop(index, None)
+        try:
+            self.leases[index] = block = self._lease(size - PAGE)
+        except PoolExhausted:
+            self.short[index] = size - PAGE
+            return None
+        except InvalidRequest:  # larger than any block, so it is none of ours
+            return None
+        return block.frame
+
+    def end(self) -> None:
+        """The worker is done: what is left it has verified."""
+        with self._lock:
+            self._ended = True
+            free = self._unwanted
+        if free:
+            self._release()
+
+    def drop(self) -> None:
+        """Nobody waits any more: the blocks go as soon as the worker is done with them."""
+        with self._lock:
+            self._unwanted = True
+            free = self._ended
+        if free:
+            self._release()
+
+    def _release(self) -> None:
+        for lease in self.leases.values():
+            lease.release()
+
+
+class Mover:
+    """One maintenance call: moves frames through the pool in the name of *owner*."""
+
+    def __init__(self, stack: TierStack, owner: str, deadline: Deadline) -> None:
+        self._stack = stack
+        self._runtime = stack.runtime
+        self._owner = owner
+        self._deadline = deadline
+
+    def copy(self, keys: Sequence[ChunkKey], source: Tier, target: Tier) -> Moved:
+        """Write the frames of *source* to *target*, too."""
+        return self._transfer(keys, source, target, delete=False)
+
+    def move(self, keys: Sequence[ChunkKey], source: Tier, target: Tier) -> Moved:
+        """Likewise, and delete what has arrived."""
+        return self._transfer(keys, source, target, delete=True)
+
+    def compress(self, keys: Sequence[ChunkKey], tier: Tier, serde: str) -> Moved:
+        """Replace plain frames by encoded ones, where those are smaller."""
+
+        def change(key: ChunkKey, lease: BlockLease, label: Label) -> BlockLease | None:
+            if label.serde != RAW:
+                return None
+            frame = encode(self._runtime, key, lease, serde)
+            if frame is None:
+                return None
+            block = self._block(len(frame) - PAGE)
+            block.frame[:] = frame
+            block.label = label._replace(serde=self._runtime.serdes[serde].name)
+            return block
+
+        return self._change(keys, tier, change)
+
+    def decompress(self, keys: Sequence[ChunkKey], tier: Tier) -> Moved:
+        """Replace encoded frames by plain ones."""
+
+        def change(key: ChunkKey, lease: BlockLease, label: Label) -> BlockLease | None:
+            if label.serde == RAW:
+                return None
+            block = self._block(label.raw_bytes)
+            block.label = label._replace(serde=RAW)
+            why = open_into(self._runtime, lease.frame, key, block)
+            if why is not None:
+                block.release()
+                raise StoreError(why)
+            self._stack.writer.seal(key, block)
+            return block
+
+        return self._change(keys, tier, change)
+
+    def _transfer(
+        self, keys: Sequence[ChunkKey], source: Tier, target: Tier, *, delete: bool
+    ) -> Moved:
+        done = absent = failed = 0
+        if source is target:
+            return Moved()
+        for got in self._obtain(keys, source, _STEP):
+            absent += got.absent
+            failed += got.failed
+            here = list(got.leases)
+            written = self._stack.put(
+                Batch(here, list(got.leases.values()), None), self._deadline, [target]
+            )
+            arrived = written.on.get(target.name, [False] * len(here))
+            ticket = written.pending.get(target.name)
+            if ticket is not None and ticket.wait(self._deadline):
+                arrived = ticket.result or arrived
+            there = [key for key, ok in zip(here, arrived, strict=True) if ok]
+            done += len(there)
+            failed += len(here) - len(there)
+            if delete and there:
+                self._stack.moves += 1
+                why = Cause.MOVED, f"to {target.name}"
+                self._stack.forget(there, [source], self._deadline, why)
+        return Moved(done, absent, failed)
+
+    def _change(
+        self,
+        keys: Sequence[ChunkKey],
+        tier: Tier,
+        change: Callable[[ChunkKey, BlockLease, Label], BlockLease | None],
+    ) -> Moved:
+        done = absent = failed = saved = 0
+        for got in self._obtain(keys, tier, 1):
+            absent += got.absent
+            failed += got.failed
+            for key, lease in got.leases.items():
+                try:
+                    block = change(key, lease, lease.label) if lease.label else None
+                except (PoolExhausted, StoreError):
+                    failed += 1
+                    continue
+                if block is None:
+                    done += 1  # it is in the wanted form, or no other is better
+                    continue
+                with block:
+                    size = _taken(tier, lease) - _taken(tier, block)
+                    if self._replace(tier, key, block):
+                        done += 1
+                        saved += size
+                    else:
+                        failed += 1
+        return Moved(done, absent, failed, saved)
+
+    def _obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[_Frames]:
+        """Whole, sealed frames, up to *step* at a time, let go when the next are asked for.
+
+        Waits for memory only while it holds none: whoever else does so likewise may hold
+        what this one waits for.
+        """
+        todo = deque(keys)
+        while todo:
+            part = [todo.popleft() for _ in range(min(step, len(todo)))]
+            with ExitStack() as held:
+                if tier.sharing is not None:
+                    got = self._lend(part, tier, held)
+                else:
+                    got = self._read(part, tier, held)
+                yield got
+            todo.extendleft(reversed(got.again))
+            if got.again and not got.leases and not self._await_block(got.short):
+                yield _Frames(failed=len(todo))
+                return
+
+    def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
+        got = _Frames()
+        for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
+            if isinstance(lease, BlockLease):
+                held.enter_context(lease)
+                self._stack.writer.seal(key, lease)
+                got.leases[key] = lease
+        got.absent = len(keys) - len(got.leases)
+        return got
+
+    def _read(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
+        sink = _Sink(self._block)
+        absent = 0
+
+        def work(go: bool) -> tuple[bool, bool | None]:
+            nonlocal absent
+            if not go:
+                return False, None
+            outcomes = tier.read(keys, sink, self._deadline)
+            damaged = []
+            for i, outcome in enumerate(outcomes):
+                arrived = isinstance(outcome, Hit)
+                if arrived and self._label(keys[i], sink.leases.get(i)):
+                    continue
+                if arrived or isinstance(outcome, Corrupt):
+                    damaged.append(keys[i])
+                absent += i not in sink.short and not isinstance(outcome, Failed | TimedOut)
+                if i in sink.leases:
+                    sink.leases.pop(i).release()
+            set_aside(self._runtime, tier, damaged, self._deadline)
+            sink.end()
+            return True, None
+
+        try:
+            ticket = tier.lane(Priority.GET).submit(Priority.GET, 0, work, self._deadline)
+        except Refused:
+            return _Frames(failed=len(keys))
+        if not (ticket.wait(self._deadline) and ticket.result):
+            sink.drop()
+            return _Frames(failed=len(keys))
+        got = _Frames(again=[keys[i] for i in sorted(sink.short)])
+        got.short = max(sink.short.values(), default=0)
+        for i, lease in sink.leases.items():
+            got.leases[keys[i]] = held.enter_context(lease)
+        got.absent = absent
+        got.failed = len(keys) - len(got.leases) - len(got.again) - absent
+        return got
+
+    def _label(self, key: ChunkKey, lease: BlockLease | None) -> bool:
+        """Verify what was read, and label the block with what the frame says."""
+        if lease is None:
+            return False
+        try:
+            header = self._runtime.codec.open(lease.frame, key)
+            layout = KVLayout.parse(json.loads(header.identity)["layout"])
+        except (CorruptFrame, ValueError, KeyError, TypeError):
+            return False
+        lease.shrink(header.payload_bytes)
+        lease.label = Label(header.identity, layout, header.tokens, header.serde)
+        return True
+
+    def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
+        """Put *block* in the place of the chunk that is there; whether it is there now."""
+        index, size = tier.index, _taken(tier, block)
+        with tier.replacing(key, self._owner) as mine:
+            if not mine:
+                return False
+            if index is None:
+                return self._write(tier, key, block)
+            former = index.size(key)
+            victims = index.resize(key, max(size, former or 0))
+            if former is None or victims is None:
+                return False
+            if not self._stack.writer.evict(tier, victims, self._deadline):
+                index.resize(key, former)
+                return False
+            ok = self._write(tier, key, block)
+            if index.resize(key, size if ok else former) is None:
+                tier.delete([key], self._deadline)  # set aside as damaged in the meantime
+                return False
+            return ok
+
+    def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
+        if tier.sharing is not None:
+            return tier.keep(key, block)
+        mine = block.share(self._owner)
+
+        def work(go: bool) -> tuple[bool, bool | None]:
+            with mine:
+                if not go:
+                    return False, None
+                (outcome,) = tier.write([Item(key, mine.frame)], self._deadline)
+                return isinstance(outcome, Stored), None
+
+        try:
+            ticket = tier.lane(Priority.PUT).submit(
+                Priority.PUT, len(block.frame), work, self._deadline
+            )
+        except Refused:
+            mine.release()
+            return False
+        return bool(ticket.wait(self._deadline) and ticket.result)
+
+    def _block(self, payload_bytes: int) -> BlockLease:
+        """A block that is free, or that the memory tier can spare, now.
+
+        Raises:
+            PoolExhausted: there is none.
+        """
+        now = Deadline(self._runtime.clock, 0.0)
+        return self._runtime.pool.lease(payload_bytes, self._owner, now)
+
+    def _await_block(self, payload_bytes: int) -> bool:
+        """Wait until there is such a block. Whether it came in time."""
+        try:
+            self._runtime.pool.lease(payload_bytes, self._owner, self._deadline).release()
+        except PoolExhausted:
+            return False
+        return not self._deadline.expired
+
+
+def _taken(tier: Tier, lease: BlockLease) -> int:
+    """Bytes that a chunk takes on *tier*: of the pool in memory, of its frame elsewhere."""
+    return lease.size if tier.sharing is not None else len(lease.frame)

@@ -1,0 +1,48 @@
+"""Pins: chunks that somebody counts on, and that no tier may evict meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Clock, Deadline
+
+
+class Pins:
+    """The pins of every owner, over all tiers. Safe from any thread."""
+
+    def __init__(self, tiers: Callable[[], Sequence[Tier]], clock: Clock) -> None:
+        self._tiers = tiers
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> None:
+        """Keep chunks from eviction on every tier that holds them.
+
+        Args:
+            owner: ends the pin by :meth:`unpin`.
+            keys: the chunks.
+            until: after which :meth:`expire` ends it, for owners that may vanish.
+        """
+        if until is not None:
+            self._until[owner] = until.at
+        for tier in self._tiers():
+            if tier.index is not None:
+                tier.index.pin(owner, keys)
+
+    def unpin(self, owner: str) -> int:
+        """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
+        self._until.pop(owner, None)
+        return sum(tier.index.unpin(owner) for tier in self._tiers() if tier.index is not None)
+
+    def expire(self) -> None:
+        """End the pins of owners that are past their time."""
+        if self._until:
+            now = self._clock.now()
+            for owner in [o for o, at in list(self._until.items()) if at <= now]:
+                self.unpin(owner)
+
+    def seconds(self) -> Mapping[str, float]:
+        """For how long the pins of each owner still last, where that is limited."""
+        now = self._clock.now()
+        return {owner: max(0.0, at - now) for owner, at in list(self._until.items())}

@@ -1,0 +1,67 @@
+"""What the history is told of reads and writes: their outcomes, as causes and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import Change, ChunkKey, Counter, Deadline, Failed, MissReason, TimedOut
+
+GONE = {
+    MissReason.ABSENT.value: Cause.LOST,
+    MissReason.EVICTED.value: Cause.EVICTED,
+    MissReason.EXPIRED.value: Cause.EXPIRED,
+}
+"""What became of a chunk that its store no longer has, by the store's answer."""
+
+_TOLD_ELSEWHERE = ("corrupt", MissReason.REFUSED)
+
+
+def remember_reads(
+    runtime: Runtime,
+    tier: str,
+    keys: Sequence[ChunkKey],
+    outcomes: Sequence[object],
+    why: Sequence[str | None],
+) -> None:
+    """Note why chunks did not come from *tier*; those that did need no explanation any more."""
+    well = [key for key, reason in zip(keys, why, strict=True) if reason is None]
+    runtime.history.forget(well, tier)
+    for key, outcome, reason in zip(keys, outcomes, why, strict=True):
+        if reason in GONE:
+            detail = "" if reason == MissReason.ABSENT else "by the store"
+            runtime.note([key], tier, GONE[reason], detail)
+        elif reason is not None and reason not in _TOLD_ELSEWHERE:
+            runtime.note([key], tier, Cause.READ_FAILED, described(outcome) or reason)
+
+
+def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+    """Count, note and tell that *tier* let go of chunks for room."""
+    if victims:
+        policy = "" if tier.index is None else f"by {tier.index.policy}"
+        runtime.note(victims, tier.name, Cause.EVICTED, policy)
+        runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
+        runtime.tell(Change.REMOVED, tier.name, victims)
+
+
+def described(outcome: object) -> str:
+    """The error in an outcome, in words for people; empty if there is none."""
+    match outcome:
+        case Failed(error):
+            return f"{type(error).__name__}: {error}"
+        case TimedOut():
+            return "timed out"
+    return ""
+
+
+def set_aside(
+    runtime: Runtime, tier: Tier, damaged: Sequence[ChunkKey], deadline: Deadline
+) -> None:
+    """Count damaged chunks, make them unreadable, and remember why they are gone."""
+    if damaged:
+        runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
+        tier.quarantine(damaged, deadline)
+        runtime.note(damaged, tier.name, Cause.CORRUPT)
+        runtime.tell(Change.REMOVED, tier.name, damaged)

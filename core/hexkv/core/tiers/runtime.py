@@ -1,0 +1,62 @@
+"""What every service of the core needs, put together once by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hexkv.core.tiers.history import Cause, History
+from hexkv.core.tiers.rates import Speeds
+from hexkv.ports import (
+    CacheEvent,
+    Change,
+    ChunkKey,
+    Clock,
+    EventSink,
+    Executor,
+    Serde,
+    Telemetry,
+)
+
+if TYPE_CHECKING:
+    from hexkv.core.frames.codec import FrameCodec
+    from hexkv.core.memory.pool import BlockPool
+
+RAW = "raw"
+"""What frames call a payload that no serde made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Memory, frames, time, workers, and who is told."""
+
+    pool: BlockPool
+    codec: FrameCodec
+    clock: Clock
+    executor: Executor
+    telemetry: Telemetry
+    events: Sequence[EventSink] = ()
+    serdes: Mapping[str, Serde] = field(default_factory=dict)
+    """Every serde that frames may have been written with, by name."""
+
+    compute_rate: float | None = None
+    """Tokens per second that the model computes, where that is known."""
+
+    speeds: Speeds = field(default_factory=Speeds)
+    """What the serdes were measured to do."""
+
+    history: History = field(default_factory=History)
+    """What happened to chunks that are not there."""
+
+    def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
+        """Tell the event sinks what changed on a tier."""
+        if keys and self.events:
+            event = CacheEvent(change, tier, tuple(keys))
+            for sink in self.events:
+                sink.emit(event)
+
+    def note(self, keys: Sequence[ChunkKey], tier: str, cause: Cause, detail: str = "") -> None:
+        """Remember why chunks are not on a tier."""
+        if keys:
+            self.history.note(keys, tier, cause, self.clock.wall(), detail)

@@ -1,0 +1,372 @@
+"""Writing: room first, then the frame, then the index; nothing half-done is ever visible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from hexkv.core.frames.codec import layer_parts
+from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.memory.pool import BlockLease, per_task
+from hexkv.core.tiers.encoding import encode, form_on
+from hexkv.core.tiers.history import Cause
+from hexkv.core.tiers.reading import may_retry
+from hexkv.core.tiers.remembering import described, remember_evicted
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tenants import Index
+from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.ports import (
+    Change,
+    ChunkKey,
+    Counter,
+    Deadline,
+    Failed,
+    FrameHeader,
+    Histogram,
+    Item,
+    Stored,
+    StoreError,
+    StoreFull,
+    SupportsScan,
+    TimedOut,
+    WriteOutcome,
+)
+
+log = logging.getLogger("hexkv")
+
+NOT_COPIED, NO_ROOM = "not copied", "no room"
+_FINAL = (NOT_COPIED, NO_ROOM)
+"""Why chunks were dropped that are not offered to the tier again."""
+
+_STRIPES = 16
+_SPILLING = "spill"
+
+Landed = Callable[[Tier, Sequence[ChunkKey]], None]
+"""Told which chunks are on a tier now, by the thread that has put them there."""
+
+
+class Batch:
+    """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
+
+    __slots__ = ("after", "keys", "leases")
+
+    def __init__(
+        self, keys: Sequence[ChunkKey], leases: Sequence[BlockLease], after: ChunkKey | None
+    ) -> None:
+        self.keys = keys
+        self.leases = leases
+        self.after = after
+
+    def share(self, owner: str) -> Batch:
+        """The same chunks, held by *owner* on its own."""
+        return Batch(self.keys, [lease.share(owner) for lease in self.leases], self.after)
+
+    def part(self, start: int, end: int) -> Batch:
+        """Chunks ``[start, end)``, held by the same leases."""
+        after = self.keys[start - 1] if start else self.after
+        return Batch(self.keys[start:end], self.leases[start:end], after)
+
+    def release(self) -> None:
+        """Let go of the blocks."""
+        for lease in self.leases:
+            lease.release()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames."""
+        return sum(len(lease.frame) for lease in self.leases)
+
+
+class Pending:
+    """A batch on its way to one tier, in pieces for several workers."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
+        self._parts = parts
+
+    @property
+    def done(self) -> bool:
+        """Whether every piece was written or refused."""
+        return all(ticket is None or ticket.done for _, ticket in self._parts)
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait for every piece. ``False`` if *deadline* passed first."""
+        waits = [ticket is None or ticket.wait(deadline) for _, ticket in self._parts]
+        return all(waits)
+
+    @property
+    def result(self) -> list[bool]:
+        """Which of the chunks are on the tier, as far as that is known by now."""
+        return [
+            here
+            for count, ticket in self._parts
+            for here in ((ticket.result if ticket else None) or [False] * count)
+        ]
+
+
+class Writer:
+    """Puts chunks on tiers and takes them off again."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sealing = tuple(Lock() for _ in range(_STRIPES))
+        self.below: dict[str, Tier] = {}
+        """By a tier's name: the tier that receives what it evicts."""
+
+    def submit_parts(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> Pending:
+        """Queue the writes of a batch that may be too long for one worker."""
+        step = per_task(self._runtime.pool)
+        parts = []
+        for start in range(0, len(batch.keys), step):
+            part = batch.part(start, start + step)
+            parts.append((len(part.keys), self.submit(tier, part, deadline, landed)))
+        return Pending(parts)
+
+    def submit(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> Ticket[list[bool]] | None:
+        """Queue a write; the ticket says which chunks are on the tier then.
+
+        ``None``: the tier does not take it, which was counted. The batch stays the
+        caller's: the write has shares of its own.
+        """
+        mine = batch.share(f"write {tier.name}")
+
+        def work(go: bool) -> tuple[list[bool], bool | None]:
+            try:
+                if not go:
+                    self.dropped(tier, mine.keys, "timed out")
+                    return [False] * len(mine.keys), None
+                return self._put(tier, mine, deadline, landed)
+            finally:
+                mine.release()
+
+        try:
+            return tier.lane(Priority.PUT).submit(Priority.PUT, mine.size, work, deadline)
+        except Refused as refusal:
+            mine.release()
+            self.dropped(tier, batch.keys, str(refusal))
+            return None
+
+    def keep(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+    ) -> list[bool]:
+        """Let a tier in memory keep the blocks. Which of the chunks it holds then."""
+        return self._put(tier, batch, deadline, landed)[0]
+
+    def learn(self, tier: Tier) -> bool:
+        """Fill a tier's index from what its store holds. Whether that is all of it now.
+
+        Until it is, nothing is written: a budget holds only where everything is counted.
+        """
+        if tier.index is not None and isinstance(tier.store, SupportsScan):
+            try:
+                entries = list(tier.store.scan())
+            except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+                tier.failed("scan", error)
+                return False
+            victims = tier.index.restore(entries)
+            self.evict(tier, victims, far(self._runtime))
+        tier.indexing = False
+        return True
+
+    def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Delete what the index let go of for room, after the tier below has got it.
+
+        Whether all of it is gone.
+        """
+        if not victims:
+            return True
+        below = self.below.get(tier.name)
+        if below is not None:
+            self._spill(tier, below, victims, deadline)
+        gone = tier.delete(victims, deadline)
+        remember_evicted(self._runtime, tier, victims)
+        return gone
+
+    def _put(
+        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None
+    ) -> tuple[list[bool], bool | None]:
+        """Make room, write, and tell the index. Which chunks are there; whether all went well."""
+        runtime = self._runtime
+        start = runtime.clock.now()
+        if tier.indexing and not self.learn(tier):
+            self.dropped(tier, batch.keys, "not indexed")
+            return [False] * len(batch.keys), False
+        here = list(tier.contains(batch.keys, deadline))
+        todo = [i for i, there in enumerate(here) if not there]
+        if landed is not None:
+            landed(tier, [key for key, there in zip(batch.keys, here, strict=True) if there])
+        sizes = zip(batch.keys, (len(lease.frame) for lease in batch.leases), strict=True)
+        self.evict(
+            tier,
+            tier.met([s for s, h in zip(sizes, here, strict=True) if h], runtime.clock.wall()),
+            deadline,
+        )
+        items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
+        if tier.index is not None and todo:
+            todo = self._reserve(tier, tier.index, items, batch, deadline)
+        if not todo:
+            return here, None
+        outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
+        done = [i for i, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, Stored)]
+        if tier.index is not None:
+            tier.index.commit([batch.keys[i] for i in done])
+            tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+        if landed is not None:
+            landed(tier, [batch.keys[i] for i in done])
+        for i in done:
+            here[i] = True
+        size = sum(len(items[i].frame) for i in done)
+        runtime.telemetry.count(Counter.WRITTEN_BYTES, size, tier=tier.name)
+        runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
+        runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
+        for i, outcome in zip(todo, outcomes, strict=True):
+            if not isinstance(outcome, Stored):
+                self.dropped(tier, [batch.keys[i]], "failed", described(outcome))
+        runtime.tell(Change.STORED, tier.name, [batch.keys[i] for i in done])
+        runtime.history.forget([batch.keys[i] for i in done], tier.name)
+        sick = all(isinstance(o, Failed | TimedOut) and not _is_full(o) for o in outcomes)
+        return here, not sick
+
+    def _reserve(
+        self,
+        tier: Tier,
+        index: Index,
+        items: dict[int, Item],
+        batch: Batch,
+        deadline: Deadline,
+    ) -> list[int]:
+        """Which of *items* to write now that there is room for them."""
+        tier.delete((), deadline)  # what could not be deleted yet still takes room
+        sizes = [
+            batch.leases[i].size if tier.sharing is not None else len(item.frame)
+            for i, item in items.items()
+        ]
+        reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
+        self.dropped(tier, reservation.refused, NO_ROOM)
+        if not self.evict(tier, reservation.victims, deadline):
+            # What should have made room is still there.
+            index.abort(reservation.keys)
+            self.dropped(tier, reservation.keys, NO_ROOM)
+            return []
+        position = {item.key: i for i, item in reversed(items.items())}
+        return [position[key] for key in reservation.keys]
+
+    def _write(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        batch: Batch,
+        todo: Sequence[int],
+        deadline: Deadline,
+    ) -> list[WriteOutcome]:
+        if tier.sharing is not None:
+            kept = [tier.keep(batch.keys[i], batch.leases[i]) for i in todo]
+            return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
+        outcomes = list(tier.write(items, deadline))
+        full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
+        if full and tier.index is not None:
+            # The medium, or another engine on it, leaves less room than the budget says.
+            room = tier.index.evict(sum(len(items[i].frame) for i in full))
+            if room and self.evict(tier, room, deadline):
+                self._again(tier, items, outcomes, full, deadline)
+        for _ in range(tier.rules.retries):
+            again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+            if not again or deadline.expired:
+                break
+            self._again(tier, items, outcomes, again, deadline)
+        return outcomes
+
+    def _again(
+        self,
+        tier: Tier,
+        items: Sequence[Item],
+        outcomes: list[WriteOutcome],
+        which: Sequence[int],
+        deadline: Deadline,
+    ) -> None:
+        self._runtime.telemetry.count(Counter.RETRIES, len(which), tier=tier.name)
+        answers = tier.write([items[i] for i in which], deadline)
+        for i, outcome in zip(which, answers, strict=True):
+            outcomes[i] = outcome
+
+    def _item(self, tier: Tier, key: ChunkKey, lease: BlockLease) -> Item:
+        """What *tier* is to be given of a block."""
+        label = lease.label
+        if tier.sharing is not None:
+            return Item(key, lease.frame)
+        name = RAW
+        if label is not None and label.serde == RAW:
+            name = form_on(self._runtime, tier, lease, label)
+        if name != RAW:
+            try:
+                encoded = encode(self._runtime, key, lease, name)
+            except StoreError as error:
+                log.warning("tier %s: chunks are kept as they are: %s", tier.name, error)
+                encoded = None
+            if encoded is not None:
+                return Item(key, encoded)
+        self.seal(key, lease)
+        return Item(key, lease.frame)
+
+    def seal(self, key: ChunkKey, lease: BlockLease) -> None:
+        """Make a block a whole frame, once, whoever else wants that at the same time."""
+        label = lease.label
+        if label is None:
+            raise ValueError("a block that holds nothing cannot be sealed")
+        with self._sealing[hash(key) % _STRIPES]:
+            if not self._runtime.codec.is_sealed(lease.frame):
+                header = FrameHeader(
+                    key=key,
+                    identity=label.identity,
+                    tokens=label.tokens,
+                    serde=label.serde,
+                    raw_bytes=label.raw_bytes,
+                    payload_bytes=len(lease.payload),
+                    created=self._runtime.clock.wall(),
+                    parts=layer_parts(label.layout, label.tokens) if label.serde == RAW else (),
+                )
+                self._runtime.codec.seal(lease.frame, header)
+
+    def _spill(
+        self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
+    ) -> None:
+        """Hand victims to the tier below. What cannot be had or taken at once is lost."""
+        now = Deadline(self._runtime.clock, 0.0)
+        for key in victims:
+            # Where only the store can say, its own worker asks it: this may be a caller's thread.
+            if not below.remote and all(below.contains([key], deadline)):
+                continue
+            (lent,) = tier.lend([key], _SPILLING)
+            if not isinstance(lent, BlockLease):
+                continue
+            with lent:
+                if below.sharing is not None:
+                    self.keep(below, Batch([key], [lent], None), now)
+                else:
+                    self.submit(below, Batch([key], [lent], None), far(self._runtime))
+
+    def dropped(
+        self, tier: Tier, keys: Sequence[ChunkKey], reason: str, error: str | None = None
+    ) -> None:
+        """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
+        if keys:
+            if reason not in _FINAL and tier.rules.writes is Writes.ALL:
+                tier.owe(keys)
+            cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
+            self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
+            self._runtime.note(keys, tier.name, cause, error or reason)
+
+
+def far(runtime: Runtime) -> Deadline:
+    """A deadline for what nobody waits for."""
+    return Deadline.after(runtime.clock, 60.0)
+
+
+def _is_full(outcome: WriteOutcome) -> bool:
+    return isinstance(outcome, Failed) and isinstance(outcome.error, StoreFull)
