@@ -21,7 +21,7 @@ def pages():
 
 
 def test_what_is_stored_by_tokens_is_found_by_pages(rig):
-    r = rig([memory()], bare=True)
+    r = rig([memory()], seeded=False)
     r.engine.store(PROMPT, computed())
     assert r.engine.lookup(pages()).hit_tokens == FULL
     window = HeapKV(LAYOUT, FULL)
@@ -30,7 +30,7 @@ def test_what_is_stored_by_tokens_is_found_by_pages(rig):
 
 
 def test_what_is_stored_by_pages_is_found_by_tokens(rig):
-    r = rig([memory()], bare=True)
+    r = rig([memory()], seeded=False)
     r.engine.store(pages(), HeapKV(LAYOUT, FULL).compute(PROMPT[:FULL]))
     window = empty()
     assert r.engine.retrieve(PROMPT, window).hit_tokens == FULL
@@ -38,7 +38,7 @@ def test_what_is_stored_by_pages_is_found_by_tokens(rig):
 
 
 def test_pages_are_explained_and_cleared_like_tokens(rig):
-    r = rig([memory()], bare=True)
+    r = rig([memory()], seeded=False)
     r.engine.store(PROMPT, computed())
     assert r.engine.explain(pages()).diverges is None
     assert r.engine.clear(pages()) == len(pages().digests)
@@ -47,5 +47,5 @@ def test_pages_are_explained_and_cleared_like_tokens(rig):
 
 def test_pages_are_refused_where_keys_are_chained_to_the_namespace(rig):
     r = rig([memory()])
-    with pytest.raises(InvalidTokens, match="bare"):
+    with pytest.raises(InvalidTokens, match="unseeded"):
         r.engine.lookup(pages())

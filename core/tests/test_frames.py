@@ -67,6 +67,7 @@ def headers(draw):
         raw_bytes=draw(U64),
         payload_bytes=payload_bytes,
         created=draw(st.floats(0, allow_infinity=False, allow_nan=False)),
+        position=draw(st.none() | st.integers(0, 2**64 - 2)),
         parts=tuple(sorted(ends | {payload_bytes})) if payload_bytes else (0,),
         checksum="crc32",
     )
@@ -115,6 +116,8 @@ def test_a_frame_opens_to_what_was_sealed(header, seed):
     [
         {"tokens": 0, "raw_bytes": 0},
         {"tokens": 2**64 - 1, "raw_bytes": 2**64 - 1},
+        {"position": 2**64 - 2},
+        {"position": None},
         {"payload_bytes": 0, "parts": (0,)},
         {"payload_bytes": 1, "parts": (1,)},
         {"payload_bytes": PAGE, "parts": (PAGE,)},
@@ -135,6 +138,9 @@ def test_fields_at_their_limits_come_back(field):
     "field",
     [
         {"tokens": -1},
+        {"position": -1},
+        {"position": 2**64 - 1},
+        {"position": 2**64},
         {"tokens": 2**64},
         {"raw_bytes": 2**64},
         {"payload_bytes": -1},
@@ -158,7 +164,8 @@ def test_fields_at_their_limits_come_back(field):
         {"created": -1.0},
         {"created": float("nan")},
         {"created": float("inf")},
-        {"version": 2},
+        {"version": 1},
+        {"version": 3},
     ],
 )
 def test_a_header_without_room_for_it_is_not_sealed_and_nothing_is_written(field):

@@ -113,7 +113,7 @@ def test_identity_bounds_and_keys_are_the_committed_ones(case):
 def test_a_version_of_frames_has_keys_of_its_own():
     # Whoever raises one raises the other, and then this pair: or hosts of two versions that
     # share a store would delete each other's chunks as damaged.
-    assert (hexkv.ports.FRAME_VERSION, hexkv.core.keys.hashing.KEY_FORMAT) == (1, 1)
+    assert (hexkv.ports.FRAME_VERSION, hexkv.core.keys.hashing.KEY_FORMAT) == (2, 2)
 
 
 CHILD = """
@@ -335,7 +335,7 @@ def test_an_identity_of_something_else_is_refused(change, message):
         Keyer.of_identity(text, SHA256, PrefixChunker(16))
 
 
-def bare(size, tokens):
+def page_hashes(size, tokens):
     """SGLang's page keys: SHA-256 over the digest before and the tokens as little-endian uint32."""
     link = b""
     for at in range(0, len(tokens) // size * size, size):
@@ -345,17 +345,17 @@ def bare(size, tokens):
 
 
 @given(tokens=st.lists(st.integers(0, 2**32 - 1), max_size=40), size=st.integers(1, 9))
-def test_a_bare_chain_names_tokens_as_hosts_do_that_name_their_pages(tokens, size):
-    keyer = Keyer(PLAIN, chunker=PrefixChunker(size), bare=True)
-    digests = list(bare(size, tokens))
+def test_an_unseeded_chain_names_tokens_as_hosts_do_that_name_their_pages(tokens, size):
+    keyer = Keyer(PLAIN, chunker=PrefixChunker(size), seeded=False)
+    digests = list(page_hashes(size, tokens))
     by_tokens, by_pages = name(keyer, tokens), keyer.name(Pages(digests, size))
     assert by_tokens.keys == by_pages.keys == [keyer.prefix + digest for digest in digests]
     assert list(by_tokens.starts) == list(by_pages.starts)
     assert list(by_tokens.ends) == list(by_pages.ends)
 
 
-def test_a_bare_chain_has_a_namespace_of_its_own():
-    keyers = [Keyer(PLAIN, chunker=PrefixChunker(4), bare=bare) for bare in (False, True)]
+def test_an_unseeded_chain_has_a_namespace_of_its_own():
+    keyers = [Keyer(PLAIN, chunker=PrefixChunker(4), seeded=seeded) for seeded in (True, False)]
     assert keyers[0].prefix != keyers[1].prefix
     for keyer in keyers:
         again = Keyer.of_identity(keyer.identity, SHA256, PrefixChunker(4))
@@ -366,8 +366,8 @@ def test_a_bare_chain_has_a_namespace_of_its_own():
     ("keyer", "size"),
     [
         (Keyer(PLAIN, chunker=PrefixChunker(4)), 4),
-        (Keyer(PLAIN, chunker=PrefixChunker(4), bare=True), 8),
-        (Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4), bare=True), 4),
+        (Keyer(PLAIN, chunker=PrefixChunker(4), seeded=False), 8),
+        (Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4), seeded=False), 4),
     ],
 )
 def test_pages_are_refused_where_chunks_are_others(keyer, size):

@@ -138,11 +138,11 @@ def test_a_directory_in_use_can_be_looked_at(hexkv, cache):
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
-        ('{"algorithm":"sha256","format":1,"scheme":"segment/256"}', "by a prompt alone"),
-        ('{"algorithm":"md5","format":1,"scheme":"prefix/16"}', "which is not known"),
-        ('{"algorithm":"sha256","format":2,"scheme":"prefix/16"}', "are made with"),
-        ('{"algorithm":"sha256","format":1,"scheme":"prefix/many"}', "another version"),
-        ('{"algorithm":"sha256","format":1,"scheme":"prefix/0"}', "at least one token"),
+        ('{"algorithm":"sha256","format":2,"scheme":"segment/256"}', "by a prompt alone"),
+        ('{"algorithm":"md5","format":2,"scheme":"prefix/16"}', "which is not known"),
+        ('{"algorithm":"sha256","format":3,"scheme":"prefix/16"}', "are made with"),
+        ('{"algorithm":"sha256","format":2,"scheme":"prefix/many"}', "another version"),
+        ('{"algorithm":"sha256","format":2,"scheme":"prefix/0"}', "at least one token"),
         ("[]", "another version"),
         ("not JSON", "another version"),
     ],

@@ -209,7 +209,7 @@ def test_a_salt_is_not_printed():
 
 def test_known_keys_follow_the_schema():
     assert "store" in known_keys(("tiers", 3))
-    assert known_keys(("chunk",)) == ["size", "keep_tail", "bare"]
+    assert known_keys(("chunk",)) == ["size", "keep_tail", "seeded"]
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9,
@@ -239,3 +239,8 @@ def test_whatever_the_environment_holds_the_answer_is_a_configuration_or_a_clear
         assert str(error)  # noqa: PT017 - either is fine, nothing else is
     else:
         assert not environ
+
+
+def test_a_renamed_key_is_answered_with_the_new_one():
+    with pytest.raises(ConfigError, match=r"chunk\.bare.*renamed.*chunk\.seeded"):
+        load(None, {}, {"chunk": {"bare": True}})

@@ -322,19 +322,33 @@ def test_a_closed_store_says_so(store):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"format": 2}', '{"format": "1"}', "{}", "[1]", "", "\xff", '{"format": 1, "x": 1}']
+    "text", ['{"format": 3}', '{"format": "2"}', "{}", "[1]", "", "\xff", '{"format": 2, "x": 1}']
 )
 def test_another_format_is_refused_and_the_directory_given_back(store, root, text):
     store.close()
     (root / "hexkv-format.json").write_text(text)
-    with pytest.raises(ConfigError, match="format 1 only"):
+    with pytest.raises(ConfigError, match="format 2 only"):
         DiskStore(root)
     (root / "hexkv-format.json").unlink()
     DiskStore(root).close()
 
 
 def test_the_format_is_written_where_there_is_none(store, root):
-    assert json.loads((root / "hexkv-format.json").read_text()) == {"format": 1}
+    assert json.loads((root / "hexkv-format.json").read_text()) == {"format": 2}
+
+
+def test_chunks_of_a_former_format_are_left_alone_with_a_line_in_the_log(store, root, caplog):
+    put(store, A, b"a frame of version 1")
+    store.close()
+    (root / "hexkv-format.json").write_text('{"format": 1}')
+    again = DiskStore(root)
+    assert [entry.key for entry in again.scan()] == [A]
+    again.close()
+    assert json.loads((root / "hexkv-format.json").read_text()) == {"format": 2}
+    assert "format 1" in caplog.text
+    caplog.clear()
+    DiskStore(root).close()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("below", ["", "/below"])

@@ -24,7 +24,7 @@ def config(tmp_path):
 def hf(transformer, config):
     """An engine of hexkv under transformers, which names pages like SGLang."""
     namespace = namespace_of_model(transformer, name="tiny", revision="one")
-    settings = load(environ={}, overrides=config | {"chunk": {"size": PAGE, "bare": True}})
+    settings = load(environ={}, overrides=config | {"chunk": {"size": PAGE, "seeded": False}})
     with build(settings, namespace) as engine:
         yield CachedModel(transformer, engine)
 

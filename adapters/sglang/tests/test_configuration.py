@@ -30,7 +30,7 @@ def read(registry):
 
 def test_a_chunk_is_a_page_and_named_by_tokens_alone(read):
     chunk = read({}).with_pages(32).engine.settings.chunk
-    assert (chunk.size, chunk.bare, chunk.keep_tail) == (32, True, False)
+    assert (chunk.size, chunk.seeded, chunk.keep_tail) == (32, False, False)
 
 
 def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read, tmp_path):
@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused_with_its_name(read, extra, message):
         read(extra)
 
 
-@pytest.mark.parametrize("chunk", [{"size": 256}, {"bare": False}, {"keep_tail": True}])
+@pytest.mark.parametrize("chunk", [{"size": 256}, {"seeded": True}, {"keep_tail": True}])
 def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
     [name] = chunk
     with pytest.raises(ConfigError, match=f"chunk.{name} .*page"):
@@ -71,5 +71,5 @@ def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
 
 
 def test_the_same_chunks_said_aloud_are_accepted(read):
-    said = read({"chunk": {"size": 64, "bare": True}})
+    said = read({"chunk": {"size": 64, "seeded": False}})
     assert said.with_pages(64).engine.settings.chunk.size == 64

@@ -17,7 +17,7 @@ LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 
 @pytest.fixture
 def engine():
-    settings = {"chunk": {"size": PAGE, "bare": True}, "pool": {"bytes": "4MiB"}}
+    settings = {"chunk": {"size": PAGE, "seeded": False}, "pool": {"bytes": "4MiB"}}
     with build(load(environ={}, overrides=settings), Namespace("m", LAYOUT)) as engine:
         yield engine
 

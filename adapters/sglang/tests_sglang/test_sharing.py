@@ -31,7 +31,7 @@ LAYOUT = KVLayout.attention(
 def another(root, layout=LAYOUT):
     """An engine of any host that names tokens, not pages."""
     settings = {
-        "chunk": {"size": PAGE, "bare": True},
+        "chunk": {"size": PAGE, "seeded": False},
         "pool": {"bytes": "4MiB"},
         "deadlines": PATIENT,
         "tiers": [{"store": "disk", "settings": {"root": str(root)}}],

@@ -121,7 +121,7 @@ def build(
             stack,
             PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
             algorithm=algorithm,
-            bare=settings.chunk.bare,
+            seeded=settings.chunk.seeded,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
             prefetch=PrefetchRules(**settings.prefetch.model_dump()),
             tenants=[

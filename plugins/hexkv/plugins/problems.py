@@ -21,8 +21,16 @@ def render(path: Path) -> str:
     return text.removeprefix(".") or "configuration"
 
 
+_RENAMED = {
+    ("chunk", "bare"): "write chunk.seeded, its opposite: bare: true is seeded: false",
+}
+"""Keys of former versions, and what to write instead."""
+
+
 def unknown(path: Path, known: Sequence[str], locate: Locate) -> str:
     """The message about a key that means nothing."""
+    if path in _RENAMED:
+        return f"{locate(path)}: renamed: {_RENAMED[path]}"
     return f"{locate(path)}: unknown key{suggestion(str(path[-1]), known, noun='known')}"
 
 

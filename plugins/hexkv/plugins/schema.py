@@ -80,8 +80,9 @@ class Chunk(Section):
     keep_tail: bool = False
     """Whether the last chunk of a prompt may be shorter than the others."""
 
-    bare: bool = False
-    """Name chunks by tokens alone within a namespace: what engines that name pages do."""
+    seeded: bool = True
+    """True if the namespace's digest seeds the chain of hashes. False names chunks by tokens
+    alone within a namespace, as engines do that hash their pages themselves (SGLang)."""
 
 
 class Pool(Section):

@@ -24,7 +24,7 @@ PAGE = 4096
 MAGIC = b"hexkv\xf0\r\n"
 """How a frame starts. Not valid UTF-8, and damaged by any text conversion (as in PNG, RFC 2083)."""
 
-FRAME_VERSION = 1
+FRAME_VERSION = 2
 
 
 def frame_bytes(payload_bytes: int) -> int:
@@ -54,6 +54,11 @@ class FrameHeader:
 
     created: float
     """Wall-clock seconds at which the chunk was stored."""
+
+    position: int | None = None
+    """Token position in the prompt for which the chunk's keys are rotated (RoPE): that of its
+    first token. Loading the chunk at another position rotates them by the difference.
+    ``None`` where the host that stored it named the chunk itself, and did not say."""
 
     parts: tuple[int, ...] = ()
     """Where each part of the payload ends. Parts can be verified one by one: those of a raw

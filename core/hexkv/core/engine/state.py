@@ -60,7 +60,7 @@ class Lifecycle:
         chunker: PrefixChunker,
         *,
         algorithm: HashAlgorithm = SHA256,
-        bare: bool = False,
+        seeded: bool = True,
         deadlines: Deadlines = Deadlines(),
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
@@ -72,8 +72,8 @@ class Lifecycle:
             stack: closed by :meth:`close`.
             chunker: how prompts are cut. Prefixes are what is reused, so no other kind fits.
             algorithm: names chunks; part of every namespace's identity.
-            bare: name chunks by tokens alone within a namespace, as hosts do that name their
-                pages themselves.
+            seeded: False names chunks by tokens alone within a namespace, as hosts do that
+                hash their pages themselves.
             deadlines: of each kind of call.
             prefetch: how much memory prefetches take, and for how long.
             tenants: whose chunks are kept apart, in tiers that have a divided index.
@@ -95,7 +95,7 @@ class Lifecycle:
         self._deadlines = deadlines
         self._chunk_tokens = chunker.size
         self._tenants = {tenant.salt: tenant.name for tenant in tenants}
-        self._namer = Namer(chunker, algorithm, self._meet, bare=bare)
+        self._namer = Namer(chunker, algorithm, self._meet, seeded=seeded)
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)

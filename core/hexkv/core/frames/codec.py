@@ -19,7 +19,8 @@ little-endian, at fixed offsets; text is printable ASCII, padded with zeros:
        144    16 checksum of the digests of all parts, one after another
        160    16 checksum of this page with this field zero
        176     4 parts of the payload, 1 to 128, unsigned
-       180    76 zeros, for later versions
+       180     8 token position that the keys are rotated for, unsigned; all ones: not known
+       188    68 zeros, for later versions
        256   768 where each part ends in the payload, unsigned, 6 bytes each
       1024  1024 the first 8 bytes of each part's digest
       2048  2048 identity: canonical JSON of the namespace
@@ -56,7 +57,7 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-_FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16sI")
+_FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16sIQ")
 _SERDE_BYTES = 32
 _CHECKSUM_BYTES = 16
 _CHECKSUM_NAME = slice(128, 144)
@@ -67,6 +68,7 @@ _END_BYTES = 6
 _DIGESTS_AT = 1024
 _DIGEST_BYTES = 8
 _IDENTITY_AT = 2048
+_UNKNOWN = 2**64 - 1
 
 PARTS = (_IDENTITY_AT - _DIGESTS_AT) // _DIGEST_BYTES
 """The most parts that a header has room for."""
@@ -236,6 +238,7 @@ class FrameCodec:
             _payload_checksum,
             own_checksum,
             parts,
+            position,
         ) = _FIELDS.unpack_from(page)
         if magic != MAGIC:
             raise CorruptFrame("not a frame: it does not start with the magic bytes")
@@ -273,6 +276,7 @@ class FrameCodec:
             raw_bytes=raw_bytes,
             payload_bytes=payload_bytes,
             created=created,
+            position=None if position == _UNKNOWN else position,
             parts=ends,
             checksum=algorithm.name,
             version=version,
@@ -290,6 +294,8 @@ def _page(header: FrameHeader) -> bytearray:
         raise ValueError(f"{header.created} is no moment of creation")
     if len(header.parts) > PARTS or not _add_up(header.parts, header.payload_bytes):
         raise ValueError(f"these are no parts of {header.payload_bytes} bytes: {header.parts}")
+    if header.position == _UNKNOWN:
+        raise ValueError(f"{header.position} is no position of a token")
     identity = _padded("identity", header.identity, IDENTITY_BYTES)
     try:
         fields = _FIELDS.pack(
@@ -306,6 +312,7 @@ def _page(header: FrameHeader) -> bytearray:
             b"",
             b"",
             len(header.parts),
+            _UNKNOWN if header.position is None else header.position,
         )
         ends = b"".join(end.to_bytes(_END_BYTES, "little") for end in header.parts)
     except (StructError, OverflowError) as error:

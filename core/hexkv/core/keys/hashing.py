@@ -6,8 +6,8 @@
     digest_i = H(digest_i-1 || tokens of chunk i as little-endian uint32)
     key_i    = root[:16] || digest_i
 
-In a bare chain the root is the empty string where it is hashed, though not in keys: digests
-then name tokens and nothing else, as the digests of some engines do (SGLang's pages).
+In a chain that is not seeded the first chunk is hashed without the root, which keys have all the
+same: digests then name tokens and nothing else, as the digests of some engines do (SGLang's pages).
 
 ``digest_i-1`` is the root where a chunk does not continue the one before it
 (:class:`~hexkv.ports.Bounds`): a prefix chunk is named by everything before it, a segment
@@ -36,15 +36,15 @@ from hexkv.ports import (
     Namespace,
 )
 
-KEY_FORMAT = 1
+KEY_FORMAT = 2
 """Version of the rules above; part of every identity.
 
 A new frame version raises it, too. So hosts of two versions that share a store use different
 keys, and none takes a frame that it cannot read for a damaged one and deletes it.
 """
 
-BARE = "/bare"
-"""After the scheme, in the identity of a bare chain."""
+UNSEEDED = "/unseeded"
+"""After the scheme, in the identity of a chain that the root does not seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
     return text
 
 
-def scheme_of(chunker: Chunker, *, bare: bool) -> str:
+def scheme_of(chunker: Chunker, *, seeded: bool) -> str:
     """What identities say of how prompts are cut and chunks chained."""
-    return chunker.scheme + BARE if bare else chunker.scheme
+    return chunker.scheme if seeded else chunker.scheme + UNSEEDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Keyer:
             give ``DIGEST_BYTES`` bytes.
     """
 
-    __slots__ = ("_anchor", "_bare", "_chunker", "_digest", "identity", "prefix", "root")
+    __slots__ = ("_anchor", "_chunker", "_digest", "_seeded", "identity", "prefix", "root")
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class Keyer:
         algorithm: HashAlgorithm = SHA256,
         chunker: Chunker | None = None,
         *,
-        bare: bool = False,
+        seeded: bool = True,
     ) -> None:
         chunker = PrefixChunker() if chunker is None else chunker
-        text = identity(namespace, scheme_of(chunker, bare=bare), algorithm.name)
-        self._begin(text, algorithm, chunker, bare=bare)
+        text = identity(namespace, scheme_of(chunker, seeded=seeded), algorithm.name)
+        self._begin(text, algorithm, chunker, seeded=seeded)
 
     @classmethod
     def of_identity(cls, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> Keyer:
@@ -181,18 +181,18 @@ class Keyer:
         try:
             described = json.loads(identity)
             scheme = str(described["scheme"])
-            made_with = described["algorithm"], scheme.removesuffix(BARE), described["format"]
+            made_with = described["algorithm"], scheme.removesuffix(UNSEEDED), described["format"]
             root = identity.encode("ascii")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"no identity: {identity[:80]!r}") from error
         if made_with != (algorithm.name, chunker.scheme, KEY_FORMAT):
             raise ConfigError(f"this identity's keys are made with {made_with}")
         keyer = cls.__new__(cls)
-        keyer._begin(root.decode(), algorithm, chunker, bare=scheme.endswith(BARE))
+        keyer._begin(root.decode(), algorithm, chunker, seeded=not scheme.endswith(UNSEEDED))
         return keyer
 
     def _begin(
-        self, identity: str, algorithm: HashAlgorithm, chunker: Chunker, *, bare: bool
+        self, identity: str, algorithm: HashAlgorithm, chunker: Chunker, *, seeded: bool
     ) -> None:
         self._chunker: Chunker = chunker
         self._digest = algorithm.digest
@@ -204,8 +204,8 @@ class Keyer:
             )
         self.prefix = self.root[:NAMESPACE_BYTES]
         """Leads every key of the namespace."""
-        self._anchor = b"" if bare else self.root
-        self._bare = bare
+        self._anchor = self.root if seeded else b""
+        self._seeded = seeded
 
     def name(self, packed: Words) -> Chunks:
         """The chunks of one prompt.
@@ -214,7 +214,7 @@ class Keyer:
             packed: the tokens, as :func:`~hexkv.core.keys.tokens.words` gives them.
 
         Raises:
-            InvalidTokens: pages, where chains are not bare or chunks of another size.
+            InvalidTokens: pages, where chains are seeded or chunks of another size.
         """
         if isinstance(packed, Pages):
             return self._named(packed)
@@ -233,10 +233,10 @@ class Keyer:
 
     def _named(self, pages: Pages) -> Chunks:
         size = self._chunker.size if isinstance(self._chunker, PrefixChunker) else 0
-        if not self._bare or pages.tokens != size:
+        if self._seeded or pages.tokens != size:
             raise InvalidTokens(
-                f"pages of {pages.tokens} tokens need bare chains of chunks of that size, and here"
-                f" they are {scheme_of(self._chunker, bare=self._bare)}"
+                f"pages of {pages.tokens} tokens need unseeded chains of chunks of that"
+                f" size, and here they are {scheme_of(self._chunker, seeded=self._seeded)}"
             )
         total = len(pages.digests) * size
         keys = [self.prefix + digest for digest in pages.digests]

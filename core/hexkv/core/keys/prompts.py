@@ -63,7 +63,7 @@ class Prompt:
 
     def label(self, i: int) -> Label:
         """What a block of chunk *i* holds."""
-        return Label(self.identity, self.layout, self.tokens(i))
+        return Label(self.identity, self.layout, self.tokens(i), position=self.starts[i])
 
     def span(self, i: int, data: memoryview) -> Span:
         """Where chunk *i* lies in the device, and the bytes that go with it."""
@@ -79,14 +79,14 @@ class Namer:
         algorithm: HashAlgorithm,
         met: Callable[[Namespace, bytes], None] | None = None,
         *,
-        bare: bool = False,
+        seeded: bool = True,
     ) -> None:
         """*met* is told each new namespace, and how its keys begin, before any key is used.
 
-        *bare* chains name tokens alone (:mod:`hexkv.core.keys.hashing`).
+        Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`).
         """
         self._met = met
-        self._bare = bare
+        self._seeded = seeded
         self._chunker = chunker
         self._algorithm = algorithm
         self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
@@ -120,7 +120,7 @@ class Namer:
         with self._lock:
             keyer = self._keyers.get(namespace)
             if keyer is None:
-                keyer = Keyer(namespace, self._algorithm, self._chunker, bare=self._bare)
+                keyer = Keyer(namespace, self._algorithm, self._chunker, seeded=self._seeded)
                 if self._met is not None:
                     self._met(namespace, keyer.prefix)
                 self._keyers[namespace] = keyer

@@ -42,6 +42,8 @@ class Label(NamedTuple):
     layout: KVLayout
     tokens: int
     serde: str = "raw"
+    position: int | None = None
+    """Of the chunk's first token, for which its keys are rotated, where that is known."""
 
     @property
     def raw_bytes(self) -> int:

@@ -94,6 +94,7 @@ def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> mem
         raw_bytes=label.raw_bytes,
         payload_bytes=used,
         created=runtime.clock.wall(),
+        position=label.position,
         parts=parts,
     )
     runtime.codec.seal(frame, header)

@@ -309,7 +309,7 @@ class Mover:
         except (CorruptFrame, ValueError, KeyError, TypeError):
             return False
         lease.shrink(header.payload_bytes)
-        lease.label = Label(header.identity, layout, header.tokens, header.serde)
+        lease.label = Label(header.identity, layout, header.tokens, header.serde, header.position)
         return True
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:

@@ -329,6 +329,7 @@ class Writer:
                     raw_bytes=label.raw_bytes,
                     payload_bytes=len(lease.payload),
                     created=self._runtime.clock.wall(),
+                    position=label.position,
                     parts=layer_parts(label.layout, label.tokens) if label.serde == RAW else (),
                 )
                 self._runtime.codec.seal(lease.frame, header)

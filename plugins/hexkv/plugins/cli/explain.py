@@ -14,7 +14,7 @@ import typer
 from hexkv.core.engine.explain import Difference, differing
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import BARE, HashAlgorithm, Keyer, identity, scheme_of
+from hexkv.core.keys.hashing import UNSEEDED, HashAlgorithm, Keyer, identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
@@ -155,7 +155,7 @@ def _expected(config: Path) -> Mapping[str, object]:
     loaded = load(config)
     settings = loaded.settings
     namespace = identify(Namespace("", _ANY_LAYOUT), loaded)
-    scheme = scheme_of(PrefixChunker(settings.chunk.size), bare=settings.chunk.bare)
+    scheme = scheme_of(PrefixChunker(settings.chunk.size), seeded=settings.chunk.seeded)
     text = identity(namespace, scheme, hash_algorithm(settings.hash).name)
     fields: dict[str, object] = json.loads(text)
     return {
@@ -207,7 +207,7 @@ def _chunker(scheme: str) -> PrefixChunker:
     Raises:
         ConfigError: more than the prompt is needed to cut it likewise.
     """
-    kind, _, size = scheme.removesuffix(BARE).partition("/")
+    kind, _, size = scheme.removesuffix(UNSEEDED).partition("/")
     if kind != "prefix":
         raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
     # A tail has the same name whether or not engines keep theirs.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 from contextlib import suppress
@@ -11,7 +10,6 @@ from contextlib import suppress
 from hexkv.adapters.local._files import remove, store_error
 from hexkv.adapters.local._layout import (
     LEDGER,
-    MARKER,
     WRITING,
     lock_path,
     locks_in,
@@ -19,9 +17,8 @@ from hexkv.adapters.local._layout import (
     parts_in,
 )
 from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
+from hexkv.adapters.local._marker import check_format
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
-
-FORMAT = 1
 
 
 class SharedDirectory:
@@ -58,7 +55,7 @@ class SharedDirectory:
                 os.makedirs(f"{self.path}/{WRITING}", mode=0o700, exist_ok=True)
                 self._ledger = Ledger(f"{self.path}/{LEDGER}")
                 with self._ledger.held() as books:
-                    self._check_format()
+                    check_format(self.path)
                     self._join(books)
             except (FileExistsError, NotADirectoryError) as error:
                 raise ConfigError(f"{self.path} is not a directory") from error
@@ -129,24 +126,6 @@ class SharedDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         books.engines[self.engine] = EngineRow(self.pid, self.exclusive)
 
-    def _check_format(self) -> None:
-        path = f"{self.path}/{MARKER}"
-        try:
-            with open(path, "rb") as file:
-                text = file.read(4096)
-        except FileNotFoundError:
-            _write_marker(path)
-            return
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if found != {"format": FORMAT}:
-            raise ConfigError(
-                f"{path} says {text[:80]!r}, but this version knows format {FORMAT} only; "
-                "give the cache another directory or empty this one"
-            )
-
 
 def living_engines(root: str) -> set[int]:
     """Engines that use the directory at present.
@@ -167,13 +146,3 @@ def living_engines(root: str) -> set[int]:
         finally:
             os.close(file)
     return living
-
-
-def _write_marker(path: str) -> None:
-    aside = f"{path}.tmp"
-    with open(aside, "wb") as file:
-        file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
-        file.flush()
-        # The one file that is synced: an empty marker would lock the next start out.
-        os.fsync(file.fileno())
-    os.replace(aside, path)

@@ -2,7 +2,7 @@
 
 ::
 
-    root/hexkv-format.json                 {"format": 1}
+    root/hexkv-format.json                 {"format": 2}
     root/.hexkv-ledger                     bytes held and being written; its lock orders changes
     root/.hexkv-<16 hex digits>.lock       held by an engine that uses the directory
     root/writing/<16 hex>-<number>.tmp     a frame which that engine is writing

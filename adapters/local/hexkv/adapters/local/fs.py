@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import TypeVar
 
 from hexkv.adapters.local._files import FileIO, regular_size, remove, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
+from hexkv.adapters.local._marker import check_format
 from hexkv.adapters.local._sweep import PART, Sweeper
 from hexkv.ports import (
     ChunkKey,
@@ -46,7 +46,6 @@ from hexkv.ports import (
 
 T = TypeVar("T")
 
-_FORMAT = {"format": 1}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN, errno.ENOENT}
 """Errors that a second try, which looks the name up anew, often does not meet.
@@ -266,20 +265,8 @@ def _join(root: str, aside: str) -> None:
         os.makedirs(root, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(f"{root} is not a directory") from error
-    marker = f"{root}/{MARKER}"
-    if regular_size(marker) is None:
-        # Hosts that begin at once write the same: whose rename is last does not matter.
-        with open(f"{root}/{aside}", "x", encoding="utf-8") as file:
-            json.dump(_FORMAT, file)
-        os.replace(f"{root}/{aside}", marker)
-    with open(marker, encoding="utf-8") as file:
-        text = file.read()
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{marker} is damaged") from error
-    if found != _FORMAT:
-        raise ConfigError(f"{root} has format {found}, this version writes {_FORMAT}")
+    # Hosts that begin at once write the same: whose rename is last does not matter.
+    check_format(root, aside)
 
 
 def _is_a_store(

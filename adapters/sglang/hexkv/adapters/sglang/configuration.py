@@ -79,7 +79,7 @@ class Said:
         Raises:
             ConfigError: another size of chunks was asked for, or chains that SGLang has not.
         """
-        wanted = {"size": tokens, "bare": True, "keep_tail": False}
+        wanted = {"size": tokens, "seeded": False, "keep_tail": False}
         for name, value in wanted.items():
             place = ("chunk", name)
             said = getattr(self._loaded.settings.chunk, name)

@@ -107,7 +107,7 @@ class Shelf:
         """Put pages of *tokens* tokens on *engine*.
 
         Args:
-            engine: its chains are bare, its chunks of *tokens* tokens.
+            engine: its chains are unseeded, its chunks of *tokens* tokens.
             tokens: that go with a page.
             namespace: of this pool; by default the engine's.
             pieces: chunks for each page.

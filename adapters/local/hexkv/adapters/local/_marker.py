@@ -1,0 +1,67 @@
+"""The file that says which format a directory of chunks has.
+
+Format 2 holds frames of version 2, in the same places as format 1 held those of version 1. Keys of
+the two versions differ, so the frames of a former version are never read: they stay where they
+are, count against the budget, and are the first that an LRU policy evicts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+
+from hexkv.adapters.local._layout import MARKER
+from hexkv.ports import ConfigError
+
+log = logging.getLogger("hexkv")
+
+FORMAT = 2
+_FORMER = 1
+
+
+def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
+    """Write the marker of *root* if there is none, and bring one of a former format up to date.
+
+    Args:
+        root: the directory.
+        aside: name of the file in it that is renamed to the marker: one for each process, where
+            nothing keeps two from doing this at once.
+
+    Raises:
+        ConfigError: the directory has a format that this version does not know.
+        OSError: it cannot be read or written.
+    """
+    path = f"{root}/{MARKER}"
+    try:
+        with open(path, "rb") as file:
+            text = file.read(4096)
+    except FileNotFoundError:
+        _write(root, aside)
+        return
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if found == {"format": _FORMER}:
+        log.warning(
+            "%s holds chunks of format %d, which this version does not read: they are left alone,"
+            " and evicted first",
+            root,
+            _FORMER,
+        )
+        _write(root, aside)
+    elif found != {"format": FORMAT}:
+        raise ConfigError(
+            f"{path} says {text[:80]!r}, but this version knows format {FORMAT} only; "
+            "give the cache another directory or empty this one"
+        )
+
+
+def _write(root: str, aside: str) -> None:
+    with open(f"{root}/{aside}", "wb") as file:
+        file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
+        file.flush()
+        # The one file that is synced: an empty marker would lock the next start out.
+        os.fsync(file.fileno())
+    os.replace(f"{root}/{aside}", f"{root}/{MARKER}")
