@@ -23,18 +23,18 @@ from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
     PAGE,
-    Checksum,
     ConfigError,
     CorruptFrame,
     DType,
     FrameHeader,
+    HashFunction,
     KVLayout,
     frame_bytes,
 )
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_frame.json").read_text(encoding="utf-8"))
 CODEC = FrameCodec(CRC32)
-ADLER = Checksum("adler32", lambda data: zlib.adler32(data).to_bytes(4, "big"))
+ADLER = HashFunction("adler32", lambda data: zlib.adler32(data).to_bytes(4, "big"))
 
 KEY = bytes(range(KEY_BYTES))
 OTHER_KEY = bytes(reversed(KEY))
@@ -244,7 +244,7 @@ def test_a_part_that_is_cut_short_is_refused():
 
 def test_parts_whose_short_digests_agree_are_still_told_apart_as_a_whole():
     """A part alone is known by 8 bytes of its digest, the payload by all 16 of each."""
-    weak = Checksum("weak", lambda data: bytes(8) + zlib.crc32(data).to_bytes(4, "little"))
+    weak = HashFunction("weak", lambda data: bytes(8) + zlib.crc32(data).to_bytes(4, "little"))
     codec = FrameCodec(weak)
     frame = seal(replace(THIRDS, checksum="weak"), b"a" * 9_000, codec)
     frame[PAGE] ^= 1
@@ -310,16 +310,16 @@ def test_sealing_again_with_another_algorithm_makes_that_the_frame_s():
 
 @pytest.mark.parametrize("size", [1, 16])
 def test_a_checksum_may_have_up_to_sixteen_bytes(size):
-    codec = FrameCodec(Checksum("c" * size, lambda data: bytes([len(data) % 251]) * size))
+    codec = FrameCodec(HashFunction("c" * size, lambda data: bytes([len(data) % 251]) * size))
     assert codec.open(memoryview(seal(codec=codec))).checksum == "c" * size
 
 
 @pytest.mark.parametrize("size", [0, 17])
 def test_a_checksum_that_does_not_fit_a_header_is_refused(size):
     with pytest.raises(ConfigError):
-        FrameCodec(Checksum("c" * size, lambda data: b"1234"))
+        FrameCodec(HashFunction("c" * size, lambda data: b"1234"))
     with pytest.raises(ConfigError):
-        FrameCodec(CRC32, known=[Checksum("c", lambda data: bytes(size))])
+        FrameCodec(CRC32, known=[HashFunction("c", lambda data: bytes(size))])
 
 
 def test_sealed_frames_are_told_from_bare_ones():

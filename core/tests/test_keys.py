@@ -18,12 +18,13 @@ import hexkv.core
 import hexkv.ports
 from hexkv.core.frames.codec import IDENTITY_BYTES
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
-from hexkv.core.keys.hashing import BLAKE2B, SHA256, HashAlgorithm, Keyer, identity
+from hexkv.core.keys.hashing import BLAKE2B, SHA256, Keyer, identity
 from hexkv.core.keys.tokens import Pages, pack
 from hexkv.ports import (
     KEY_BYTES,
     ConfigError,
     DType,
+    HashFunction,
     InvalidTokens,
     KVLayout,
     LayerGroup,
@@ -105,7 +106,8 @@ def test_identity_bounds_and_keys_are_the_committed_ones(case):
     keyer, tokens = of_golden(case)
     chunks = name(keyer, tokens)
     assert keyer.identity == case["identity"]
-    assert [[chunks.start(i), chunks.end(i)] for i in range(len(chunks))] == case["bounds"]
+    bounds = zip(chunks.starts, chunks.ends, strict=True)
+    assert [list(bound) for bound in bounds] == case["bounds"]
     assert [key.hex() for key in chunks.keys] == case["keys"]
     assert chunks.tokens == len(tokens)
 
@@ -191,7 +193,7 @@ def test_two_spellings_of_a_layout_are_one():
 
 
 def test_algorithm_and_scheme_change_every_key():
-    renamed = HashAlgorithm("sha256/2", SHA256.digest)
+    renamed = HashFunction("sha256/2", SHA256.digest)
     keyers = [
         Keyer(PLAIN, algorithm, chunker)
         for algorithm in (SHA256, BLAKE2B, renamed)
@@ -235,7 +237,7 @@ def test_a_segment_has_the_same_keys_wherever_it_stands(before, segment, after):
     keyer = Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4))
     alone = name(keyer, segment)
     within = name(keyer, [*before, 9, *segment, 9, *after])
-    first = next(i for i in range(len(within)) if within.start(i) == len(before) + 1)
+    first = next(i for i in range(len(within)) if within.starts[i] == len(before) + 1)
     assert within.keys[first : first + len(alone)] == alone.keys
 
 
@@ -250,7 +252,7 @@ def test_an_empty_prompt_has_no_chunks_and_one_token_has_one_if_tails_are_kept()
     assert name(Keyer(PLAIN), []).keys == []
     assert name(Keyer(PLAIN), [7]).keys == []
     chunks = name(Keyer(PLAIN, chunker=PrefixChunker(keep_tail=True)), [7])
-    assert (len(chunks), chunks.start(0), chunks.end(0), chunks.tokens) == (1, 0, 1, 1)
+    assert (len(chunks), chunks.starts[0], chunks.ends[0], chunks.tokens) == (1, 0, 1, 1)
 
 
 def test_keys_lead_with_their_namespace():
@@ -294,12 +296,12 @@ def test_surrogates_are_no_text(field):
 
 def test_a_hash_of_another_length_is_refused():
     with pytest.raises(ConfigError, match="gives 20 bytes, not 32"):
-        Keyer(PLAIN, HashAlgorithm("sha1", lambda data: hashlib.sha1(data).digest()))
+        Keyer(PLAIN, HashFunction("sha1", lambda data: hashlib.sha1(data).digest()))
 
 
 def test_a_hash_may_be_injected():
     blake3 = pytest.importorskip("blake3")
-    keyer = Keyer(PLAIN, HashAlgorithm("blake3", lambda data: blake3.blake3(data).digest()))
+    keyer = Keyer(PLAIN, HashFunction("blake3", lambda data: blake3.blake3(data).digest()))
     words = b"".join(token.to_bytes(4, "little") for token in range(256))
     expected = blake3.blake3(keyer.root + words).digest()
     assert name(keyer, range(256)).keys == [keyer.prefix + expected]

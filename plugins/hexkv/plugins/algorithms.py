@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hexkv.core.frames.codec import FrameCodec
-from hexkv.core.keys.hashing import BLAKE2B, SHA256, HashAlgorithm
+from hexkv.core.keys.hashing import BLAKE2B, SHA256
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry, missing
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import AdapterUnavailable
+from hexkv.ports import AdapterUnavailable, HashFunction
 
 
-def hash_algorithm(name: str) -> HashAlgorithm:
+def hash_algorithm(name: str) -> HashFunction:
     """The hash that a configuration calls *name*: ``sha256``, ``blake2b`` or ``blake3``.
 
     No extension point: hosts that name chunks differently miss each other, so there are
@@ -40,15 +40,15 @@ def frame_codec(registry: Registry, checksum: str) -> FrameCodec:
     return FrameCodec(registry.open("checksum", checksum, {}, context), others)
 
 
-def _blake3() -> HashAlgorithm:
+def _blake3() -> HashFunction:
     try:
         from blake3 import blake3
     except ImportError as error:
         hint = 'pip install "hexkv[blake3]"'
         raise AdapterUnavailable("blake3", "it is not installed", hint) from error
 
-    def digest(data: bytes) -> bytes:
+    def digest(data: bytes | memoryview) -> bytes:
         found: bytes = blake3(data).digest()
         return found
 
-    return HashAlgorithm("blake3", digest)
+    return HashFunction("blake3", digest)

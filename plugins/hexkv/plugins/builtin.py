@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hexkv.core.frames.codec import CRC32
 from hexkv.core.policies import POLICIES
 from hexkv.plugins.spec import AdapterSpec, CommandSpec, NoSettings, OpenContext, hookimpl
-from hexkv.ports import Checksum, Policy
+from hexkv.ports import HashFunction, Policy
 
 
 @hookimpl
@@ -40,13 +40,13 @@ def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext],
     return lambda _settings, _context: policy()
 
 
-def _xxh3_128(_settings: NoSettings, _context: OpenContext) -> Checksum:
+def _xxh3_128(_settings: NoSettings, _context: OpenContext) -> HashFunction:
     import xxhash
 
-    return Checksum("xxh3-128", lambda data: xxhash.xxh3_128_digest(data))
+    return HashFunction("xxh3-128", lambda data: xxhash.xxh3_128_digest(data))
 
 
-def _crc32(_settings: NoSettings, _context: OpenContext) -> Checksum:
+def _crc32(_settings: NoSettings, _context: OpenContext) -> HashFunction:
     return CRC32
 
 

@@ -22,8 +22,8 @@ from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.problems import Path
-from hexkv.plugins.registry import Registry, missing, suggestion
+from hexkv.plugins.places import Path, suggestion
+from hexkv.plugins.registry import Registry, missing
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import Totals

@@ -13,7 +13,8 @@ from pathlib import Path as FilePath
 
 from pydantic import ValidationError
 
-from hexkv.plugins.problems import Path, explain, render
+from hexkv.plugins.places import Path, render
+from hexkv.plugins.problems import explain
 from hexkv.plugins.schema import EngineSettings, known_keys
 from hexkv.plugins.sources import (
     FILE_VARIABLE,

@@ -6,32 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from hexkv.plugins.registry import suggestion
-
-Path = tuple[str | int, ...]
-"""A place in a configuration: ``("tiers", 1, "store")`` is written ``tiers[1].store``."""
-
-Locate = Callable[[Path], str]
-"""The name of a place as the user knows it, and where its value came from."""
-
-
-def render(path: Path) -> str:
-    """A path as messages and tables write it."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".") or "configuration"
-
-
-_RENAMED = {
-    ("chunk", "bare"): "write chunk.seeded, its opposite: bare: true is seeded: false",
-}
-"""Keys of former versions, and what to write instead."""
-
-
-def unknown(path: Path, known: Sequence[str], locate: Locate) -> str:
-    """The message about a key that means nothing."""
-    if path in _RENAMED:
-        return f"{locate(path)}: renamed: {_RENAMED[path]}"
-    return f"{locate(path)}: unknown key{suggestion(str(path[-1]), known, noun='known')}"
+from hexkv.plugins.places import Locate, Path, unknown
 
 
 def explain(

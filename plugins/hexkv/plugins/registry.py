@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from hexkv.plugins.places import Locate, suggestion
 from hexkv.plugins.spec import AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
-    Checksum,
     ChunkStore,
     ConfigError,
+    HashFunction,
     MemoryProvider,
     Policy,
     Serde,
-    Telemetry,
 )
-
-if TYPE_CHECKING:
-    from hexkv.plugins.problems import Locate
 
 _PORTS: Mapping[Kind, type] = {
     "store": ChunkStore,
     "memory": MemoryProvider,
     "policy": Policy,
     "serde": Serde,
-    "checksum": Checksum,
-    "telemetry": Telemetry,
+    "checksum": HashFunction,
 }
 
 
@@ -155,13 +150,6 @@ def require(spec: AdapterSpec | CommandSpec) -> None:
     """
     if lacking := missing(spec):
         raise AdapterUnavailable(spec.name, f"needs {', '.join(lacking)}", spec.hint)
-
-
-def suggestion(word: str, known: Sequence[str], *, noun: str = "installed") -> str:
-    """How a message about an unknown *word* ends: the nearest known one, and all of them."""
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ";"
-    return f"{hint} {noun}: {', '.join(known) or 'none'}"
 
 
 def _importable(name: str) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import fields
 
 from pydantic import TypeAdapter, ValidationError
 
-from hexkv.plugins.problems import Locate, Path, explain, unknown
+from hexkv.plugins.places import Locate, Path, unknown
+from hexkv.plugins.problems import explain
 from hexkv.plugins.spec import AdapterSpec
 from hexkv.ports import ConfigError
 

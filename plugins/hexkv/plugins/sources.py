@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import yaml
 
-from hexkv.plugins.problems import Path, render
+from hexkv.plugins.places import Path, render
 from hexkv.ports import ConfigError
 
 Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"

@@ -18,7 +18,7 @@ from hexkv.ports import ChunkKey, Clock
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
 
-Kind = Literal["store", "memory", "policy", "serde", "checksum", "telemetry", "device"]
+Kind = Literal["store", "memory", "policy", "serde", "checksum", "device"]
 """What an adapter may be. ``device`` adapters are built by their host, not by configuration."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

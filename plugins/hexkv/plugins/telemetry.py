@@ -56,18 +56,6 @@ HELP: Mapping[Counter | Histogram, str] = {
 }
 
 
-class NoTelemetry:
-    """Forgets what it is told."""
-
-    __slots__ = ()
-
-    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
-        """Nothing."""
-
-    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
-        """Nothing."""
-
-
 class _Durations:
     """A histogram: how many in each class, and their sum."""
 

@@ -29,10 +29,10 @@ from hexkv.ports.frame import (
     FRAME_VERSION,
     MAGIC,
     PAGE,
-    Checksum,
     FrameHeader,
     frame_bytes,
 )
+from hexkv.ports.hashes import HashFunction
 from hexkv.ports.keys import (
     DIGEST_BYTES,
     KEY_BYTES,
@@ -84,7 +84,6 @@ __all__ = [
     "Bounds",
     "CacheEvent",
     "Change",
-    "Checksum",
     "ChunkKey",
     "ChunkStore",
     "Chunker",
@@ -104,6 +103,7 @@ __all__ = [
     "Failed",
     "Finished",
     "FrameHeader",
+    "HashFunction",
     "Health",
     "HexKVError",
     "Histogram",

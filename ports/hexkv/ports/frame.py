@@ -13,7 +13,6 @@ versioned, and a version never changes its meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hexkv.ports.keys import ChunkKey
@@ -68,17 +67,3 @@ class FrameHeader:
     """Name of the checksum algorithm, filled in by the codec."""
 
     version: int = FRAME_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class Checksum:
-    """A checksum algorithm, by the name that headers give it.
-
-    Guards against damage, not against malice: it need not be cryptographic.
-    """
-
-    name: str
-    """At most 16 ASCII characters, for instance ``xxh3-128``."""
-
-    digest: Callable[[memoryview], bytes]
-    """Gives at most 16 bytes. Should release the GIL: payloads have tens of megabytes."""

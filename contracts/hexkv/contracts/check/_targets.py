@@ -15,7 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
-from hexkv.plugins.registry import Registry, require, suggestion
+from hexkv.plugins.places import suggestion
+from hexkv.plugins.registry import Registry, require
 from hexkv.plugins.spec import AdapterSpec, Kind
 from hexkv.ports import (
     Chunker,

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import SHA256, HashAlgorithm
+from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer, Prompt
 from hexkv.core.keys.tokens import Tokens
 from hexkv.core.memory.copying import Copier
@@ -25,6 +25,7 @@ from hexkv.ports import (
     ConfigError,
     Deadline,
     EngineClosed,
+    HashFunction,
     Health,
     LayoutMismatch,
     Namespace,
@@ -33,9 +34,6 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger("hexkv")
-
-WINDOW = 16
-"""Chunks that one call holds blocks for at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Lifecycle:
         stack: TierStack,
         chunker: PrefixChunker,
         *,
-        algorithm: HashAlgorithm = SHA256,
+        algorithm: HashFunction = SHA256,
         seeded: bool = True,
         deadlines: Deadlines = Deadlines(),
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen

@@ -48,11 +48,11 @@ from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
     PAGE,
-    Checksum,
     ChunkKey,
     ConfigError,
     CorruptFrame,
     FrameHeader,
+    HashFunction,
     KVLayout,
     frame_bytes,
 )
@@ -98,11 +98,11 @@ def part_span(parts: Sequence[int], index: int) -> tuple[int, int]:
     return start, PAGE + parts[index]
 
 
-def _crc32(data: memoryview) -> bytes:
+def _crc32(data: bytes | memoryview) -> bytes:
     return zlib.crc32(data).to_bytes(4, "little")
 
 
-CRC32 = Checksum("crc32", _crc32)
+CRC32 = HashFunction("crc32", _crc32)
 """What every Python has. Misses one damaged frame in 2**32: for tests, and where nothing
 better is installed."""
 
@@ -122,9 +122,9 @@ class FrameCodec:
 
     __slots__ = ("_known", "_own")
 
-    def __init__(self, checksum: Checksum, known: Iterable[Checksum] = ()) -> None:
+    def __init__(self, checksum: HashFunction, known: Iterable[HashFunction] = ()) -> None:
         self._own = checksum
-        self._known: dict[bytes, Checksum] = {}
+        self._known: dict[bytes, HashFunction] = {}
         for algorithm in (*known, checksum):
             try:
                 name = _padded("its name", algorithm.name, _CHECKSUM_BYTES)
@@ -219,7 +219,7 @@ class FrameCodec:
         """Whether *frame* starts like one that was sealed. Verifies nothing."""
         return frame[: len(MAGIC)] == MAGIC
 
-    def _read(self, frame: memoryview) -> tuple[FrameHeader, Checksum]:
+    def _read(self, frame: memoryview) -> tuple[FrameHeader, HashFunction]:
         """The verified header, and the algorithm of its checksums."""
         if len(frame) < PAGE:
             raise CorruptFrame(f"{len(frame)} bytes are too few for a frame's header")
@@ -336,7 +336,7 @@ def _digest_at(index: int) -> slice:
     return slice(_DIGESTS_AT + index * _DIGEST_BYTES, _DIGESTS_AT + (index + 1) * _DIGEST_BYTES)
 
 
-def _checked(algorithm: Checksum, page: memoryview, index: int, data: memoryview) -> bytes:
+def _checked(algorithm: HashFunction, page: memoryview, index: int, data: memoryview) -> bytes:
     """The digest of a part, if it is the one that *page* has."""
     digest = _digest(algorithm, data)
     if digest[:_DIGEST_BYTES] != page[_digest_at(index)]:
@@ -357,7 +357,7 @@ def _text(what: str, data: bytes | bytearray) -> str:
     return text
 
 
-def _digest(algorithm: Checksum, data: memoryview) -> bytes:
+def _digest(algorithm: HashFunction, data: memoryview) -> bytes:
     digest = algorithm.digest(data)
     if not 1 <= len(digest) <= _CHECKSUM_BYTES:
         raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {_CHECKSUM_BYTES}")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,6 +32,7 @@ from hexkv.ports import (
     Chunker,
     ChunkKey,
     ConfigError,
+    HashFunction,
     InvalidTokens,
     Namespace,
 )
@@ -47,21 +48,11 @@ UNSEEDED = "/unseeded"
 """After the scheme, in the identity of a chain that the root does not seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class HashAlgorithm:
-    """A collision-resistant hash, by the name that identities give it."""
-
-    name: str
-
-    digest: Callable[[bytes], bytes]
-    """Gives ``DIGEST_BYTES`` bytes."""
-
-
-def _sha256(data: bytes) -> bytes:
+def _sha256(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _blake2b(data: bytes) -> bytes:
+def _blake2b(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -69,8 +60,8 @@ def _blake2b(data: bytes) -> bytes:
 # each other. Measured for 131,072 tokens in chained chunks of 256: SHA-256 0.45 ms, BLAKE2b
 # 0.64 ms on a CPU with SHA extensions; SHA-256 0.98 ms with these masked, so the order turns.
 # Either is far below the time that moving the KV of one such chunk takes.
-SHA256 = HashAlgorithm("sha256", _sha256)
-BLAKE2B = HashAlgorithm("blake2b-256", _blake2b)
+SHA256 = HashFunction("sha256", _sha256)
+BLAKE2B = HashFunction("blake2b-256", _blake2b)
 
 
 def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
@@ -138,14 +129,6 @@ class Chunks:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def start(self, index: int) -> int:
-        """Token position at which chunk *index* starts."""
-        return self.starts[index]
-
-    def end(self, index: int) -> int:
-        """Token position at which chunk *index* ends, itself outside."""
-        return self.ends[index]
-
 
 class Keyer:
     """Names the chunks of prompts of one namespace. Immutable: any thread may use it.
@@ -162,7 +145,7 @@ class Keyer:
     def __init__(
         self,
         namespace: Namespace,
-        algorithm: HashAlgorithm = SHA256,
+        algorithm: HashFunction = SHA256,
         chunker: Chunker | None = None,
         *,
         seeded: bool = True,
@@ -172,7 +155,7 @@ class Keyer:
         self._begin(text, algorithm, chunker, seeded=seeded)
 
     @classmethod
-    def of_identity(cls, identity: str, algorithm: HashAlgorithm, chunker: Chunker) -> Keyer:
+    def of_identity(cls, identity: str, algorithm: HashFunction, chunker: Chunker) -> Keyer:
         """The keyer of the namespace that gave *identity*, whose salt need not be known.
 
         Raises:
@@ -192,7 +175,7 @@ class Keyer:
         return keyer
 
     def _begin(
-        self, identity: str, algorithm: HashAlgorithm, chunker: Chunker, *, seeded: bool
+        self, identity: str, algorithm: HashFunction, chunker: Chunker, *, seeded: bool
     ) -> None:
         self._chunker: Chunker = chunker
         self._digest = algorithm.digest

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from hexkv.core.keys.hashing import Chunks, HashAlgorithm, Keyer
+from hexkv.core.keys.hashing import Chunks, Keyer
 from hexkv.core.keys.tokens import Tokens, words
 from hexkv.core.memory.pool import Label
-from hexkv.ports import Chunker, ChunkKey, KVLayout, Namespace, Span
+from hexkv.ports import Chunker, ChunkKey, HashFunction, KVLayout, Namespace, Span
 
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""
@@ -76,7 +76,7 @@ class Namer:
     def __init__(
         self,
         chunker: Chunker,
-        algorithm: HashAlgorithm,
+        algorithm: HashFunction,
         met: Callable[[Namespace, bytes], None] | None = None,
         *,
         seeded: bool = True,

@@ -33,10 +33,6 @@ class Form:
         """How long *size* bytes of KV take over a link, and then through the serde."""
         return _seconds(size, self.ratio * link_rate) + _seconds(size, self.decode_rate)
 
-    def pays(self, link_rate: float) -> bool:
-        """Whether it is faster than what is not encoded: ``D > B * r / (r - 1)``."""
-        return self.seconds(1, link_rate) < _seconds(1, link_rate)
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -16,7 +16,7 @@ from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run
 from hexkv.plugins.compose import check
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.problems import Path, render
+from hexkv.plugins.places import Path, render
 from hexkv.plugins.registry import Registry
 
 _SECRET = "********"  # noqa: S105 - what is printed instead of one

@@ -14,7 +14,7 @@ import typer
 from hexkv.core.engine.explain import Difference, differing
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import UNSEEDED, HashAlgorithm, Keyer, identity, scheme_of
+from hexkv.core.keys.hashing import UNSEEDED, Keyer, identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
@@ -29,6 +29,7 @@ from hexkv.ports import (
     ConfigError,
     CorruptFrame,
     DType,
+    HashFunction,
     HexKVError,
     InvalidRequest,
     KVLayout,
@@ -178,7 +179,7 @@ def _answer(
         return _Answer(text, described, why=str(error))
     chunks = keyer.name(packed)
     lacks = [place.lacks(key) for key in chunks.keys]
-    tail = bool(lacks) and chunks.end(-1) - chunks.start(-1) < chunker.size
+    tail = bool(lacks) and chunks.ends[-1] - chunks.starts[-1] < chunker.size
     if tail and lacks[-1] == "absent":
         lacks.pop()
     hit = next((i for i, reason in enumerate(lacks) if reason), len(lacks))
@@ -189,8 +190,8 @@ def _answer(
         described=described,
         chunks=len(lacks),
         hit_chunks=hit,
-        hit_tokens=chunks.end(hit - 1) if hit else 0,
-        first_miss=(hit, chunks.start(hit), chunks.end(hit)) if missed else None,
+        hit_tokens=chunks.ends[hit - 1] if hit else 0,
+        first_miss=(hit, chunks.starts[hit], chunks.ends[hit]) if missed else None,
         why=lacks[hit]
         if missed
         else ""
@@ -214,7 +215,7 @@ def _chunker(scheme: str) -> PrefixChunker:
     return PrefixChunker(int(size), keep_tail=True)
 
 
-def _algorithm(name: str) -> HashAlgorithm:
+def _algorithm(name: str) -> HashFunction:
     """The hash that identities call *name*.
 
     Raises:
