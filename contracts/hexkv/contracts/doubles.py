@@ -16,6 +16,7 @@ from hexkv.ports import (
     PAGE,
     CacheEvent,
     ChunkKey,
+    ChunkSpec,
     Clock,
     Counter,
     Deadline,
@@ -125,10 +126,12 @@ class HeapBlock:
 
     Args:
         frame: the block's content; its first page is the header.
+        spec: what the block holds.
     """
 
-    def __init__(self, frame: bytes) -> None:
+    def __init__(self, frame: bytes, spec: ChunkSpec | None = None) -> None:
         self.memory = bytearray(frame)
+        self.spec = spec
         self._lock = Lock()
         self._holds: Tally[str] = Tally()
 
@@ -179,6 +182,14 @@ class HeapLease:
     @property
     def payload(self) -> memoryview:
         return self.frame[PAGE:]
+
+    @property
+    def spec(self) -> ChunkSpec | None:
+        return self._block.spec
+
+    @property
+    def size(self) -> int:
+        return len(self._block.memory)
 
     def share(self, owner: str) -> HeapLease:
         if self.released:

@@ -5,6 +5,8 @@ the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcom
 then ``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock``, ``errors`` as needed.
 """
 
+from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
+from hexkv.ports.chunk_cache import ChunkCache
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
@@ -33,6 +35,7 @@ from hexkv.ports.frame import (
     frame_bytes,
 )
 from hexkv.ports.hashes import HashFunction
+from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keys import (
     DIGEST_BYTES,
     KEY_BYTES,
@@ -58,6 +61,7 @@ from hexkv.ports.outcomes import (
     WriteOutcome,
 )
 from hexkv.ports.policy import Policy
+from hexkv.ports.reasons import Reason
 from hexkv.ports.results import Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.store import (
@@ -80,11 +84,14 @@ __all__ = [
     "MAGIC",
     "NAMESPACE_BYTES",
     "PAGE",
+    "RAW",
     "AdapterUnavailable",
     "Bounds",
     "CacheEvent",
     "Change",
+    "ChunkCache",
     "ChunkKey",
+    "ChunkSpec",
     "ChunkStore",
     "Chunker",
     "Clock",
@@ -108,10 +115,12 @@ __all__ = [
     "HexKVError",
     "Histogram",
     "Hit",
+    "Hold",
     "InvalidRequest",
     "InvalidTokens",
     "Item",
     "KVLayout",
+    "KeySpace",
     "LayerGroup",
     "LayerSerde",
     "LayoutMismatch",
@@ -128,7 +137,9 @@ __all__ = [
     "Plane",
     "Policy",
     "PoolExhausted",
+    "Publishing",
     "ReadOutcome",
+    "Reason",
     "Retrieved",
     "Serde",
     "Sink",

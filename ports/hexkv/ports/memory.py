@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+from hexkv.ports.chunk import ChunkSpec
+
 
 class MemoryRegion(Protocol):
     """One long range of memory, owned by whoever allocated it."""
@@ -61,6 +63,16 @@ class Lease(Protocol):
     @property
     def payload(self) -> memoryview:
         """The chunk's bytes alone, without header and padding."""
+        ...
+
+    @property
+    def spec(self) -> ChunkSpec | None:
+        """What the block holds, or is to hold; ``None`` where only its bytes are known."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the block takes, which may be more than its frame has."""
         ...
 
     def share(self, owner: str) -> Lease:

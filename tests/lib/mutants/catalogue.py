@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.memory import MemoryContract
@@ -55,6 +56,7 @@ PORTS = (
     Port("policy", PolicyContract, ("policies",)),
     Port("chunker", ChunkerContract, ("chunkers",)),
     Port("plugin", PluginContract, ("plugins",)),
+    Port("chunk cache", ChunkCacheContract, ("chunk_caches",)),
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 from dict_store import CapableStore, DictContract, DictStore, WholeContract
 from hexkv.contracts.whole import waive
 from hexkv.ports import DType
+from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
 from mutants.memories import PlainMemoryContract
 from mutants.plugins import GramophoneContract
@@ -17,6 +18,10 @@ from slot_kv import BlockwiseContract, SlotContract
 
 class TestCapableStore(WholeContract):
     Make = CapableStore
+
+
+class TestHeapChunkCache(HeapCacheContract):
+    pass
 
 
 class TestPlainStore(DictContract):

@@ -1,0 +1,205 @@
+"""Promises about what is where: match, publish, forget, pin."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hexkv.contracts.chunk_cache._base import (
+    ChunkCacheCase,
+    Ledger,
+    content,
+    put,
+    soon,
+    spec,
+    specs,
+)
+from hexkv.contracts.promise import promise
+from hexkv.ports import ChunkCache, EngineClosed, InvalidRequest
+
+
+class Keys(ChunkCacheCase):
+    """What is there is what was published, until it is forgotten."""
+
+    @promise(
+        "chunks.1",
+        "finds each published chunk on a tier, and no other",
+        level="L1",
+        clause="ChunkCache.match",
+        why="hosts would compute again what is there, or wait for what is not",
+    )
+    def test_what_was_published_is_matched_and_nothing_else(self, cache: ChunkCache) -> None:
+        """Answers come in the order of the keys, one for each."""
+        some = specs(5)
+        put(cache, some[1:4])
+        answer = cache.match([chunk.key for chunk in some], soon())
+        assert [tier is not None for tier in answer] == [False, True, True, True, False]
+        assert all(isinstance(tier, str) and tier for tier in answer[1:4])
+        assert list(cache.match([], soon())) == []
+
+    @promise(
+        "chunks.2",
+        "keeps namespaces apart",
+        level="L5",
+        clause="ChunkCache.match",
+        why="one model would be given another one's KV",
+    )
+    def test_a_chunk_of_another_namespace_is_another_chunk(self, cache: ChunkCache) -> None:
+        """Equal digests under two namespaces are two chunks."""
+        mine, theirs = spec("same"), spec("same", namespace="other")
+        put(cache, [mine])
+        assert list(cache.match([theirs.key], soon())) == [None]
+        put(cache, [theirs])
+        assert cache.forget([mine.key], soon()) == 1
+        assert cache.match([theirs.key], soon())[0] is not None
+
+    @promise(
+        "chunks.3",
+        "says where published chunks are, as soon as they are there",
+        level="L1",
+        clause="Publishing.tiers",
+        why="a host would report KV as stored that no tier has",
+    )
+    def test_a_publishing_names_the_tiers_that_hold_the_chunks(self, cache: ChunkCache) -> None:
+        """Every named tier answers for every chunk of the batch."""
+        some = specs(3)
+        leases = cache.allocate(some, "host", soon())
+        assert len(leases) == 3, "there is room for three chunks"
+        try:
+            for lease, chunk in zip(leases, some, strict=True):
+                lease.payload[:] = content(chunk)
+            publishing = cache.publish(leases, None, soon())
+            assert publishing.wait(soon())
+            assert publishing.done
+            assert publishing.tiers, "some tier takes new chunks"
+            assert all(list(here) == [True] * 3 for here in publishing.tiers.values())
+        finally:
+            for lease in leases:
+                lease.release()
+
+    @promise(
+        "chunks.4",
+        "publishes what a lease says that it holds, and refuses one that does not say",
+        level="L2",
+        clause="ChunkCache.publish",
+        why="KV would be stored under a key that nobody checked",
+    )
+    def test_a_lease_carries_what_it_was_allocated_for(self, cache: ChunkCache) -> None:
+        """Its spec is the wanted one, its payload has the chunk's bytes."""
+        some = specs(2)
+        leases = cache.allocate(some, "host", soon())
+        try:
+            assert [lease.spec for lease in leases] == some
+            assert [len(lease.payload) for lease in leases] == [chunk.raw_bytes for chunk in some]
+            assert not any(lease.payload.readonly for lease in leases)
+        finally:
+            for lease in leases:
+                lease.release()
+
+    @promise(
+        "chunks.5",
+        "forgets chunks on every tier, and says how many there were",
+        level="L1",
+        clause="ChunkCache.forget",
+        why="KV of replaced weights would be served after it was cleared",
+    )
+    def test_what_was_forgotten_is_gone(self, cache: ChunkCache) -> None:
+        """Twice forgotten is once gone; others stay."""
+        some = specs(4)
+        put(cache, some)
+        assert cache.forget([some[1].key, some[2].key], soon()) == 2
+        assert cache.forget([some[1].key], soon()) == 0
+        answer = cache.match([chunk.key for chunk in some], soon())
+        assert [tier is not None for tier in answer] == [True, False, False, True]
+
+    @promise(
+        "chunks.6",
+        "counts pins by owner, and ends them all at once",
+        level="L1",
+        clause="ChunkCache.pin",
+        why="a vanished request would keep its chunks for ever",
+    )
+    def test_pins_are_an_owner_s_until_it_ends_them(self, cache: ChunkCache) -> None:
+        """Absent chunks are not pinned; pinning twice counts once."""
+        some = specs(3)
+        put(cache, some[:2])
+        keys = [chunk.key for chunk in some]
+        assert cache.pin("owner", keys) == 2
+        assert cache.pin("owner", keys) == 2
+        assert cache.unpin("other") == 0
+        assert cache.unpin("owner") >= 2
+        assert cache.unpin("owner") == 0
+
+    @promise(
+        "chunks.7",
+        "refuses a chunk that is larger than its memory, before anything is read",
+        level="L4",
+        clause="ChunkCache.allocate",
+        why="a host with another layout would wait for memory that never comes",
+    )
+    def test_a_chunk_that_fits_nowhere_is_refused(self, cache: ChunkCache, ledger: Ledger) -> None:
+        """By allocate and by hold, with an error of the caller's branch."""
+        huge = spec("huge", tokens=1 << 40)
+        with pytest.raises(InvalidRequest):
+            cache.allocate([huge], "host", soon())
+        with pytest.raises(InvalidRequest):
+            cache.hold([huge], "host", soon())
+        assert dict(ledger()) == {}
+
+    @promise(
+        "chunks.8",
+        "answers nothing but EngineClosed once it is closed",
+        level="L0",
+        clause="ChunkCache",
+        why="a late call would use memory that was given back",
+    )
+    def test_every_call_after_the_end_says_so(self, closed: ChunkCache) -> None:
+        """Each method, whatever it is given."""
+        some = specs(1)
+        for call in (
+            lambda: closed.match([some[0].key], soon()),
+            lambda: closed.hold(some, "late", soon()),
+            lambda: closed.allocate(some, "late", soon()),
+            lambda: closed.publish([], None, soon()),
+            lambda: closed.forget([some[0].key], soon()),
+            lambda: closed.pin("late", [some[0].key]),
+            lambda: closed.unpin("late"),
+        ):
+            with pytest.raises(EngineClosed):
+                call()
+
+    @promise(
+        "chunks.9",
+        "agrees with a dictionary after any sequence of puts and forgets",
+        level="L1",
+        clause="ChunkCache",
+        why="what was stored over something else would be lost, or come back",
+    )
+    @settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(
+        st.lists(
+            st.tuples(st.booleans(), st.lists(st.integers(0, 7), min_size=1, max_size=4)),
+            max_size=8,
+        )
+    )
+    def test_it_behaves_like_a_set_of_keys(
+        self, cache: ChunkCache, steps: list[tuple[bool, list[int]]]
+    ) -> None:
+        """Every key is there exactly if it was put after it was last forgotten."""
+        some = specs(8)
+        cache.forget([chunk.key for chunk in some], soon())
+        there: set[int] = set()
+        for storing, numbers in steps:
+            chosen = sorted(set(numbers))
+            if storing:
+                put(cache, [some[i] for i in chosen])
+                there.update(chosen)
+            else:
+                gone = cache.forget([some[i].key for i in chosen], soon())
+                assert gone == len(there.intersection(chosen))
+                there.difference_update(chosen)
+            answer = cache.match([chunk.key for chunk in some], soon())
+            assert [i for i, tier in enumerate(answer) if tier is not None] == sorted(there)

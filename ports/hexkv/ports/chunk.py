@@ -1,0 +1,64 @@
+"""What a chunk is: its key, and all that a frame's header says of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hexkv.ports.errors import InvalidRequest
+from hexkv.ports.keys import DIGEST_BYTES, ChunkKey
+from hexkv.ports.layout import KVLayout
+
+RAW = "raw"
+"""The serde of a payload that is plain layer-major KV."""
+
+
+class ChunkSpec(NamedTuple):
+    """One chunk, wanted or there."""
+
+    key: ChunkKey
+
+    identity: str
+    """Canonical JSON of the namespace, as frames carry it."""
+
+    layout: KVLayout
+    tokens: int
+
+    serde: str = RAW
+    """What made the payload."""
+
+    position: int | None = None
+    """Token position for which its keys are rotated, where that is known."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the chunk before a serde."""
+        return self.layout.chunk_bytes(self.tokens)
+
+
+class KeySpace(NamedTuple):
+    """Where the chunks of one namespace lie among all keys, for hosts that name chunks themselves.
+
+    An engine gives one for a namespace (``key_space``).
+    """
+
+    identity: str
+    """Canonical JSON of the namespace, as frames carry it."""
+
+    prefix: bytes
+    """The ``NAMESPACE_BYTES`` that lead every key of the namespace."""
+
+    layout: KVLayout
+
+    def spec(self, digest: bytes, tokens: int, position: int | None = None) -> ChunkSpec:
+        """The chunk of *tokens* tokens that the host calls *digest*.
+
+        Raises:
+            InvalidRequest: *digest* has not ``DIGEST_BYTES`` bytes, or *tokens* is less than one.
+        """
+        if len(digest) != DIGEST_BYTES or tokens < 1:
+            raise InvalidRequest(
+                f"a chunk of {tokens} tokens under a digest of {len(digest)} bytes,"
+                f" not {DIGEST_BYTES}"
+            )
+        key = ChunkKey(self.prefix + digest)
+        return ChunkSpec(key, self.identity, self.layout, tokens, position=position)

@@ -1,0 +1,72 @@
+"""What the keyed cache gives while chunks are on their way: holds on reads, writes to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from hexkv.ports.clock import Deadline
+from hexkv.ports.memory import Lease
+from hexkv.ports.reasons import Reason
+
+
+class Hold(Protocol):
+    """Chunks on their way into memory, and then in it until they are released.
+
+    Safe from any thread. A context manager that releases.
+    """
+
+    @property
+    def done(self) -> bool:
+        """True once every chunk has arrived or is known to be missing. Never blocks."""
+        ...
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until it is done. False if *deadline* passed first; it may be asked again."""
+        ...
+
+    @property
+    def leases(self) -> Sequence[Lease | None]:
+        """A lease for each chunk that arrived, in order, ``None`` for every other one.
+
+        Valid until :meth:`release`, which gives them back; a caller that needs one for longer
+        takes a share of it. Empty after the release.
+        """
+        ...
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        """For each chunk why it is missing; ``None`` where it arrived or is still on its way."""
+        ...
+
+    def release(self) -> None:
+        """Give everything back, and cancel what has not begun. Calling it twice is allowed."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Publishing(Protocol):
+    """Chunks on their way to the tiers."""
+
+    @property
+    def done(self) -> bool:
+        """True once no tier has anything left to write."""
+        ...
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until it is done. False if *deadline* passed first."""
+        ...
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        """By tier, which of the chunks it holds, as far as that is known by now."""
+        ...
