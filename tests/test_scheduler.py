@@ -4,6 +4,8 @@ import pytest
 
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
 from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.requests.retrieve import BEHIND
+from hexkv.core.tiers.matching import SLOWER
 from hexkv.core.tiers.tier import TierRules, Writes
 from hexkv.ports import Counter
 from simulation.medium import Medium
@@ -197,6 +199,25 @@ def test_a_hanging_tier_costs_its_deadline_once():
     for _ in range(5):
         assert sim.timed(sim.retrieve)[1] == 0.0
     assert sim.engine.health().tiers[1].reading == "open"
+
+
+def test_a_wait_for_room_ends_when_computing_is_sooner():
+    disk = place(workers=1, queue_bytes=4 * FRAME)
+    other = tuple(range(900, 900 + ALL))
+    sim = Sim(disk)
+    for tokens in (PROMPT, other):
+        sim.only_on_disk(tokens)
+    object.__setattr__(sim.stage.stack.runtime, "compute_rate", ALL / 2.0)
+    disk.store.plan = Slow(read=0.5)
+    assert sim.timed(sim.retrieve)[0].tiers == {"disk": ALL}
+    sim.do(lambda: sim.engine.clear(tiers=[MEMORY]))
+    disk.store.plan = Slow(read=9.0)
+    sim.world.begin(sim.retrieve)
+    sim.world.advance(0.0)
+    got, took = sim.timed(lambda: sim.retrieve(other))
+    assert took == pytest.approx(2.0 - 0.5)
+    assert got.misses == {SLOWER: 1, BEHIND: 3}
+    assert sim.engine.health().tiers[1].reading == "closed"
 
 
 def test_later_too_only_a_probe_costs_a_deadline_though_all_want_what_hangs():

@@ -10,8 +10,9 @@ import pytest
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.claims import Fetch
 from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.reading import Fetch
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import CorruptFrame, Counter, Stored
 from simulation.play import Play
@@ -72,8 +73,9 @@ def unlimited(patch):
 
 
 def kept_leases(patch):
-    """A fetch that everybody left keeps its blocks."""
-    patch.setattr(Fetch, "leave", lambda self: None)
+    """A read that has ended keeps its blocks."""
+    patch.setattr(Fetch, "end", lambda self: None)
+    patch.setattr(BlockLease, "__del__", lambda self: None)
 
 
 def no_breaker(patch):
@@ -88,7 +90,7 @@ def stuck_breaker(patch):
 
 def early_hits(patch):
     """A chunk counts as arrived before it was loaded."""
-    patch.setattr(Fetch, "take", lambda self, index, owner: self._blocks[index].share(owner))
+    patch.setattr(Fetch, "arrived", lambda self, index: True)
 
 
 def early_release(patch):
@@ -97,8 +99,10 @@ def early_release(patch):
 
     def leave(self):
         real(self)
-        if not self._wanted and not self._ended:
-            self._release()
+        if not self._ended:
+            for block in self._blocks:
+                block.release()
+            self._blocks = []
 
     patch.setattr(Fetch, "leave", leave)
 
@@ -151,6 +155,16 @@ def patient(patch):
     patch.setattr(Lane, "wait", wait)
 
 
+def impatient(patch):
+    """Nobody waits for room in a queue."""
+    real = Lane.admit
+
+    def admit(self, priority, sizes, deadline, *, final=True):
+        return real(self, priority, sizes, type(deadline)(deadline.clock, 0.0), final=final)
+
+    patch.setattr(Lane, "admit", admit)
+
+
 def miscounted(patch):
     """Hits are counted once too often."""
     real = Tallies.count
@@ -177,6 +191,7 @@ def miscounted(patch):
         wishful_writes,
         unnotified,
         patient,
+        impatient,
         miscounted,
     ],
     ids=lambda plant: plant.__name__,

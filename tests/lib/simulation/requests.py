@@ -5,6 +5,9 @@ from simulation.play import SLACK, Violation
 from simulation.prompts import CHUNK, NAMESPACES, Window, keys
 from simulation.stage import DEADLINES, MEMORY
 
+CROWDED = {"queue full", "refused"}
+"""Why no load misses anything while no tier is in trouble: then it waits for room."""
+
 
 def unless_closed(work):
     """*work*, but for an engine that is closed meanwhile."""
@@ -68,6 +71,7 @@ def load(play, tokens, tenant, lookup_id, *, alone=False):
 
     def work():
         window = Window(tokens, tenant, play.pause)
+        well = not play.troubled
         try:
             got = engine.retrieve(
                 tokens, window, skip=skip, namespace=NAMESPACES[tenant], lookup_id=lookup_id
@@ -82,6 +86,8 @@ def load(play, tokens, tenant, lookup_id, *, alone=False):
             raise Violation(f"loaded tokens do not add up: {got}")
         if loaded // CHUNK + sum(got.misses.values()) != chunks:
             raise Violation(f"hits and misses are not {chunks} chunks: {got}")
+        if well and not play.troubled and not CROWDED.isdisjoint(got.misses):
+            raise Violation(f"chunks that are there, and had to make way for others: {got}")
         return got
 
     name = f"retrieve {tokens[:1]}..{len(tokens)} {skip=} {lookup_id=}"

@@ -84,8 +84,8 @@ class Stack(TierStack):
         lane = super()._lane(tier, what, rules)
         submit, tasks = lane.submit, []
 
-        def noted(priority, size, work, deadline=None):
-            ticket = submit(priority, size, work, deadline)
+        def noted(priority, size, work, deadline=None, room=None):
+            ticket = submit(priority, size, work, deadline, room)
             if size:
                 tasks.append((ticket, size))
             return ticket

@@ -158,6 +158,7 @@ class CacheEngine(Maintained):
                 pace=self._pace,
                 owner=owner,
                 patience=patience,
+                hosts=self._hosts,
                 ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
                 report=lambda got: self._retrieved(prompt, skip, got, patience.spent),
             )
@@ -249,6 +250,7 @@ class CacheEngine(Maintained):
                 pace=self._pace,
                 owner=owner,
                 patience=patience,
+                hosts=self._hosts,
                 report=lambda kept: (
                     StoreReport(prompt.length, frozen=True)
                     if frozen

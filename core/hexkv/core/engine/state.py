@@ -17,6 +17,7 @@ from hexkv.core.keys.prompts import Namer, Prompt
 from hexkv.core.keys.tokens import Tokens
 from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.checks import check_namespace
+from hexkv.core.requests.layers import Hosts
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
@@ -97,6 +98,7 @@ class Lifecycle:
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)
+        self._hosts = Hosts()
         self._frozen = False
         self._state = "open"
         self._active = 0

@@ -5,6 +5,10 @@ bounded in bytes and a breaker of its own. So a slow tier never delays a fast on
 never stand behind stores, and a disk that refuses writes still reads. A task that its
 caller no longer waits for is skipped if it has not begun; if it has, its memory stays
 leased until it ends.
+
+A full queue is a wait, not a refusal, for whoever may wait: who has nothing yet that
+others may wait for. They wait for room here, before they ask for blocks, the first come the
+first served; who cannot wait takes what is left, and never passes those who do.
 """
 
 from __future__ import annotations
@@ -12,18 +16,24 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Condition
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 from hexkv.core.io.breaker import Breaker, BreakerRules
+from hexkv.core.io.room import Room
+from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Telemetry
 
 T = TypeVar("T")
 
 log = logging.getLogger("hexkv")
+
+QUEUE_FULL = "queue full"
+"""Why a lane does not take a task that somebody may offer again."""
 
 
 class Priority(IntEnum):
@@ -47,7 +57,7 @@ class LaneRules:
 
     workers: int = 4
     queue_bytes: int = 1 << 30
-    """Bytes of tasks that wait or run. A task that would exceed it is refused."""
+    """Bytes of tasks that wait or run. What would exceed it waits, or is refused."""
 
     breaker: BreakerRules = field(default_factory=BreakerRules)
 
@@ -101,13 +111,20 @@ class Lane:
         self.name = name
         self._tier = name.rpartition("/")[0] or name
         self.breaker = Breaker(clock, rules.breaker)
-        self._rules = rules
+        self.queue_bytes = rules.queue_bytes
+        """Bytes of tasks that wait or run, at most."""
+
         self._executor = executor
         self._telemetry = telemetry
         self._heap: list[_Task] = []
-        self._order = itertools.count()
+        self._live: dict[Ticket[object], _Task] = {}
+        """Tasks that wait or run."""
+
         self._bytes = 0
-        self._tasks = 0
+        self._torn = False
+        self._rooms: WeakSet[Room] = WeakSet()
+        self._line = Line()
+        self._order = itertools.count()
         self._ended = 0
         self._parked = 0
         self._held = False
@@ -118,12 +135,75 @@ class Lane:
     @property
     def pending_bytes(self) -> int:
         """Bytes of tasks that wait or run."""
-        return self._bytes
+        with self._changed:
+            return self._moving()
 
     @property
     def pending(self) -> int:
         """Tasks that wait or run."""
-        return self._tasks
+        return len(self._live)
+
+    def admit(
+        self,
+        priority: Priority,
+        sizes: Sequence[int],
+        deadline: Deadline,
+        *,
+        final: bool = True,
+    ) -> Room:
+        """Room for a task of the first of *sizes*, as many as fit as soon as the first does.
+
+        First come, first served among those of one *priority*. Only who holds neither
+        blocks nor room of another lane may wait.
+
+        Args:
+            priority: of the task.
+            sizes: bytes of each part of it.
+            deadline: until when to wait; with one that has passed, what fits now.
+            final: whether the lane is dead if it ends nothing at all until then. Otherwise
+                that is one failure of several.
+
+        Raises:
+            Refused: the queue was full until *deadline*; or the breaker is open, or the
+                lane was closed.
+        """
+        turn = Turn()
+        try:
+            with self._changed:
+                self._line.join(turn, priority)
+                if deadline.expired and not self._may_pass(turn, sizes):
+                    raise Refused(QUEUE_FULL)
+                if self._closed or not self.breaker.admits():
+                    raise Refused("closed" if self._closed else "tier off")
+                probe, ended = self.breaker.state != "closed", self._ended
+
+                def ready() -> bool:
+                    return bool(self._bar(probe)) or self._may_pass(turn, sizes)
+
+                if self._executor.wait(self._changed, ready, deadline):
+                    if bar := self._bar(probe):
+                        raise Refused(bar)
+                    free = self.queue_bytes - self._queued()
+                    count = 1
+                    while count < len(sizes) and sum(sizes[: count + 1]) <= free:
+                        count += 1
+                    room = Room(self, sizes[:count])
+                    self._rooms.add(room)
+                    return room
+                dead = self._ended == ended
+        finally:
+            with self._changed:
+                if self._line.leave(turn):
+                    self._changed.notify_all()
+        if dead:
+            self._blame(at_once=final)
+        raise Refused(QUEUE_FULL)
+
+    def leave(self, room: Room) -> None:
+        """Give back what a room's task did not use."""
+        with self._changed:
+            self._rooms.discard(room)
+            self._changed.notify_all()
 
     def submit(
         self,
@@ -131,6 +211,7 @@ class Lane:
         size: int,
         work: Callable[[bool], tuple[T, bool | None]],
         deadline: Deadline | None = None,
+        room: Room | None = None,
     ) -> Ticket[T]:
         """Queue *work*.
 
@@ -142,6 +223,7 @@ class Lane:
                 what it holds. Gives its answer, and whether the store was well (``None``
                 where that says nothing). Never raises.
             deadline: after which it need not begin.
+            room: of at least *size* bytes, from :meth:`admit`. It is used up.
 
         Raises:
             Refused: the breaker is open, the queue is full, or the lane was closed.
@@ -150,16 +232,23 @@ class Lane:
         with self._changed:
             if self._closed:
                 raise Refused("closed")
-            if not self.takes(size):
-                raise Refused("queue full")
-            if not self.breaker.admits():
-                raise Refused("tier off")
-            self._bytes += size
-            self._tasks += 1
+            if room is None:
+                if not self.takes(size):
+                    raise Refused(QUEUE_FULL)
+                if not self.breaker.admits():
+                    raise Refused("tier off")
             rank = (int(priority), next(self._order))
             task = _Task(rank, size, work, ticket, deadline)  # type: ignore[arg-type]
+            # The step first: one that finds nothing to do costs nothing, but a task without
+            # one would stay for ever, if an exception out of nowhere came between the two.
+            self._executor.run(self.name, self._step)
+            self._torn = True
             heapq.heappush(self._heap, task)
-        self._executor.run(self.name, self._step)
+            self._live[task.ticket] = task
+            self._bytes += size
+            self._torn = False
+            if room is not None:
+                self._rooms.discard(room)
         return ticket
 
     def wait(self, ticket: Ticket[T], deadline: Deadline) -> bool:
@@ -170,8 +259,7 @@ class Lane:
                 return True
             if self._ended != ended or hopeless:
                 return False  # slow, or others used up the time; but not dead
-        if self.breaker.failed(at_once=True):
-            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
+        self._blame(at_once=True)
         return False
 
     def abandon(self, ticket: Ticket[T]) -> None:
@@ -188,13 +276,14 @@ class Lane:
         self._do(task, wanted=False)()
 
     def takes(self, size: int) -> bool:
-        """Whether a task of *size* bytes would not find the queue full."""
-        return not self._bytes or not size or self._bytes + size <= self._rules.queue_bytes
+        """Whether a task of *size* bytes would not find the queue full, and pass nobody."""
+        with self._changed:
+            return not size or (self._line.first is None and self._fits(size))
 
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
         with self._changed:
-            return self._executor.wait(self._changed, lambda: not self._tasks, deadline)
+            return self._executor.wait(self._changed, lambda: not self._live, deadline)
 
     def hold(self) -> None:
         """Begin no put until :meth:`unhold`."""
@@ -214,6 +303,7 @@ class Lane:
         with self._changed:
             self._closed = True
             self._held = False
+            self._changed.notify_all()
         # The queue empties itself: every task has a step on its way to a worker. Only
         # workers that hang keep theirs, so what waits behind them is settled here.
         while (completion := self._step()) is not None:
@@ -248,12 +338,45 @@ class Lane:
             with self._changed:
                 task.ticket.result = result
                 task.ticket.done = True
-                self._bytes -= task.size
-                self._tasks -= 1
+                self._torn = True
+                if self._live.pop(task.ticket, None) is not None:
+                    self._bytes -= task.size
+                self._torn = False
                 self._ended += 1
                 self._changed.notify_all()
 
         return complete
+
+    def _moving(self) -> int:
+        """Bytes of tasks; counted anew if an exception out of nowhere came between."""
+        if self._torn:
+            self._bytes = sum(task.size for task in self._live.values())
+            self._torn = False
+        return self._bytes
+
+    def _queued(self) -> int:
+        """Bytes of the queue that are taken, or kept for somebody."""
+        return self._moving() + sum(room.size for room in self._rooms)
+
+    def _fits(self, size: int) -> bool:
+        queued = self._queued()
+        return not queued or queued + size <= self.queue_bytes
+
+    def _bar(self, probe: bool) -> str:
+        """Why there is nothing to wait for any more; a probe waits for what keeps others out."""
+        if self._closed:
+            return "closed"
+        return "tier off" if not probe and self.breaker.refuses else ""
+
+    def _may_pass(self, turn: Turn, sizes: Sequence[int]) -> bool:
+        return self._line.first is turn and self._fits(sizes[0])
+
+    def _blame(self, *, at_once: bool) -> None:
+        """The lane ended nothing at all while somebody waited."""
+        if self.breaker.failed(at_once=at_once):
+            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
+        with self._changed:
+            self._changed.notify_all()  # who waits for room need not wait for this any more
 
     def _judge(self, well: bool) -> None:
         if well:

@@ -7,135 +7,38 @@ Full chunks take a slot each. Short ones (an unfull tail, a compressed chunk) sh
 that is carved into runs of pages, so that a thousand small chunks do not take a thousand
 slots. A block is freed when the last lease on it is released, never earlier, whatever
 deadline has passed.
+
+The ledger is the only truth: which lease of which owner holds which block. Everything else
+follows from it. So an exception out of nowhere (a ``KeyboardInterrupt``) in the middle of a
+change costs nothing: whoever comes next derives the rest anew. Nor does a lease that nobody
+has any more cost a block: it says so when it dies.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import count
 from threading import Condition
-from types import TracebackType
-from typing import NamedTuple, Self
 
+from hexkv.core.memory.lease import BlockLease, Label
+from hexkv.core.memory.slots import Block, Slots
+from hexkv.core.turns import Line, Turn
 from hexkv.ports import (
     MAGIC,
-    PAGE,
     ConfigError,
     Deadline,
     Executor,
     InvalidRequest,
-    KVLayout,
-    Lease,
     MemoryRegion,
     PoolExhausted,
     frame_bytes,
 )
 
+__all__ = ["BlockLease", "BlockPool", "Label", "per_task"]
+
 _POISON = 0xDE
 
-
-class Label(NamedTuple):
-    """What a block holds, beside its key: all that a frame's header has to say."""
-
-    identity: str
-    layout: KVLayout
-    tokens: int
-    serde: str = "raw"
-    position: int | None = None
-    """Of the chunk's first token, for which its keys are rotated, where that is known."""
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of the chunk when no serde has made it smaller."""
-        return self.layout.chunk_bytes(self.tokens)
-
-
-class Block:
-    """A range of the pool, and how many leases hold it."""
-
-    __slots__ = ("holds", "label", "offset", "payload_bytes", "size", "slot", "whole")
-
-    def __init__(self, slot: int, offset: int, size: int, payload_bytes: int, whole: bool) -> None:
-        self.slot = slot
-        self.offset = offset
-        self.size = size
-        self.payload_bytes = payload_bytes
-        self.whole = whole
-        self.holds = 0
-        self.label: Label | None = None
-
-
-class BlockLease:
-    """A hold on a block; see :class:`hexkv.ports.Lease`."""
-
-    __slots__ = ("_block", "_pool", "owner")
-
-    def __init__(self, pool: BlockPool, block: Block, owner: str) -> None:
-        self._pool = pool
-        self._block: Block | None = block
-        self.owner = owner
-
-    @property
-    def frame(self) -> memoryview:
-        block = self._held()
-        end = block.offset + frame_bytes(block.payload_bytes)
-        return self._pool.memory[block.offset : end]
-
-    @property
-    def payload(self) -> memoryview:
-        block = self._held()
-        start = block.offset + PAGE
-        return self._pool.memory[start : start + block.payload_bytes]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the pool that the block takes, which may be more than its frame has."""
-        return self._held().size
-
-    @property
-    def label(self) -> Label | None:
-        """What the block holds; ``None`` while it is being filled."""
-        return self._held().label
-
-    @label.setter
-    def label(self, label: Label) -> None:
-        self._held().label = label
-
-    def shrink(self, payload_bytes: int) -> None:
-        """Say how long the payload really is, once a frame's header has told.
-
-        Raises:
-            InvalidRequest: the block is shorter than that.
-        """
-        block = self._held()
-        if frame_bytes(payload_bytes) > block.size:
-            raise InvalidRequest(f"a payload of {payload_bytes} bytes does not fit its block")
-        block.payload_bytes = payload_bytes
-
-    def share(self, owner: str) -> BlockLease:
-        return self._pool.hold(self._held(), owner)
-
-    def release(self) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            self._pool.release(block, self.owner)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-    def _held(self) -> Block:
-        if self._block is None:
-            raise InvalidRequest("the lease was released")
-        return self._block
 
 
 class BlockPool:
@@ -172,11 +75,20 @@ class BlockPool:
         self.reclaim: Callable[[int], bool] | None = None
         """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
 
+        self.lost: deque[tuple[str, int]] = deque()
+        """Owners and tokens of leases that died unreleased. They may do so in the middle of
+        anything, so they are taken back by whoever comes next."""
+
+        self.swept = 0
+        """How many leases were taken back that their owners had left behind."""
+
         self._region = region
         self._poison = poison
-        self._free = list(range(slots - 1, -1, -1))
-        self._carved: dict[int, list[tuple[int, int]]] = {}
-        self._owners: Counter[str] = Counter()
+        self._held: dict[str, dict[int, Block]] = {}
+        self._tokens = count()
+        self._line = Line()
+        self._torn = False
+        self._slots = Slots(slots, slot_bytes)
         self._held_bytes = 0
         self._freed = 0
         self._changed = Condition()
@@ -195,7 +107,8 @@ class BlockPool:
     def lease(self, payload_bytes: int, owner: str, deadline: Deadline) -> BlockLease:
         """A lease on a block with room for *payload_bytes*, its header empty.
 
-        Takes a free block, else asks :attr:`reclaim` for one, else waits for a release.
+        Takes a free block, else asks :attr:`reclaim` for one, else waits for a release:
+        first come, first served. Who does not wait never passes those who do.
 
         Raises:
             PoolExhausted: none came free before *deadline*.
@@ -204,53 +117,80 @@ class BlockPool:
         size = frame_bytes(payload_bytes)
         if size > self.slot_bytes:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
-        while True:
-            with self._changed:
-                block = self._take(size, payload_bytes)
-                if block is not None:
-                    return self._grant_empty(block, owner)
-            # Outside the lock: the memory tier releases its leases in here. Each success
-            # makes the tier smaller, so this ends.
-            if self.reclaim is not None and self.reclaim(size):
-                continue
-            with self._changed:
-                block = self._take(size, payload_bytes)
-                if block is not None:
-                    return self._grant_empty(block, owner)
-                if self._closed or deadline.expired or not self._await_change(deadline):
-                    raise PoolExhausted(self._why(size))
-
-    def hold(self, block: Block, owner: str) -> BlockLease:
-        """Another lease on a block that is held already."""
         with self._changed:
-            return self._grant(block, owner)
+            if self._line.first is None:
+                lease = self._grant_empty(size, payload_bytes, owner)
+                if lease is not None:
+                    return lease
+        turn = Turn()
+        try:
+            with self._changed:
+                self._line.join(turn)
+            while True:
+                with self._changed:
+                    first = self._line.first is turn
+                # Outside the lock: the memory tier releases its leases in here. Each success
+                # makes the tier smaller, so this ends.
+                again = first and self.reclaim is not None and self.reclaim(size)
+                with self._changed:
+                    if self._line.first is turn:
+                        lease = self._grant_empty(size, payload_bytes, owner)
+                        if lease is not None:
+                            return lease
+                    if again and not self._closed:
+                        continue
+                    if self._closed or deadline.expired or not self._await(turn, first, deadline):
+                        raise PoolExhausted(self._why(size))
+        finally:
+            with self._changed:
+                if self._line.leave(turn):
+                    self._changed.notify_all()
 
-    def release(self, block: Block, owner: str) -> None:
-        """Take back one hold. Called by the lease, once."""
+    def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
+        """Another lease on the block of *lease*, which holds it still.
+
+        Raises:
+            InvalidRequest: it does not: it was taken back.
+        """
         with self._changed:
-            block.holds -= 1
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
-            if block.holds:
-                return
-            if self._poison:
-                end = block.offset + block.size
-                self.memory[block.offset : end] = bytes([_POISON]) * block.size
-            self._held_bytes -= block.size
-            self._give_back(block)
-            self._freed += 1
-            self._changed.notify_all()
+            if self._held.get(lease.owner, {}).get(lease.token) is not block:
+                raise InvalidRequest("the lease was released")
+            self._begin()
+            share = self._grant(block, owner)
+            self._torn = False
+            return share
+
+    def release(self, owner: str, token: int) -> None:
+        """Take back one hold; nothing if it was taken back before."""
+        with self._changed:
+            self._begin()
+            self._end(owner, token)
+            self._torn = False
+
+    def sweep(self, owner: str) -> int:
+        """Take back all that *owner* still holds, because it is gone. How many leases."""
+        if not self.lost and not self._torn and owner not in self._held:
+            return 0
+        with self._changed:
+            self._begin()
+            left = list(self._held.get(owner, ()))
+            for token in left:
+                self._end(owner, token)
+            self.swept += len(left)
+            self._torn = False
+            return len(left)
 
     def ledger(self) -> Mapping[str, int]:
         """How many leases each owner holds. Empty at rest, but for what tiers keep."""
         with self._changed:
-            return dict(self._owners)
+            self._mend()
+            return {owner: len(held) for owner, held in self._held.items()}
 
     @property
     def held_bytes(self) -> int:
         """Bytes of blocks that somebody holds."""
         with self._changed:
+            self._mend()
             return self._held_bytes
 
     def close(self) -> Mapping[str, int]:
@@ -262,71 +202,97 @@ class BlockPool:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            left = dict(self._owners)
+            left = self.ledger()
         if not left:
             self.memory = memoryview(b"")
             self._region.close()
         return left
 
-    def _await_change(self, deadline: Deadline) -> bool:
+    def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
+        """Wait until a block came free, or until it is the turn of one who was not the first."""
         freed = self._freed
-        return self._wait(self._changed, lambda: self._closed or self._freed != freed, deadline)
 
-    def _grant_empty(self, block: Block, owner: str) -> BlockLease:
-        # Nothing of the former chunk's header may vouch for the new one.
-        self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
-        return self._grant(block, owner)
+        def ready() -> bool:
+            if self._torn or self.lost:
+                self._mend()
+            mine = self._line.first is turn
+            return self._closed or (mine and (not first or self._freed != freed))
+
+        return self._wait(self._changed, ready, deadline)
+
+    def _grant_empty(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
+        self._begin()
+        block = None if self._closed else self._slots.take(size, payload_bytes)
+        lease = None
+        if block is not None:
+            # Nothing of the former chunk's header may vouch for the new one.
+            self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
+            lease = self._grant(block, owner)
+        self._torn = False
+        return lease
 
     def _grant(self, block: Block, owner: str) -> BlockLease:
+        lease = BlockLease(self, block, owner, next(self._tokens))
+        held = self._held.get(owner)
+        if held is None:
+            held = self._held[owner] = {}
+        held[lease.token] = block
         block.holds += 1
-        self._owners[owner] += 1
         if block.holds == 1:
             self._held_bytes += block.size
-        return BlockLease(self, block, owner)
+        return lease
 
-    def _take(self, size: int, payload_bytes: int) -> Block | None:
-        if self._closed:
-            return None
-        if size * 2 > self.slot_bytes:
-            if not self._free:
-                return None
-            slot = self._free.pop()
-            return Block(slot, slot * self.slot_bytes, self.slot_bytes, payload_bytes, whole=True)
-        for slot, runs in self._carved.items():
-            for i, (start, end) in enumerate(runs):
-                if end - start >= size:
-                    if end - start == size:
-                        del runs[i]
-                    else:
-                        runs[i] = (start + size, end)
-                    return Block(slot, start, size, payload_bytes, whole=False)
-        if not self._free:
-            return None
-        slot = self._free.pop()
-        start = slot * self.slot_bytes
-        self._carved[slot] = [(start + size, start + self.slot_bytes)]
-        return Block(slot, start, size, payload_bytes, whole=False)
+    def _begin(self) -> None:
+        """A change begins: until it has ended, only the ledger is to be believed."""
+        if self._torn or self.lost:
+            self._mend()
+        self._torn = True
 
-    def _give_back(self, block: Block) -> None:
-        if block.whole:
-            self._free.append(block.slot)
+    def _mend(self) -> None:
+        """Derive everything anew after a change that did not end; take back what was lost."""
+        if self._torn:
+            self._derive()
+            self._torn = False
+        while self.lost:
+            self._torn = True
+            self._end(*self.lost[0])
+            self._torn = False
+            self.swept += 1
+            self.lost.popleft()
+
+    def _derive(self) -> None:
+        self._held = {owner: held for owner, held in self._held.items() if held}
+        blocks = {block for held in self._held.values() for block in held.values()}
+        for block in blocks:
+            block.holds = 0
+        for held in self._held.values():
+            for block in held.values():
+                block.holds += 1
+        self._held_bytes = sum(block.size for block in blocks)
+        self._slots.derive(blocks)
+        self._freed += 1
+        self._changed.notify_all()
+
+    def _end(self, owner: str, token: int) -> None:
+        held = self._held.get(owner)
+        block = None if held is None else held.pop(token, None)
+        if held is None or block is None:
             return
-        runs = self._carved[block.slot]
-        insort(runs, (block.offset, block.offset + block.size))
-        merged = [runs[0]]
-        for start, end in runs[1:]:
-            if start == merged[-1][1]:
-                merged[-1] = (merged[-1][0], end)
-            else:
-                merged.append((start, end))
-        if merged[0][1] - merged[0][0] == self.slot_bytes:
-            del self._carved[block.slot]
-            self._free.append(block.slot)
-        else:
-            self._carved[block.slot] = merged
+        if not held:
+            del self._held[owner]
+        block.holds -= 1
+        if block.holds:
+            return
+        if self._poison:
+            end = block.offset + block.size
+            self.memory[block.offset : end] = bytes([_POISON]) * block.size
+        self._held_bytes -= block.size
+        self._slots.give_back(block)
+        self._freed += 1
+        self._changed.notify_all()
 
     def _why(self, size: int) -> str:
-        owners = ", ".join(f"{owner}: {count}" for owner, count in sorted(self._owners.items()))
+        owners = ", ".join(f"{owner}: {len(held)}" for owner, held in sorted(self._held.items()))
         return f"no block of {size} bytes in {self.slots} slots; leases: {owners or 'none'}"
 
 
@@ -340,7 +306,3 @@ def per_task(pool: BlockPool) -> int:
 
 def _wait(condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
     return condition.wait_for(ready, deadline.remaining())
-
-
-def _is_a_lease(lease: BlockLease) -> Lease:
-    return lease  # mypy checks here that BlockLease keeps the port's promises

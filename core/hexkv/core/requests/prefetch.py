@@ -14,7 +14,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Priority
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.reading import Claim
+from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
@@ -129,7 +129,6 @@ class Prefetches:
             f"prefetch {lookup_id}",
             entry.read,
             Priority.PREFETCH,
-            patient=False,
         )
         with self._lock:
             self._held -= end - first

@@ -6,13 +6,15 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
+from hexkv.core.io.scheduler import QUEUE_FULL
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease, BlockPool
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import why_absent
-from hexkv.core.tiers.reading import Claim
+from hexkv.core.tiers.claims import Claim
+from hexkv.core.tiers.matching import SLOWER, why_absent
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, MissReason
@@ -85,8 +87,8 @@ class Arrived:
 class Arriving:
     """Chunks of one prompt under way, the first of them needed first.
 
-    As many are read ahead as there are blocks for; only while none is held does this wait
-    for a block, so that two requests never wait for each other.
+    As many are read ahead as there is room for; only while none is held does this wait for
+    room, so that two requests never wait for each other.
     """
 
     def __init__(
@@ -108,9 +110,11 @@ class Arriving:
         self._ready = ready or {}
         self._claims: deque[Claim] = deque()
         self._next = 0
+        self._sooner: Deadline | None = None
+        """From when on computing was sooner than another wait for room."""
 
     def read_ahead(self, *, patient: bool) -> None:
-        """Begin reads until enough are under way, or no block is free."""
+        """Begin reads until enough are under way, or there is no room for more now."""
         end = min(len(self._found), self._next + self._ahead - len(self._claims))
         while self._next < end:
             key = self._prompt.keys[self._next]
@@ -126,7 +130,7 @@ class Arriving:
                 self._found[self._next : stop],
                 self._owner,
                 self._deadline,
-                patient=patient and not self._claims,
+                wait=self._patience() if patient and not self._claims else None,
             )
             self._claims.extend(begun)
             self._next += len(begun)
@@ -144,14 +148,41 @@ class Arriving:
         first = self._next - len(self._claims)
         while self._claims and len(leases) < count:
             claim = self._claims.popleft()
-            lease = self._stack.settle(
-                claim, self._prompt, first + len(leases), self._owner, self._deadline
-            )
+            number = first + len(leases)
+            lease = self._stack.settle(claim, self._prompt, number, self._owner, self._deadline)
+            if lease is None and claim.crowded:
+                if leases:  # those first, so that nothing is held during the wait
+                    self._claims.appendleft(claim)
+                    return leases, tiers, ""
+                self._forget_ahead(number + 1)
+                wait = self._patience()
+                lease = self._stack.settle(
+                    claim, self._prompt, number, self._owner, self._deadline, wait
+                )
             if lease is None:
-                return leases, tiers, claim.why
+                return leases, tiers, self._why(claim.why)
             leases.append(lease)
             tiers.append(claim.tier)
-        return leases, tiers, "" if leases else MissReason.REFUSED.value
+        return leases, tiers, "" if leases else self._why(MissReason.REFUSED.value)
+
+    def _patience(self) -> Deadline:
+        """Until when to wait for room for the next chunk."""
+        number = min(self._next, len(self._found) - 1)
+        wait = worth_waiting(self._stack, self._prompt, self._found, number, self._deadline)
+        self._sooner = wait if wait is not self._deadline else None
+        return wait
+
+    def _why(self, why: str) -> str:
+        """Why there is no chunk; the wait for room may have ended because computing is sooner."""
+        crowded = why in (QUEUE_FULL, MissReason.REFUSED)
+        return SLOWER if crowded and self._sooner is not None and self._sooner.expired else why
+
+    def _forget_ahead(self, number: int) -> None:
+        """Let go of what was read ahead; chunk *number* is the next to be read."""
+        for claim in self._claims:
+            claim.drop()
+        self._claims.clear()
+        self._next = number
 
     def drop(self) -> None:
         """Want no more."""
@@ -159,6 +190,22 @@ class Arriving:
             claim.drop()
         self._claims.clear()
         self._ready.clear()
+
+
+def worth_waiting(
+    stack: TierStack, prompt: Prompt, found: Sequence[Tier], number: int, deadline: Deadline
+) -> Deadline:
+    """Until when to wait for room to read chunks from *number* on.
+
+    Where it is known how fast their tier is, and the model: no longer than loading would be
+    sooner than computing, so that a wait for nothing costs at most as much again.
+    """
+    computes, brings = stack.runtime.compute_rate, found[number].link.tokens_rate
+    if computes is None or brings is None:
+        return deadline
+    tokens = prompt.ends[len(found) - 1] - prompt.starts[number]
+    spare = max(0.0, tokens / computes - tokens / brings)
+    return min(deadline, Deadline.after(deadline.clock, spare), key=attrgetter("at"))
 
 
 def load_prefix(

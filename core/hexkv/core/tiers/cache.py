@@ -8,8 +8,7 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 from operator import attrgetter
 from threading import Lock
@@ -17,14 +16,15 @@ from threading import Lock
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused, Ticket
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease, BlockPool, per_task
+from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.history import Cause
-from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
+from hexkv.core.tiers.matching import Found, ask, run_of, runs, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
-from hexkv.core.tiers.reading import Claim, Fetcher
+from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, far
+from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written, far
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -33,14 +33,6 @@ from hexkv.ports import (
     InvalidRequest,
     SupportsScan,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where the chunks of a batch are, and which tiers are still being written."""
-
-    on: Mapping[str, Sequence[bool]]
-    pending: Mapping[str, Pending]
 
 
 class TierStack:
@@ -183,12 +175,13 @@ class TierStack:
         deadline: Deadline,
         priority: Priority = Priority.GET,
         *,
-        patient: bool,
+        wait: Deadline | None = None,
+        keeps: bool = False,
     ) -> list[Claim]:
         """Claims on the first chunks of *prompt*, each from the tier where it was found.
 
-        May be fewer than asked for where the pool has no more blocks; with *patient* the
-        first is waited for.
+        May be fewer than asked for where there is no more room. For *wait* and *keeps* see
+        :meth:`Fetcher.begin`.
         """
         claims: list[Claim] = []
         step = per_task(self.pool)
@@ -202,17 +195,30 @@ class TierStack:
             if start == end:
                 continue
             part = prompt.part(start, end)
-            wait = patient and not claims
-            got = self._fetcher.begin(found[start], part, owner, deadline, priority, patient=wait)
+            got = self._fetcher.begin(
+                found[start], part, owner, deadline, priority, wait=wait, keeps=keeps
+            )
+            wait = None
             claims.extend(got)
             if len(got) < end - start:
                 break
         return claims
 
     def settle(
-        self, claim: Claim, prompt: Prompt, i: int, owner: str, deadline: Deadline
+        self,
+        claim: Claim,
+        prompt: Prompt,
+        i: int,
+        owner: str,
+        deadline: Deadline,
+        wait: Deadline | None = None,
     ) -> BlockLease | None:
-        """The block of a claim on chunk *i*, from another tier if its own did not bring it."""
+        """The block of a claim on chunk *i*, from another tier if its own did not bring it.
+
+        ``None`` where none does, or has no room for a read now: then the claim says that it
+        is crowded, and who holds no block may come again with it, and *wait* until then.
+        """
+        claim.crowded = False
         lease = claim.settle(owner, deadline)
         if lease is not None:
             return lease
@@ -225,7 +231,8 @@ class TierStack:
             if not ask(tier, [claim.key], deadline)[0]:
                 continue
             part = prompt.part(i, i + 1)
-            again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, patient=False)
+            again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, wait=wait)
+            claim.crowded = claim.crowded or not again
             for other in again:
                 lease = other.settle(owner, deadline)
                 if lease is not None:
@@ -343,13 +350,17 @@ class TierStack:
         # A number of its own: a tier of the same name may still be on its way out.
         name = f"{tier.name}/{what} {next(self._lanes)}"
         runtime = self.runtime
-        # A lane that hangs must leave blocks for the others.
-        most = max(self.pool.capacity // 4, self.pool.slot_bytes)
-        rules = replace(rules, queue_bytes=min(rules.queue_bytes, most))
         return Lane(name, rules, runtime.executor, runtime.clock, runtime.telemetry)
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)
+        # What hangs, and what is yet to be written, must leave blocks for loads: all queues
+        # together leave one of n + 1 parts, and no queue takes more than half of such a part.
+        lanes = [tier for tier in tiers if tier.reading is not None]
+        most = max(self.pool.capacity // (2 * len(lanes) + 2), self.pool.slot_bytes)
+        for tier in lanes:
+            for lane in filter(None, (tier.reading, tier.writing)):
+                lane.queue_bytes = min(tier.rules.lane.queue_bytes, most)
         self.writer.below = {
             tier.name: below
             for tier, below in pairwise(self.tiers)
@@ -385,14 +396,3 @@ class TierStack:
             return None, well
 
         lane.submit(Priority.DELETE, 0, work)
-
-
-def runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Split ascending numbers where they jump."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] + 1 == number:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return runs

@@ -87,6 +87,17 @@ def run_of(found: Found) -> list[Tier]:
     return [tier for tier in run if tier is not None]
 
 
+def runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Split ascending numbers where they jump."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
 def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]:
     """The tiers that one request is to be served from."""
     return [tier for tier in tiers if tier.link.serves(compute_rate)]

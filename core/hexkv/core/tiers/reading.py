@@ -1,9 +1,11 @@
 """Fetching: chunks on their way from a tier into leased blocks, each read once.
 
-Blocks are leased before the read is queued, by the thread that asks: so blocks are held in
-the order in which they are needed, and nobody holds some while waiting for others that
-somebody holds likewise. Frames are verified, and decoded, by the worker that read them,
-beside the copy of the chunks before to the device.
+The thread that asks takes room in the tier's queue first, then blocks, then queues the
+read. It waits for either only while it holds no block, so nobody holds what others wait for
+while it waits for more. Everybody who wants a chunk has a lease of its own on its block,
+and so has the read: the block goes when the last of them does, whoever that is. Frames are
+verified, and decoded, by the worker that read them, beside the copy of the chunks before to
+the device.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.io.room import Room
+from hexkv.core.io.scheduler import QUEUE_FULL, Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
 from hexkv.core.tiers.remembering import GONE, remember_evicted, remember_reads, set_aside
 from hexkv.core.tiers.runtime import RAW, Runtime
@@ -35,6 +39,7 @@ from hexkv.ports import (
     ReadOutcome,
     StoreUnreachable,
     TimedOut,
+    frame_bytes,
 )
 
 log = logging.getLogger("hexkv")
@@ -66,100 +71,6 @@ class BlockSink:
         return self.frames[index]
 
 
-class Fetch:
-    """One read under way, and everybody who wants what it brings."""
-
-    def __init__(self, tier: Tier, blocks: list[BlockLease]) -> None:
-        self.tier = tier
-        self.late = False
-        """Whether somebody waited in vain, or nobody waits: nobody is to join it any more."""
-
-        self.ticket: Ticket[None] | None = None
-        self.why: list[str | None] = [MissReason.TIER_OFF.value] * len(blocks)
-        """Why each chunk is not to be used; ``None`` once it is whole."""
-
-        self._blocks = blocks
-        self._wanted = 0
-        self._ended = False
-        self._lock = Lock()
-
-    def join(self) -> bool:
-        """One more wants a chunk of this. ``False``: too late, it is being given up."""
-        with self._lock:
-            if self.late:
-                return False
-            self._wanted += 1
-            return True
-
-    def take(self, index: int, owner: str) -> BlockLease | None:
-        """A share of a chunk that arrived."""
-        return self._blocks[index].share(owner) if self.why[index] is None else None
-
-    def leave(self) -> None:
-        """One fewer."""
-        with self._lock:
-            self._wanted -= 1
-            unwanted, ended = not self._wanted, self._ended
-            self.late = self.late or unwanted
-        if unwanted and ended:
-            self._release()
-        elif unwanted and self.ticket is not None:
-            self.ticket.abandon()
-
-    def end(self) -> None:
-        """The worker does not touch the blocks any more."""
-        with self._lock:
-            self._ended = True
-            free = not self._wanted
-        if free:
-            self._release()
-
-    def _release(self) -> None:
-        for block in self._blocks:
-            block.release()
-
-
-class Claim:
-    """One chunk that a caller waits for: a block at once, or a place in a fetch."""
-
-    __slots__ = ("_fetch", "_index", "_lease", "key", "tier", "why")
-
-    def __init__(
-        self, key: ChunkKey, tier: str, lease: BlockLease | None, fetch: Fetch | None, index: int
-    ) -> None:
-        self.key = key
-        self.tier = tier
-        self.why = MissReason.ABSENT.value
-        self._lease = lease
-        self._fetch = fetch
-        self._index = index
-
-    def settle(self, owner: str, deadline: Deadline) -> BlockLease | None:
-        """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`."""
-        lease, self._lease = self._lease, None
-        fetch, self._fetch = self._fetch, None
-        if fetch is None:
-            return lease
-        ticket = fetch.ticket
-        if ticket is not None and not ticket.wait(deadline):
-            self.why = "timed out"
-            fetch.late = True
-        else:
-            lease = fetch.take(self._index, owner)
-            self.why = fetch.why[self._index] or ""
-        fetch.leave()
-        return lease
-
-    def drop(self) -> None:
-        """Want it no more."""
-        lease, self._lease = self._lease, None
-        fetch, self._fetch = self._fetch, None
-        if lease is not None:
-            lease.release()
-        if fetch is not None:
-            fetch.leave()
-
-
 class Fetcher:
     """Starts fetches, and lets those who want the same chunk share one."""
 
@@ -176,9 +87,10 @@ class Fetcher:
         deadline: Deadline,
         priority: Priority,
         *,
-        patient: bool,
+        wait: Deadline | None = None,
+        keeps: bool = False,
     ) -> list[Claim]:
-        """Claims on the first chunks of *prompt*, as many as there are blocks for.
+        """Claims on the first chunks of *prompt*, as many as there is room for.
 
         Args:
             tier: where they were seen.
@@ -186,32 +98,76 @@ class Fetcher:
             owner: in whose name blocks are leased.
             deadline: of the read; the claim's own may be another.
             priority: among the reads of the tier.
-            patient: whether to wait for the first block; only who holds none may.
+            wait: until when to wait for room in the queue and for the first block; only who
+                holds no block may. By default what there is room for now is begun.
+            keeps: whether the caller keeps the blocks long after they were read. Then it is
+                not the queue that holds them, and they take no room there.
         """
         if tier.sharing is not None:
             return self._lend(tier, prompt, owner)
+        now = Deadline(self._runtime.clock, 0.0)
         claims: list[Claim] = []
-        blocks: list[BlockLease] = []
-        fresh: list[int] = []
-        fetch = Fetch(tier, blocks)
-        for i, key in enumerate(prompt.keys):
-            joined = self._join(tier, key)
-            if joined is not None:
-                claims.append(joined)
-                continue
-            wait = deadline if patient and not claims else Deadline(self._runtime.clock, 0.0)
-            try:
-                block = self._runtime.pool.lease(prompt.raw_bytes(i), owner, wait)
-            except PoolExhausted:
+        joined = self._join(tier, prompt.keys[0], owner)
+        if joined is not None:
+            claims.append(joined)
+            wait = None
+        sizes = [
+            frame_bytes(prompt.raw_bytes(i))
+            for i in range(len(claims), len(prompt))
+            if i == 0 or not self._joinable(tier, prompt.keys[i])
+        ]
+        final = wait is not None and wait.at >= deadline.at
+        try:
+            lane = tier.lane(priority)
+            if keeps or not sizes:
+                room = Room(None, sizes)
+            else:
+                room = lane.admit(priority, sizes, wait or now, final=final)
+        except Refused as refusal:
+            return self._without(str(refusal), tier, prompt, owner, claims, waited=wait is not None)
+        with room:
+            blocks: list[BlockLease] = []
+            fresh: list[int] = []
+            fetch = Fetch(tier, blocks)
+            for i in range(len(claims), len(prompt)):
+                joined = self._join(tier, prompt.keys[i], owner)
+                if joined is not None:
+                    claims.append(joined)
+                    continue
+                if len(fresh) == room.count:
+                    break
+                try:
+                    until = now if claims or wait is None else wait
+                    block = self._runtime.pool.lease(prompt.raw_bytes(i), owner, until)
+                except PoolExhausted:
+                    break
+                block.label = prompt.label(i)
+                claims.append(Claim(prompt.keys[i], tier.name, block, fetch, len(fresh)))
+                blocks.append(block.share(f"read {tier.name}"))
+                fresh.append(i)
+            if fresh:
+                keys = [prompt.keys[i] for i in fresh]
+                self._submit(fetch, keys, blocks, deadline, priority, None if keeps else room)
+        return claims
+
+    def _without(
+        self, why: str, tier: Tier, prompt: Prompt, owner: str, claims: list[Claim], *, waited: bool
+    ) -> list[Claim]:
+        """What there is to claim where the lane takes no read: what others read already.
+
+        The other chunks are claims on nothing, which say *why*; but not where somebody who
+        did not wait found the queue full, and may come again.
+        """
+        full = why == QUEUE_FULL
+        for i in range(len(claims), len(prompt)):
+            joined = self._join(tier, prompt.keys[i], owner)
+            if joined is None:
+                if full and not waited:
+                    break
+                joined = Claim(prompt.keys[i], tier.name, None, why=why)
+            claims.append(joined)
+            if full and joined.why == why:
                 break
-            block.label = prompt.label(i)
-            claims.append(Claim(key, tier.name, None, fetch, len(blocks)))
-            fetch.join()
-            blocks.append(block)
-            fresh.append(i)
-        if fresh:
-            fetch.why = [MissReason.TIER_OFF.value] * len(blocks)
-            self._submit(fetch, [prompt.keys[i] for i in fresh], blocks, deadline, priority)
         return claims
 
     def _lend(self, tier: Tier, prompt: Prompt, owner: str) -> list[Claim]:
@@ -220,7 +176,7 @@ class Fetcher:
             block = lease if isinstance(lease, BlockLease) else None
             if block is not None and block.label is not None and block.label.serde != RAW:
                 block = self._decoded(key, block, block.label, owner)
-            claims.append(Claim(key, tier.name, block, None, 0))
+            claims.append(Claim(key, tier.name, block))
         return claims
 
     def _decoded(
@@ -239,13 +195,20 @@ class Fetcher:
             block.release()
             return None
 
-    def _join(self, tier: Tier, key: ChunkKey) -> Claim | None:
+    def _joinable(self, tier: Tier, key: ChunkKey) -> bool:
+        """True if a chunk is being read now, and nobody has given that up yet."""
+        found = self._under_way.get((tier.name, key))
+        return found is not None and not found[0].late
+
+    def _join(self, tier: Tier, key: ChunkKey, owner: str) -> Claim | None:
+        if not self._under_way:
+            return None
         with self._lock:
             found = self._under_way.get((tier.name, key))
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
-            if found is None or not found[0].join():
+            if found is None or (lease := found[0].join(found[1], owner)) is None:
                 return None
-            return Claim(key, tier.name, None, *found)
+            return Claim(key, tier.name, lease, *found)
 
     def _submit(
         self,
@@ -254,8 +217,10 @@ class Fetcher:
         blocks: Sequence[BlockLease],
         deadline: Deadline,
         priority: Priority,
+        room: Room | None,
     ) -> None:
         tier = fetch.tier
+        fetch.why = [MissReason.TIER_OFF.value] * len(keys)
 
         def work(go: bool) -> tuple[None, bool | None]:
             well: bool | None = None
@@ -268,11 +233,11 @@ class Fetcher:
                 self._over(fetch, keys)
             return None, well
 
-        size = sum(len(block.frame) for block in blocks)
+        size = 0 if room is None else sum(len(block.frame) for block in blocks)
         try:
             # Under the lock, so that who joins finds the ticket, and the worker's end the entry.
             with self._lock:
-                fetch.ticket = tier.lane(Priority.GET).submit(priority, size, work, deadline)
+                fetch.ticket = tier.lane(priority).submit(priority, size, work, deadline, room)
                 for index, key in enumerate(keys):
                     self._under_way[tier.name, key] = fetch, index
         except Refused as refusal:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
@@ -104,6 +105,14 @@ class Pending:
             for count, ticket in self._parts
             for here in ((ticket.result if ticket else None) or [False] * count)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the chunks of a batch are, and which tiers are still being written."""
+
+    on: Mapping[str, Sequence[bool]]
+    pending: Mapping[str, Pending]
 
 
 class Writer:
@@ -337,7 +346,7 @@ class Writer:
     def _spill(
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
     ) -> None:
-        """Hand victims to the tier below. What cannot be had or taken at once is lost."""
+        """Hand victims to the tier below. What it cannot take at once, it is owed."""
         now = Deadline(self._runtime.clock, 0.0)
         for key in victims:
             # Where only the store can say, its own worker asks it: this may be a caller's thread.
@@ -357,7 +366,7 @@ class Writer:
     ) -> None:
         """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
         if keys:
-            if reason not in _FINAL and tier.rules.writes is Writes.ALL:
+            if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
                 tier.owe(keys)
             cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)

@@ -2,15 +2,15 @@
 
 These are the same chunks on the same tiers as for the calls that copy all layers at once;
 only the order differs. Whole chunks have to be held for as long as the model takes, so
-nothing in here waits for a block, which may be held by the very host that waits; what finds
-no block is left out. Only the time in here counts against a call's deadline: how long the
+nothing in here waits for a block that the very thread that waits may hold; what finds no
+block is left out. Only the time in here counts against a call's deadline: how long the
 model computes between two layers is its own affair.
 
 One thread at a time uses an object of these; it need not always be the same.
 """
 
-from hexkv.core.requests.layers.limits import Patience
+from hexkv.core.requests.layers.limits import Hosts, Patience
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
 
-__all__ = ["LayeredRetrieve", "LayeredStore", "Patience"]
+__all__ = ["Hosts", "LayeredRetrieve", "LayeredStore", "Patience"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock, get_ident
+from weakref import WeakKeyDictionary
 
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.retrieve import Pace
@@ -31,3 +33,31 @@ class Patience:
 def room(pace: Pace, pool: BlockPool) -> int:
     """How many blocks one call may hold, so that others can go on."""
     return max(1, pace.keepable(pool) // pool.slot_bytes)
+
+
+class Hosts:
+    """Threads that hold blocks while the model computes. Safe from any thread.
+
+    To wait for blocks that the same thread holds would be to wait for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._holding: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def hold(self, call: object) -> None:
+        """This thread has begun *call*."""
+        with self._lock:
+            self._holding[call] = get_ident()
+
+    def leave(self, call: object) -> None:
+        """It holds nothing any more."""
+        with self._lock:
+            self._holding.pop(call, None)
+
+    def may_wait(self) -> bool:
+        """True if this thread holds nothing."""
+        if not self._holding:
+            return True
+        with self._lock:
+            return get_ident() not in self._holding.values()

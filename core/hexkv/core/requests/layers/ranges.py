@@ -123,8 +123,6 @@ class RangeReader:
                 self._at = 0
                 continue
             flight = self._begin(self._strips[self._at], self._part, deadline)
-            if flight.size and flight.ticket is None and self._flights:
-                return  # the lane refuses it; it may be our own reads that fill the queue
             self._flights.append(flight)
             self._bytes += flight.size
             self._at += 1
@@ -181,7 +179,9 @@ class RangeReader:
         if mine:
             lane = strip.tier.lane(Priority.GET)
             try:
-                flight.ticket = lane.submit(Priority.GET, flight.size, work, deadline)
+                # Of no size: the call keeps the blocks, not the queue. So it never waits for
+                # room with blocks in its hands, for which others may wait who have the room.
+                flight.ticket = lane.submit(Priority.GET, 0, work, deadline)
             except Refused:
                 for block in mine.values():
                     block.release()

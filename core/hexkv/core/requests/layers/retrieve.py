@@ -9,12 +9,12 @@ from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.layers.limits import Patience, room
+from hexkv.core.requests.layers.limits import Hosts, Patience, room
 from hexkv.core.requests.layers.ranges import RangeReader
-from hexkv.core.requests.retrieve import Arrived, Pace
+from hexkv.core.requests.retrieve import Arrived, Pace, worth_waiting
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import why_absent
-from hexkv.core.tiers.reading import Claim
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
@@ -49,6 +49,7 @@ class LayeredRetrieve:
         pace: Pace,
         owner: str,
         patience: Patience,
+        hosts: Hosts,
         ready: dict[ChunkKey, Claim],
         report: Callable[[Arrived], Retrieved],
     ) -> None:
@@ -60,6 +61,7 @@ class LayeredRetrieve:
         self._pace = pace
         self._owner = owner
         self._patience = patience
+        self._hosts = hosts
         self._ready = ready
         self._report = report
         self._reader = RangeReader(stack.runtime, prompt)
@@ -134,12 +136,16 @@ class LayeredRetrieve:
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()
+        self._hosts.leave(self)
         self._stack.pins.unpin(self._owner)
 
     def _hold(self, deadline: Deadline) -> int:
         """Hold blocks for the chunks, in order. For how many there are some."""
         free = room(self._pace, self._stack.pool)
         found, number = self._found, 0
+        wait = None
+        if found and not self._ready and self._hosts.may_wait():
+            wait = worth_waiting(self._stack, self._prompt, found, 0, deadline)
         while number < len(found):
             claim = self._ready.pop(self._prompt.keys[number], None)
             if claim is not None:
@@ -155,20 +161,26 @@ class LayeredRetrieve:
                 end += 1
             most = end if tier.sharing is not None else min(end, number + free)
             begin = self._begin_parts if self._reader.serves(tier) else self._begin_whole
-            begun = begin(tier, number, most, deadline)
+            begun = begin(tier, number, most, deadline, wait)
+            wait = None
+            if begun and tier.sharing is None:
+                self._hosts.hold(self)
             free -= 0 if tier.sharing is not None else begun
             number += begun
             if number < end:
                 break
         return number
 
-    def _begin_parts(self, tier: Tier, start: int, end: int, deadline: Deadline) -> int:
+    def _begin_parts(
+        self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None
+    ) -> int:
         """Have chunks read part by part, as many as there are blocks for."""
         now = Deadline(deadline.clock, 0.0)
         blocks: dict[int, BlockLease] = {}
         for number in range(start, end):
             try:
-                block = self._stack.pool.lease(self._prompt.raw_bytes(number), self._owner, now)
+                until = now if blocks or wait is None else wait
+                block = self._stack.pool.lease(self._prompt.raw_bytes(number), self._owner, until)
             except PoolExhausted:
                 break
             block.label = self._prompt.label(number)
@@ -178,13 +190,16 @@ class LayeredRetrieve:
             self._reader.add(tier, blocks)
         return len(blocks)
 
-    def _begin_whole(self, tier: Tier, start: int, end: int, deadline: Deadline) -> int:
-        """Have chunks read whole, as many as there are blocks for."""
+    def _begin_whole(
+        self, tier: Tier, start: int, end: int, deadline: Deadline, wait: Deadline | None = None
+    ) -> int:
+        """Have chunks read whole, as many as there is room for."""
         begun = start
         while begun < end:
             stop = min(end, begun + self._pace.step)
             part, tiers = self._prompt.part(begun, stop), [tier] * (stop - begun)
-            claims = self._stack.begin(part, tiers, self._owner, deadline, patient=False)
+            claims = self._stack.begin(part, tiers, self._owner, deadline, wait=wait, keeps=True)
+            wait = None
             self._claims.update(enumerate(claims, begun))
             begun += len(claims)
             if begun < stop:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.layers.limits import Patience, room
+from hexkv.core.requests.layers.limits import Hosts, Patience, room
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.tiers.cache import TierStack
@@ -28,6 +28,7 @@ class LayeredStore:
         pace: Pace,
         owner: str,
         patience: Patience,
+        hosts: Hosts,
         report: Callable[[Kept], StoreReport],
     ) -> None:
         self._stack = stack
@@ -38,6 +39,7 @@ class LayeredStore:
         self._pace = pace
         self._owner = owner
         self._patience = patience
+        self._hosts = hosts
         self._report = report
         self._missing: Sequence[int] = ()
         self._leases: list[BlockLease] = []
@@ -55,6 +57,7 @@ class LayeredStore:
             self._storing.deadline = deadline
             self._missing = self._storing.find(self._prompt)
         now = Deadline(self._stack.runtime.clock, 0.0)
+        self._hosts.hold(self)
         for number in self._missing[: room(self._pace, self._stack.pool)]:
             try:
                 size = self._prompt.raw_bytes(number)
@@ -115,6 +118,7 @@ class LayeredStore:
         for lease in self._leases:
             lease.release()
         self._leases.clear()
+        self._hosts.leave(self)
         self._storing.unpin()
 
     def _check_open(self) -> None:

@@ -1,0 +1,95 @@
+"""How a pool's memory is divided: whole slots, and slots carved into runs of pages."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hexkv.core.memory.lease import Label
+
+
+class Block:
+    """A range of the pool, and how many leases hold it."""
+
+    __slots__ = ("holds", "label", "offset", "payload_bytes", "size", "slot", "whole")
+
+    def __init__(self, slot: int, offset: int, size: int, payload_bytes: int, whole: bool) -> None:
+        self.slot = slot
+        self.offset = offset
+        self.size = size
+        self.payload_bytes = payload_bytes
+        self.whole = whole
+        self.holds = 0
+        self.label: Label | None = None
+
+
+class Slots:
+    """Which ranges of the pool are free. Used under the pool's lock."""
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        self._slots = slots
+        self._slot_bytes = slot_bytes
+        self._free = list(range(slots - 1, -1, -1))
+        self._carved: dict[int, list[tuple[int, int]]] = {}
+
+    def take(self, size: int, payload_bytes: int) -> Block | None:
+        """A free range of *size* bytes; ``None`` if there is none."""
+        if size * 2 > self._slot_bytes:
+            if not self._free:
+                return None
+            slot = self._free.pop()
+            return Block(slot, slot * self._slot_bytes, self._slot_bytes, payload_bytes, whole=True)
+        for slot, runs in self._carved.items():
+            for i, (start, end) in enumerate(runs):
+                if end - start >= size:
+                    if end - start == size:
+                        del runs[i]
+                    else:
+                        runs[i] = (start + size, end)
+                    return Block(slot, start, size, payload_bytes, whole=False)
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        start = slot * self._slot_bytes
+        self._carved[slot] = [(start + size, start + self._slot_bytes)]
+        return Block(slot, start, size, payload_bytes, whole=False)
+
+    def give_back(self, block: Block) -> None:
+        """The range of *block* is free again."""
+        if block.whole:
+            self._free.append(block.slot)
+            return
+        runs = self._carved[block.slot]
+        insort(runs, (block.offset, block.offset + block.size))
+        merged = [runs[0]]
+        for start, end in runs[1:]:
+            if start == merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
+            else:
+                merged.append((start, end))
+        if merged[0][1] - merged[0][0] == self._slot_bytes:
+            del self._carved[block.slot]
+            self._free.append(block.slot)
+        else:
+            self._carved[block.slot] = merged
+
+    def derive(self, blocks: Collection[Block]) -> None:
+        """Free is what none of *blocks* takes."""
+        taken: dict[int, list[Block]] = {}
+        for block in blocks:
+            taken.setdefault(block.slot, []).append(block)
+        self._free = [slot for slot in range(self._slots - 1, -1, -1) if slot not in taken]
+        self._carved = {}
+        for slot, held in taken.items():
+            if held[0].whole:
+                continue
+            start = slot * self._slot_bytes
+            runs = self._carved[slot] = []
+            for block in sorted(held, key=lambda block: block.offset):
+                if block.offset > start:
+                    runs.append((start, block.offset))
+                start = block.offset + block.size
+            if start < (slot + 1) * self._slot_bytes:
+                runs.append((start, (slot + 1) * self._slot_bytes))
