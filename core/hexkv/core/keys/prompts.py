@@ -63,7 +63,8 @@ class Prompt:
 
     def label(self, i: int) -> Label:
         """What a block of chunk *i* holds."""
-        return Label(self.identity, self.layout, self.tokens(i), position=self.starts[i])
+        tokens, start = self.tokens(i), self.starts[i]
+        return Label(self.identity, self.layout, tokens, position=start, key=self.keys[i])
 
     def span(self, i: int, data: memoryview) -> Span:
         """Where chunk *i* lies in the device, and the bytes that go with it."""

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 from hexkv.ports import (
     MAGIC,
     PAGE,
+    ChunkKey,
     ConfigError,
     Deadline,
     Executor,
@@ -36,7 +37,7 @@ _POISON = 0xDE
 
 
 class Label(NamedTuple):
-    """What a block holds, beside its key: all that a frame's header has to say."""
+    """What a block holds: all that a frame's header has to say."""
 
     identity: str
     layout: KVLayout
@@ -44,6 +45,9 @@ class Label(NamedTuple):
     serde: str = "raw"
     position: int | None = None
     """Of the chunk's first token, for which its keys are rotated, where that is known."""
+
+    key: ChunkKey = ChunkKey(b"")
+    """Whose content it is: what a tier in memory lends is compared with what was asked for."""
 
     @property
     def raw_bytes(self) -> int:
@@ -101,6 +105,14 @@ class BlockLease:
     @label.setter
     def label(self, label: Label) -> None:
         self._held().label = label
+
+    def holds(self, key: ChunkKey) -> bool:
+        """Whether it is held, and on the whole chunk of *key*, raw or encoded."""
+        block = self._block
+        label = None if block is None else block.label
+        if block is None or label is None or label.key != key:
+            return False
+        return label.serde != "raw" or block.payload_bytes == label.raw_bytes
 
     def shrink(self, payload_bytes: int) -> None:
         """Say how long the payload really is, once a frame's header has told.
@@ -221,8 +233,14 @@ class BlockPool:
                     raise PoolExhausted(self._why(size))
 
     def hold(self, block: Block, owner: str) -> BlockLease:
-        """Another lease on a block that is held already."""
+        """Another lease on a block that is held already.
+
+        Raises:
+            InvalidRequest: its last hold was released: the memory may be another chunk's.
+        """
         with self._changed:
+            if not block.holds:
+                raise InvalidRequest("the block was released")
             return self._grant(block, owner)
 
     def release(self, block: Block, owner: str) -> None:

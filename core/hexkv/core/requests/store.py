@@ -220,6 +220,6 @@ def _lent(stack: TierStack, key: ChunkKey, owner: str) -> BlockLease | None:
     """A share of the block in which memory keeps a chunk, if it does."""
     for tier in stack.tiers:
         for lease in tier.lend([key], owner):
-            if isinstance(lease, BlockLease):
+            if lease is not None:
                 return lease
     return None

@@ -31,7 +31,6 @@ from hexkv.ports import (
     ConfigError,
     Deadline,
     InvalidRequest,
-    SupportsScan,
 )
 
 
@@ -370,7 +369,7 @@ class TierStack:
 
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
-        if tier.index is None or not isinstance(tier.store, SupportsScan):
+        if tier.index is None or tier.scanning is None:
             return
         tier.indexing = True
         if tier.writing is None:

@@ -254,7 +254,7 @@ class Mover:
     def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
         got = _Frames()
         for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
-            if isinstance(lease, BlockLease):
+            if lease is not None:
                 held.enter_context(lease)
                 self._stack.writer.seal(key, lease)
                 got.leases[key] = lease
@@ -309,7 +309,9 @@ class Mover:
         except (CorruptFrame, ValueError, KeyError, TypeError):
             return False
         lease.shrink(header.payload_bytes)
-        lease.label = Label(header.identity, layout, header.tokens, header.serde, header.position)
+        lease.label = Label(
+            header.identity, layout, header.tokens, header.serde, header.position, key
+        )
         return True
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
@@ -335,7 +337,7 @@ class Mover:
 
     def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         if tier.sharing is not None:
-            return tier.keep(key, block)
+            return tier.keep(key, block, self._deadline)
         mine = block.share(self._owner)
 
         def work(go: bool) -> tuple[bool, bool | None]:

@@ -32,7 +32,6 @@ from hexkv.ports import (
     Miss,
     MissReason,
     PoolExhausted,
-    ReadOutcome,
     StoreUnreachable,
     TimedOut,
 )
@@ -216,8 +215,7 @@ class Fetcher:
 
     def _lend(self, tier: Tier, prompt: Prompt, owner: str) -> list[Claim]:
         claims = []
-        for key, lease in zip(prompt.keys, tier.lend(prompt.keys, owner), strict=True):
-            block = lease if isinstance(lease, BlockLease) else None
+        for key, block in zip(prompt.keys, tier.lend(prompt.keys, owner), strict=True):
             if block is not None and block.label is not None and block.label.serde != RAW:
                 block = self._decoded(key, block, block.label, owner)
             claims.append(Claim(key, tier.name, block, None, 0))
@@ -299,7 +297,7 @@ class Fetcher:
         sink = BlockSink(blocks, scratch)
         start = runtime.clock.now()
         tier.link.began(start)
-        outcomes = list(tier.read(keys, sink, deadline))
+        outcomes = tier.read(keys, sink, deadline)
         for _ in range(tier.rules.retries):
             again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
             if not again or deadline.expired:
@@ -341,7 +339,7 @@ class Fetcher:
         return not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
 
     def _judge(
-        self, outcome: ReadOutcome, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
+        self, outcome: object, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
     ) -> str | None:
         """Why the chunk is not to be used; ``None`` if it is whole and the one wanted."""
         match outcome:
@@ -359,6 +357,8 @@ class Fetcher:
             case TimedOut():
                 return "timed out"
             case Failed():
+                return "failed"
+            case _:  # the tier lets nothing else pass; to fall through would mean a hit
                 return "failed"
 
 

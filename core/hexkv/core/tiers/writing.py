@@ -28,7 +28,6 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreFull,
-    SupportsScan,
     TimedOut,
     WriteOutcome,
 )
@@ -163,11 +162,9 @@ class Writer:
 
         Until it is, nothing is written: a budget holds only where everything is counted.
         """
-        if tier.index is not None and isinstance(tier.store, SupportsScan):
-            try:
-                entries = list(tier.store.scan())
-            except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
-                tier.failed("scan", error)
+        if tier.index is not None:
+            entries = tier.scan()
+            if entries is None:
                 return False
             victims = tier.index.restore(entries)
             self.evict(tier, victims, far(self._runtime))
@@ -266,9 +263,9 @@ class Writer:
         deadline: Deadline,
     ) -> list[WriteOutcome]:
         if tier.sharing is not None:
-            kept = [tier.keep(batch.keys[i], batch.leases[i]) for i in todo]
+            kept = [tier.keep(batch.keys[i], batch.leases[i], deadline) for i in todo]
             return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
-        outcomes = list(tier.write(items, deadline))
+        outcomes = tier.write(items, deadline)
         full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
         if full and tier.index is not None:
             # The medium, or another engine on it, leaves less room than the budget says.
@@ -344,7 +341,7 @@ class Writer:
             if not below.remote and all(below.contains([key], deadline)):
                 continue
             (lent,) = tier.lend([key], _SPILLING)
-            if not isinstance(lent, BlockLease):
+            if lent is None:
                 continue
             with lent:
                 if below.sharing is not None:
