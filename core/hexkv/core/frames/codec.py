@@ -54,6 +54,7 @@ from hexkv.ports import (
     FrameHeader,
     HashFunction,
     KVLayout,
+    StoreError,
     frame_bytes,
 )
 
@@ -129,7 +130,7 @@ class FrameCodec:
             try:
                 name = _padded("its name", algorithm.name, _CHECKSUM_BYTES)
                 _digest(algorithm, memoryview(b""))
-            except ValueError as error:
+            except (ValueError, StoreError) as error:
                 raise ConfigError(f"checksum {algorithm.name!r}: {error}") from error
             self._known[name] = algorithm
 
@@ -358,7 +359,12 @@ def _text(what: str, data: bytes | bytearray) -> str:
 
 
 def _digest(algorithm: HashFunction, data: memoryview) -> bytes:
-    digest = algorithm.digest(data)
+    try:
+        digest = algorithm.digest(data)
+    except Exception as error:
+        raise StoreError(f"checksum {algorithm.name} failed: {type(error).__name__}") from error
+    if type(digest) is not bytes:
+        raise StoreError(f"checksum {algorithm.name}: a digest is no {type(digest).__qualname__}")
     if not 1 <= len(digest) <= _CHECKSUM_BYTES:
         raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {_CHECKSUM_BYTES}")
     return digest.ljust(_CHECKSUM_BYTES, b"\0")

@@ -56,18 +56,22 @@ class Copier:
             InvalidRequest: the device says that the request means nothing.
         """
         try:
-            return device.gather(spans, layers) if gather else device.scatter(spans, layers)
+            transfer = device.gather(spans, layers) if gather else device.scatter(spans, layers)
         except InvalidRequest:
             raise
         except Exception:
             # Whatever a device raises, the prompt can still be computed.
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
+        if not callable(getattr(transfer, "wait", None)):
+            log.error("the device failed: a %s is no transfer", type(transfer).__qualname__)
+            return None
+        return transfer
 
     def finish(self, transfer: Transfer, leases: Sequence[BlockLease], deadline: Deadline) -> bool:
         """Wait for a copy to or from *leases*. Whether it was done in time; they may go then."""
         try:
-            if transfer.wait(deadline):
+            if _done(transfer, deadline):
                 return True
         except Exception:
             log.exception("a copy failed")
@@ -85,7 +89,7 @@ class Copier:
         still = []
         for transfer, leases in late:
             try:
-                done = transfer.wait(deadline)
+                done = _done(transfer, deadline)
             except Exception:
                 log.exception("a late copy failed")
                 done = True
@@ -96,3 +100,15 @@ class Copier:
                 lease.release()
         with self._lock:
             self._late.extend(still)
+
+
+def _done(transfer: Transfer, deadline: Deadline) -> bool:
+    """Whether the copy is done. What is merely true says nothing of what was copied.
+
+    Raises:
+        TypeError: it does not say whether.
+    """
+    done = transfer.wait(deadline)
+    if type(done) is not bool:
+        raise TypeError(f"a wait for a copy answered with a {type(done).__qualname__}")
+    return done

@@ -250,7 +250,7 @@ def _rows(answer: object, count: int) -> list[Any]:
     return rows
 
 
-def _fill(rows: list[Any], answer: object, count: int) -> None:
+def _fill(rows: list[Any], answer: Any, count: int) -> None:
     """Put the *count* elements of a sequence into *rows*, as far as they come."""
     sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as an array is, too
     if isinstance(answer, type) or not sized:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.encoding_choice import Form, choose
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
@@ -114,6 +115,7 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
     spans = layered.layer_parts(index, len(payload), layout, tokens)
     step = layers_per_part(layout)
     ends = tuple(spans[min(i + step, len(spans)) - 1][1] for i in range(0, len(spans), step))
+    # Its frame is sealed with these: what is not in order is read whole.
     in_order = all(end == start for (_, end), (start, _) in pairwise(spans))
     if not in_order or ends[-1] != len(payload) or any(a >= b for a, b in pairwise((0, *ends))):
         return ()
@@ -122,9 +124,7 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
 
 def by_layers(serde: Serde | None) -> LayerSerde | None:
     """*serde* if it can decode one layer from a part of a payload."""
-    if serde is None or not serde.per_layer:
-        return None
-    return serde if isinstance(serde, LayerSerde) else None
+    return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
 def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease) -> str | None:
@@ -137,6 +137,9 @@ def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLe
         header = runtime.codec.open(frame, key)
     except CorruptFrame:
         return "corrupt"
+    except StoreError as error:
+        log.warning("a frame cannot be verified: %s", error)
+        return "failed"
     if label is None or header.tokens != label.tokens or header.raw_bytes != label.raw_bytes:
         return "corrupt"
     if header.serde == RAW:

@@ -27,7 +27,6 @@ from hexkv.ports import (
     PAGE,
     ChunkKey,
     Corrupt,
-    CorruptFrame,
     Deadline,
     Failed,
     Hit,
@@ -306,7 +305,7 @@ class Mover:
         try:
             header = self._runtime.codec.open(lease.frame, key)
             layout = KVLayout.parse(json.loads(header.identity)["layout"])
-        except (CorruptFrame, ValueError, KeyError, TypeError):
+        except (StoreError, ValueError, KeyError, TypeError):
             return False
         lease.shrink(header.payload_bytes)
         lease.label = Label(

@@ -122,10 +122,11 @@ class Tier:
         self.scanning = store if isinstance(store, SupportsScan) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
-        self.shared = isinstance(store, SupportsOthers) and store.shared
-        if type(self.shared) is not bool:
-            kind = type(self.shared).__qualname__
+        shared: object = store.shared if isinstance(store, SupportsOthers) else False
+        if not isinstance(shared, bool):
+            kind = type(shared).__qualname__
             raise ConfigError(f"store {self.name}: whether it is shared is no {kind}")
+        self.shared = shared
 
     @property
     def off(self) -> bool:

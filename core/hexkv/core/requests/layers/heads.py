@@ -6,15 +6,19 @@ one lie stands in its header; where the layers lie in them, at the start of its 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from hexkv.core.frames.codec import layer_parts, layers_per_part, part_span
 from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.encoding import by_layers
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import PAGE, ChunkKey, CorruptFrame, KVLayout
 from hexkv.ports.serde import LayerSerde
+
+log = logging.getLogger("hexkv")
 
 
 def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
@@ -28,7 +32,11 @@ def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
             serde = by_layers(runtime.serdes.get(name))
             if serde is None:
                 return None
-            indexes.append(PAGE + serde.index_bytes(layout))
+            try:
+                indexes.append(PAGE + serde.index_bytes(layout))
+            except Exception as error:  # noqa: BLE001 - a serde's failure is never the engine's
+                log.warning("serde %s does not say how long its index is: %s", name, words(error))
+                return None
     return max(indexes)
 
 

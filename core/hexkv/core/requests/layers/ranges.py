@@ -27,7 +27,6 @@ from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    CorruptFrame,
     Counter,
     Deadline,
     Failed,
@@ -35,6 +34,7 @@ from hexkv.ports import (
     Hit,
     Miss,
     ReadOutcome,
+    StoreError,
     TimedOut,
 )
 
@@ -290,6 +290,6 @@ class RangeReader:
                 if header.parts != parts:
                     return False
             codec.check_part(frame, part, frame[start:end])
-        except CorruptFrame:
+        except StoreError:
             return False
         return True
