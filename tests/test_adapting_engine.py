@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
-from hexkv.contracts.doubles import ManualClock, RecordingTelemetry
+from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.core.memory.pool import BlockPool, Label
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.encoding import form_on
 from hexkv.core.tiers.encoding_choice import Form, choose
 from hexkv.core.tiers.matching import SLOWER
 from hexkv.core.tiers.rates import PROBE_EVERY
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
-from hexkv.ports import Counter, Deadline, Namespace, StoreError, frame_bytes
+from hexkv.ports import ChunkSpec, Counter, Deadline, Namespace, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
 from rigging import CHUNK, Heap, tier
 
@@ -180,9 +180,9 @@ def picked(link_rate, forms):
         serdes[name].name = name
         runtime.speeds.encoded(name, ratio, 1.0)
         runtime.speeds.decoded(name, decode / place.rules.lane.workers, now := clock.now(), now + 1)
-    label = Label("identity", DEEP, CHUNK)
-    with POOL.lease(label.raw_bytes, "test", Deadline.after(clock, 1)) as lease:
-        return form_on(runtime, place, lease, label), names
+    spec = ChunkSpec(chunk_key("one"), "identity", DEEP, CHUNK)
+    with POOL.lease(spec.raw_bytes, "test", Deadline.after(clock, 1)) as lease:
+        return form_on(runtime, place, lease, spec), names
 
 
 @given(rates.filter(bool), measured)

@@ -82,6 +82,17 @@ def test_skipping_outside_the_prompt_is_refused(rig, skip):
         rig([memory()]).engine.store(PROMPT, computed(), skip=skip)
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 10**400, True, "60"])
+def test_a_time_that_is_none_or_never_ends_is_refused(rig, seconds):
+    engine = rig([memory()]).engine
+    engine.store(PROMPT, computed())
+    with pytest.raises(InvalidRequest, match="a time is"):
+        engine.pin(PROMPT, "somebody", seconds=seconds)
+    with pytest.raises(InvalidRequest, match="a time is"):
+        engine.flush(seconds)
+    assert engine.health().pins == {}
+
+
 def test_masks_may_be_arrays_and_tensors(rig):
     r = rig([memory()])
     mask = np.arange(len(PROMPT)) >= 2 * CHUNK

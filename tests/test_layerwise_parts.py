@@ -15,13 +15,13 @@ from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, deadline
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
-from hexkv.core.memory.pool import BlockPool, Label
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.layers.heads import Head
 from hexkv.core.tiers.encoding import encode, open_into
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads
-from hexkv.ports import PAGE, Counter, DType, KVLayout, Namespace, Span, frame_bytes
+from hexkv.ports import PAGE, ChunkSpec, Counter, DType, KVLayout, Namespace, Span, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, same_layer, settled
 from plain_serde import PlainSerde
 from rigging import CHUNK, Heap, tier
@@ -87,8 +87,8 @@ class Stage:
         self.runtime = Runtime(
             self.pool, FrameCodec(CRC32), clock, Threads(), telemetry, (), serdes
         )
-        self.label = Label("identity", layout, CHUNK)
         self.key = chunk_key("one")
+        self.spec = ChunkSpec(self.key, "identity", layout, CHUNK)
         with self.block() as block:
             device = smooth(PROMPT[:CHUNK], layout)
             device.gather([Span(0, CHUNK, block.payload)])
@@ -97,8 +97,8 @@ class Stage:
         self.index = PAGE + serde.index_bytes(layout)
 
     def block(self):
-        block = self.pool.lease(self.label.raw_bytes, "test", deadline())
-        block.label = self.label
+        block = self.pool.lease(self.spec.raw_bytes, "test", deadline())
+        block.spec = self.spec
         return block
 
     def whole(self):
@@ -107,7 +107,7 @@ class Stage:
             return bytes(block.payload)
 
     def head(self):
-        return Head.of(self.runtime, self.frame[: self.index], self.key, self.label)
+        return Head.of(self.runtime, self.frame[: self.index], self.key, self.spec)
 
     def part(self, index):
         return self.frame[slice(*part_span(self.header.parts, index))]
@@ -129,7 +129,7 @@ def test_parts_in_any_order_give_what_the_whole_frame_gives(stage, data):
     order = data.draw(st.permutations(range(count)))
     with stage.block() as block:
         for part in order:
-            assert head.open(stage.runtime, part, stage.part(part), block, stage.label)
+            assert head.open(stage.runtime, part, stage.part(part), block, stage.spec)
         assert bytes(block.payload) == stage.whole()
 
 
@@ -143,7 +143,7 @@ def test_a_bit_that_flips_in_a_part_is_found_in_that_part(stage, data):
     damaged[at] ^= 1 << data.draw(st.integers(0, 7))
     with stage.block() as block:
         block.payload[:] = bytes(len(block.payload))
-        assert not stage.head().open(stage.runtime, part, memoryview(damaged), block, stage.label)
+        assert not stage.head().open(stage.runtime, part, memoryview(damaged), block, stage.spec)
         assert not any(block.payload), "nothing came out of it"
 
 
@@ -153,10 +153,10 @@ def test_a_bit_that_flips_in_a_part_is_found_in_that_part(stage, data):
 def test_a_beginning_that_is_damaged_or_another_s_begins_no_reading_by_parts(stage, data):
     damaged = bytearray(stage.frame[: stage.index])
     damaged[data.draw(st.integers(0, PAGE - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert Head.of(stage.runtime, memoryview(damaged), stage.key, stage.label) is None
+    assert Head.of(stage.runtime, memoryview(damaged), stage.key, stage.spec) is None
     data = stage.frame[: stage.index]
-    assert Head.of(stage.runtime, data, chunk_key("other"), stage.label) is None
-    shorter = stage.label._replace(tokens=CHUNK - 1)
+    assert Head.of(stage.runtime, data, chunk_key("other"), stage.spec) is None
+    shorter = stage.spec._replace(tokens=CHUNK - 1)
     assert Head.of(stage.runtime, data, stage.key, shorter) is None
 
 

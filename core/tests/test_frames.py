@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hexkv.core.frames.codec import (
     CRC32,
-    IDENTITY_BYTES,
     PARTS,
     FrameCodec,
     layer_parts,
@@ -20,6 +19,7 @@ from hexkv.core.frames.codec import (
     part_span,
 )
 from hexkv.ports import (
+    IDENTITY_BYTES,
     KEY_BYTES,
     MAGIC,
     PAGE,

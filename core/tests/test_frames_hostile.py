@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.frames.codec import CRC32, IDENTITY_BYTES, FrameCodec
-from hexkv.ports import KEY_BYTES, PAGE, CorruptFrame, FrameHeader, frame_bytes
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.ports import IDENTITY_BYTES, KEY_BYTES, PAGE, CorruptFrame, FrameHeader, frame_bytes
 
 CODEC = FrameCodec(CRC32)
 HEADER = FrameHeader(

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import hexkv.core
 import hexkv.ports
-from hexkv.core.frames.codec import IDENTITY_BYTES
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.hashing import BLAKE2B, SHA256, Keyer, identity
 from hexkv.core.keys.tokens import Pages, pack
 from hexkv.ports import (
+    IDENTITY_BYTES,
     KEY_BYTES,
     ConfigError,
     DType,

@@ -14,6 +14,7 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
@@ -244,7 +245,8 @@ def _open_serdes(
     wanted = {name for tier in settings.tiers for name in tier.serdes} | set(settings.serdes)
     for name in registry.names("serde"):
         if name in wanted or not missing(registry.find("serde", name)):
-            serde = registry.open("serde", name, settings.serdes.get(name, {}), context)
+            opened = registry.open("serde", name, settings.serdes.get(name, {}), context)
+            serde = CheckedSerde.of(opened)
             serdes[name] = serdes[serde.name] = serde
     return serdes
 

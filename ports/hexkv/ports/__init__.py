@@ -29,6 +29,7 @@ from hexkv.ports.errors import (
 from hexkv.ports.executor import Completion, Executor, Step
 from hexkv.ports.frame import (
     FRAME_VERSION,
+    IDENTITY_BYTES,
     MAGIC,
     PAGE,
     FrameHeader,
@@ -80,6 +81,7 @@ from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histog
 __all__ = [
     "DIGEST_BYTES",
     "FRAME_VERSION",
+    "IDENTITY_BYTES",
     "KEY_BYTES",
     "MAGIC",
     "NAMESPACE_BYTES",

@@ -25,6 +25,9 @@ MAGIC = b"hexkv\xf0\r\n"
 
 FRAME_VERSION = 2
 
+IDENTITY_BYTES = 2048
+"""The longest identity that a header has room for."""
+
 
 def frame_bytes(payload_bytes: int) -> int:
     """Bytes of a frame with a payload of *payload_bytes*: always a multiple of ``PAGE``."""

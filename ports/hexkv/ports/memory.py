@@ -66,6 +66,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def owner(self) -> str:
+        """Under whose name the lease is listed."""
+        ...
+
+    @property
     def spec(self) -> ChunkSpec | None:
         """What the block holds, or is to hold; ``None`` where only its bytes are known."""
         ...

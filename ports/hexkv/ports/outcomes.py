@@ -1,7 +1,8 @@
 """What became of one chunk in one operation.
 
-Every batch answers with one outcome per chunk, in the order of the request. A miss is a
-value, never an exception, and a batch may mix all of them.
+Every batch answers with a sequence of one outcome per chunk, in the order of the request. A
+miss is a value, never an exception, and a batch may mix all of them. Whatever is not one of
+these very classes, or has a field of another type, the core takes for a failure.
 """
 
 from __future__ import annotations

@@ -48,7 +48,14 @@ PORTS = (
     Port(
         "store",
         StoreContract,
-        ("store_data", "store_edges", "store_rest", "store_abilities", "store_faults"),
+        (
+            "store_data",
+            "store_answers",
+            "store_edges",
+            "store_rest",
+            "store_abilities",
+            "store_faults",
+        ),
     ),
     Port("serde", SerdeContract, ("serde_round_trips", "serde_hostile")),
     Port("device", DeviceContract, ("devices",)),

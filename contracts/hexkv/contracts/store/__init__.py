@@ -17,6 +17,7 @@ checked where a store offers them.
 from __future__ import annotations
 
 from hexkv.contracts.store._abilities import Listing, Quarantine, RangeRead
+from hexkv.contracts.store._answers import Answers
 from hexkv.contracts.store._base import Foreign, Limit, RawAccess, Reopen, StoreCase
 from hexkv.contracts.store._batches import Batches
 from hexkv.contracts.store._damage import Damage
@@ -46,6 +47,7 @@ class StoreContract(
     Lifecycle,
     Data,
     Batches,
+    Answers,
     Listing,
     Quarantine,
     RangeRead,

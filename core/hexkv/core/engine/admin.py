@@ -9,6 +9,7 @@ from itertools import chain
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
 from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.tier import Tier, Writes
 from hexkv.ports import ChunkKey, InvalidRequest, Namespace
@@ -34,8 +35,10 @@ class Maintained(Lifecycle):
             namespace: of this request, where it is not the engine's own.
 
         Raises:
+            InvalidRequest: *seconds* is no time, or one without end.
             InvalidTokens, LayoutMismatch, EngineClosed
         """
+        seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
         with self._call():
             prompt = self._prompt(tokens, namespace)
             found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))

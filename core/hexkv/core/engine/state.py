@@ -16,7 +16,7 @@ from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer, Prompt
 from hexkv.core.keys.tokens import Tokens
 from hexkv.core.memory.copying import Copier
-from hexkv.core.requests.checks import check_namespace
+from hexkv.core.requests.checks import check_namespace, check_seconds
 from hexkv.core.requests.layers import Hosts
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.requests.retrieve import Pace
@@ -120,11 +120,15 @@ class Lifecycle:
             self._frozen = frozen
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything queued is written. Whether that came within *seconds*."""
+        """Wait until everything queued is written. Whether that came within *seconds*.
+
+        Raises:
+            InvalidRequest: *seconds* is no time, or one without end.
+            EngineClosed
+        """
+        seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
         with self._call():
-            return self._stack.flush(
-                self._until(self._deadlines.store if seconds is None else seconds)
-            )
+            return self._stack.flush(self._until(seconds))
 
     def health(self) -> Health:
         """The state of the engine and its tiers. Also after :meth:`close`."""

@@ -45,6 +45,7 @@ from struct import error as StructError  # noqa: N812 - it is a class
 
 from hexkv.ports import (
     FRAME_VERSION,
+    IDENTITY_BYTES,
     KEY_BYTES,
     MAGIC,
     PAGE,
@@ -54,6 +55,7 @@ from hexkv.ports import (
     FrameHeader,
     HashFunction,
     KVLayout,
+    StoreError,
     frame_bytes,
 )
 
@@ -67,14 +69,11 @@ _ENDS_AT = 256
 _END_BYTES = 6
 _DIGESTS_AT = 1024
 _DIGEST_BYTES = 8
-_IDENTITY_AT = 2048
+_IDENTITY_AT = PAGE - IDENTITY_BYTES
 _UNKNOWN = 2**64 - 1
 
 PARTS = (_IDENTITY_AT - _DIGESTS_AT) // _DIGEST_BYTES
 """The most parts that a header has room for."""
-
-IDENTITY_BYTES = PAGE - _IDENTITY_AT
-"""The longest identity that a header has room for."""
 
 
 def layers_per_part(layout: KVLayout) -> int:
@@ -129,7 +128,7 @@ class FrameCodec:
             try:
                 name = _padded("its name", algorithm.name, _CHECKSUM_BYTES)
                 _digest(algorithm, memoryview(b""))
-            except ValueError as error:
+            except (ValueError, StoreError) as error:
                 raise ConfigError(f"checksum {algorithm.name!r}: {error}") from error
             self._known[name] = algorithm
 
@@ -358,7 +357,12 @@ def _text(what: str, data: bytes | bytearray) -> str:
 
 
 def _digest(algorithm: HashFunction, data: memoryview) -> bytes:
-    digest = algorithm.digest(data)
+    try:
+        digest = algorithm.digest(data)
+    except Exception as error:
+        raise StoreError(f"checksum {algorithm.name} failed: {type(error).__name__}") from error
+    if type(digest) is not bytes:
+        raise StoreError(f"checksum {algorithm.name}: a digest is no {type(digest).__qualname__}")
     if not 1 <= len(digest) <= _CHECKSUM_BYTES:
         raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {_CHECKSUM_BYTES}")
     return digest.ljust(_CHECKSUM_BYTES, b"\0")

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from hexkv.core.frames.codec import IDENTITY_BYTES
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.tokens import TOKEN_BYTES, Pages, Words
 from hexkv.ports import (
     DIGEST_BYTES,
+    IDENTITY_BYTES,
     NAMESPACE_BYTES,
     Chunker,
     ChunkKey,

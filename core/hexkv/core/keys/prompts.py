@@ -9,8 +9,7 @@ from threading import Lock
 
 from hexkv.core.keys.hashing import Chunks, Keyer
 from hexkv.core.keys.tokens import Tokens, words
-from hexkv.core.memory.pool import Label
-from hexkv.ports import Chunker, ChunkKey, HashFunction, KVLayout, Namespace, Span
+from hexkv.ports import RAW, Chunker, ChunkKey, ChunkSpec, HashFunction, KVLayout, Namespace, Span
 
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""
@@ -61,9 +60,15 @@ class Prompt:
         """Bytes of KV in chunk *i*."""
         return self.layout.chunk_bytes(self.tokens(i))
 
-    def label(self, i: int) -> Label:
-        """What a block of chunk *i* holds."""
-        return Label(self.identity, self.layout, self.tokens(i), position=self.starts[i])
+    def spec(self, i: int) -> ChunkSpec:
+        """What chunk *i* is."""
+        start = self.starts[i]
+        tokens = self.ends[i] - start
+        return ChunkSpec(self.keys[i], self.identity, self.layout, tokens, RAW, start)
+
+    def specs(self, start: int = 0, end: int | None = None) -> list[ChunkSpec]:
+        """What chunks ``[start, end)`` are; by default all from *start* on."""
+        return [self.spec(i) for i in range(start, len(self) if end is None else end)]
 
     def span(self, i: int, data: memoryview) -> Span:
         """Where chunk *i* lies in the device, and the bytes that go with it."""

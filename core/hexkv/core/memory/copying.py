@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from threading import Lock
 
-from hexkv.core.memory.pool import BlockLease
-from hexkv.ports import Deadline, DeviceKV, InvalidRequest, Span, Transfer
+from hexkv.ports import Deadline, DeviceKV, InvalidRequest, Lease, Span, Transfer
 
 log = logging.getLogger("hexkv")
 
@@ -19,14 +18,14 @@ class Copier:
     """Waits for device copies up to a deadline, and keeps their memory for as long as it takes."""
 
     def __init__(self) -> None:
-        self._late: list[tuple[Transfer, list[BlockLease]]] = []
+        self._late: list[tuple[Transfer, list[Lease]]] = []
         self._lock = Lock()
 
     def copy(
         self,
         device: DeviceKV,
         spans: Sequence[Span],
-        leases: Sequence[BlockLease],
+        leases: Sequence[Lease],
         deadline: Deadline,
         *,
         gather: bool,
@@ -56,18 +55,22 @@ class Copier:
             InvalidRequest: the device says that the request means nothing.
         """
         try:
-            return device.gather(spans, layers) if gather else device.scatter(spans, layers)
+            transfer = device.gather(spans, layers) if gather else device.scatter(spans, layers)
         except InvalidRequest:
             raise
         except Exception:
             # Whatever a device raises, the prompt can still be computed.
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
+        if not callable(getattr(transfer, "wait", None)):
+            log.error("the device failed: a %s is no transfer", type(transfer).__qualname__)
+            return None
+        return transfer
 
-    def finish(self, transfer: Transfer, leases: Sequence[BlockLease], deadline: Deadline) -> bool:
+    def finish(self, transfer: Transfer, leases: Sequence[Lease], deadline: Deadline) -> bool:
         """Wait for a copy to or from *leases*. Whether it was done in time; they may go then."""
         try:
-            if transfer.wait(deadline):
+            if _done(transfer, deadline):
                 return True
         except Exception:
             log.exception("a copy failed")
@@ -85,7 +88,7 @@ class Copier:
         still = []
         for transfer, leases in late:
             try:
-                done = transfer.wait(deadline)
+                done = _done(transfer, deadline)
             except Exception:
                 log.exception("a late copy failed")
                 done = True
@@ -96,3 +99,15 @@ class Copier:
                 lease.release()
         with self._lock:
             self._late.extend(still)
+
+
+def _done(transfer: Transfer, deadline: Deadline) -> bool:
+    """Whether the copy is done. What is merely true says nothing of what was copied.
+
+    Raises:
+        TypeError: it does not say whether.
+    """
+    done = transfer.wait(deadline)
+    if type(done) is not bool:
+        raise TypeError(f"a wait for a copy answered with a {type(done).__qualname__}")
+    return done

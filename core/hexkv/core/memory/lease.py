@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from hexkv.core.memory.slots import Block
-from hexkv.ports import PAGE, InvalidRequest, KVLayout, Lease, frame_bytes
+from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
 
 if TYPE_CHECKING:
     from hexkv.core.memory.pool import BlockPool
-
-
-class Label(NamedTuple):
-    """What a block holds, beside its key: all that a frame's header has to say."""
-
-    identity: str
-    layout: KVLayout
-    tokens: int
-    serde: str = "raw"
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of the chunk when no serde has made it smaller."""
-        return self.layout.chunk_bytes(self.tokens)
 
 
 class BlockLease:
@@ -67,13 +53,13 @@ class BlockLease:
         return self._held().holds > 1
 
     @property
-    def label(self) -> Label | None:
+    def spec(self) -> ChunkSpec | None:
         """What the block holds; ``None`` while it is being filled."""
-        return self._held().label
+        return self._held().spec
 
-    @label.setter
-    def label(self, label: Label) -> None:
-        self._held().label = label
+    @spec.setter
+    def spec(self, spec: ChunkSpec) -> None:
+        self._held().spec = spec
 
     def shrink(self, payload_bytes: int) -> None:
         """Say how long the payload really is, once a frame's header has told.

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from threading import Condition
 
-from hexkv.core.memory.lease import BlockLease, Label
+from hexkv.core.memory.lease import BlockLease
 from hexkv.core.memory.slots import Block, Slots
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import (
@@ -35,10 +35,9 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-__all__ = ["BlockLease", "BlockPool", "Label", "per_task"]
+__all__ = ["BlockLease", "BlockPool", "per_task"]
 
 _POISON = 0xDE
-
 
 
 class BlockPool:

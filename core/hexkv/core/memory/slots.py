@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hexkv.core.memory.lease import Label
+from hexkv.ports import ChunkSpec
 
 
 class Block:
     """A range of the pool, and how many leases hold it."""
 
-    __slots__ = ("holds", "label", "offset", "payload_bytes", "size", "slot", "whole")
+    __slots__ = ("holds", "offset", "payload_bytes", "size", "slot", "spec", "whole")
 
     def __init__(self, slot: int, offset: int, size: int, payload_bytes: int, whole: bool) -> None:
         self.slot = slot
@@ -22,7 +20,7 @@ class Block:
         self.payload_bytes = payload_bytes
         self.whole = whole
         self.holds = 0
-        self.label: Label | None = None
+        self.spec: ChunkSpec | None = None
 
 
 class Slots:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf, isfinite
 from operator import index
 
 from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Namespace
@@ -16,6 +17,23 @@ def check_namespace(namespace: object) -> None:
     """
     if not isinstance(namespace, Namespace):
         raise InvalidRequest(f"a {type(namespace).__name__} is no namespace")
+
+
+def check_seconds(seconds: object) -> float:
+    """*seconds* as a time to wait, or to hold something: a number, finite and not negative.
+
+    Raises:
+        InvalidRequest: it is something else. NaN is past at no time, so it would never end.
+    """
+    if not isinstance(seconds, float | int) or isinstance(seconds, bool):
+        raise InvalidRequest(f"a time is a number of seconds, not a {type(seconds).__name__}")
+    try:
+        number = float(seconds)
+    except OverflowError:
+        number = inf
+    if not (isfinite(number) and number >= 0):
+        raise InvalidRequest(f"a time is finite and not negative, not {number} seconds")
+    return number
 
 
 def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:

@@ -124,7 +124,7 @@ class Prefetches:
                 return
             self._held += end - first
         claims = self._stack.begin(
-            prompt.part(first, end),
+            prompt.specs(first, end),
             found[first:end],
             f"prefetch {lookup_id}",
             entry.read,
@@ -134,7 +134,7 @@ class Prefetches:
             self._held -= end - first
             if not entry.gone:
                 self._held += len(claims)
-                entry.claims = {claim.key: claim for claim in claims}
+                entry.claims = {claim.spec.key: claim for claim in claims}
                 claims = []
             entry.hit_tokens = prompt.ends[len(found) - 1] if found else 0
         for claim in claims:

@@ -11,13 +11,13 @@ from operator import attrgetter
 from hexkv.core.io.scheduler import QUEUE_FULL
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pool import BlockLease, BlockPool
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import SLOWER, why_absent
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, MissReason
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, MissReason
 
 _STEP_BYTES = 128 << 20
 _STEPS_AHEAD = 4
@@ -126,7 +126,7 @@ class Arriving:
                 (i for i in range(self._next, end) if self._prompt.keys[i] in self._ready), end
             )
             begun = self._stack.begin(
-                self._prompt.part(self._next, stop),
+                self._prompt.specs(self._next, stop),
                 self._found[self._next : stop],
                 self._owner,
                 self._deadline,
@@ -137,28 +137,26 @@ class Arriving:
             if self._next < stop:
                 break
 
-    def take(self, count: int) -> tuple[list[BlockLease], list[str], str]:
+    def take(self, count: int) -> tuple[list[Lease], list[str], str]:
         """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
 
         Empty-handed, the third says why; otherwise it is empty, or of the chunk after them.
         """
-        leases: list[BlockLease] = []
+        leases: list[Lease] = []
         tiers: list[str] = []
         self.read_ahead(patient=True)
         first = self._next - len(self._claims)
         while self._claims and len(leases) < count:
             claim = self._claims.popleft()
             number = first + len(leases)
-            lease = self._stack.settle(claim, self._prompt, number, self._owner, self._deadline)
+            lease = self._stack.settle(claim, self._owner, self._deadline)
             if lease is None and claim.crowded:
                 if leases:  # those first, so that nothing is held during the wait
                     self._claims.appendleft(claim)
                     return leases, tiers, ""
                 self._forget_ahead(number + 1)
                 wait = self._patience()
-                lease = self._stack.settle(
-                    claim, self._prompt, number, self._owner, self._deadline, wait
-                )
+                lease = self._stack.settle(claim, self._owner, self._deadline, wait)
             if lease is None:
                 return leases, tiers, self._why(claim.why)
             leases.append(lease)

@@ -17,7 +17,7 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import NOT_COPIED, Batch, Written, far
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Storing:
         while self._wait and self._writing and not self._stack.takes(size):
             self._settle()  # better to wait for what is under way than to have this dropped
         for i, lease in enumerate(leases):
-            lease.label = part.label(i)
+            lease.spec = part.spec(i)
         batch = Batch(part.keys, leases, part.after)
         written = self._stack.put(batch, self.deadline, landed=self._pin)
         self._writing.append((part, written))
@@ -217,10 +217,10 @@ def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
                 stack.writer.submit_parts(tier, batch, far(stack.runtime))
 
 
-def _lent(stack: TierStack, key: ChunkKey, owner: str) -> BlockLease | None:
+def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
     """A share of the block in which memory keeps a chunk, if it does."""
     for tier in stack.tiers:
         for lease in tier.lend([key], owner):
-            if isinstance(lease, BlockLease):
+            if lease is not None:
                 return lease
     return None

@@ -14,8 +14,7 @@ from operator import attrgetter
 from threading import Lock
 
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused, Ticket
-from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.pool import BlockLease, BlockPool, per_task
+from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.matching import Found, ask, run_of, runs, serving, where, where_soon
@@ -28,10 +27,11 @@ from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written, fa
 from hexkv.ports import (
     Change,
     ChunkKey,
+    ChunkSpec,
     ConfigError,
     Deadline,
     InvalidRequest,
-    SupportsScan,
+    Lease,
 )
 
 
@@ -169,7 +169,7 @@ class TierStack:
 
     def begin(
         self,
-        prompt: Prompt,
+        specs: Sequence[ChunkSpec],
         found: Sequence[Tier],
         owner: str,
         deadline: Deadline,
@@ -178,7 +178,7 @@ class TierStack:
         wait: Deadline | None = None,
         keeps: bool = False,
     ) -> list[Claim]:
-        """Claims on the first chunks of *prompt*, each from the tier where it was found.
+        """Claims on the first of *specs*, each from the tier where it was found.
 
         May be fewer than asked for where there is no more room. For *wait* and *keeps* see
         :meth:`Fetcher.begin`.
@@ -194,7 +194,7 @@ class TierStack:
         for start, end in pairwise(cuts):
             if start == end:
                 continue
-            part = prompt.part(start, end)
+            part = specs[start:end]
             got = self._fetcher.begin(
                 found[start], part, owner, deadline, priority, wait=wait, keeps=keeps
             )
@@ -207,31 +207,31 @@ class TierStack:
     def settle(
         self,
         claim: Claim,
-        prompt: Prompt,
-        i: int,
         owner: str,
         deadline: Deadline,
         wait: Deadline | None = None,
-    ) -> BlockLease | None:
-        """The block of a claim on chunk *i*, from another tier if its own did not bring it.
+    ) -> Lease | None:
+        """The block of a claim's chunk, from another tier if its own did not bring it.
 
         ``None`` where none does, or has no room for a read now: then the claim says that it
         is crowded, and who holds no block may come again with it, and *wait* until then.
         """
+        key = claim.spec.key
         claim.crowded = False
         lease = claim.settle(owner, deadline)
         if lease is not None:
             return lease
         if claim.why in ("timed out", "queue full"):  # nobody else knows that it was too late
-            self.runtime.note([claim.key], claim.tier, Cause.READ_FAILED, claim.why)
+            self.runtime.note([key], claim.tier, Cause.READ_FAILED, claim.why)
         for tier in self.tiers:
             slow = tier.link.slower_than(self.runtime.compute_rate)
             if tier.name == claim.tier or not tier.rules.reads or slow:
                 continue
-            if not ask(tier, [claim.key], deadline)[0]:
+            if not ask(tier, [key], deadline)[0]:
                 continue
-            part = prompt.part(i, i + 1)
-            again = self._fetcher.begin(tier, part, owner, deadline, Priority.GET, wait=wait)
+            again = self._fetcher.begin(
+                tier, [claim.spec], owner, deadline, Priority.GET, wait=wait
+            )
             claim.crowded = claim.crowded or not again
             for other in again:
                 lease = other.settle(owner, deadline)
@@ -381,7 +381,7 @@ class TierStack:
 
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
-        if tier.index is None or not isinstance(tier.store, SupportsScan):
+        if tier.index is None or tier.scanning is None:
             return
         tier.indexing = True
         if tier.writing is None:

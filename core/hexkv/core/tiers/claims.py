@@ -7,7 +7,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, MissReason
+from hexkv.ports import ChunkSpec, Deadline, Lease, MissReason
 
 
 class Fetch:
@@ -55,18 +55,18 @@ class Fetch:
 class Claim:
     """One chunk that a caller waits for: a block, and the read that fills it, if any does."""
 
-    __slots__ = ("_fetch", "_index", "_lease", "crowded", "key", "tier", "why")
+    __slots__ = ("_fetch", "_index", "_lease", "crowded", "spec", "tier", "why")
 
     def __init__(
         self,
-        key: ChunkKey,
+        spec: ChunkSpec,
         tier: str,
-        lease: BlockLease | None,
+        lease: Lease | None,
         fetch: Fetch | None = None,
         index: int = 0,
         why: str = MissReason.ABSENT.value,
     ) -> None:
-        self.key = key
+        self.spec = spec
         self.tier = tier
         self.why = why
         self.crowded = False
@@ -76,7 +76,7 @@ class Claim:
         self._fetch = fetch
         self._index = index
 
-    def settle(self, owner: str, deadline: Deadline) -> BlockLease | None:
+    def settle(self, owner: str, deadline: Deadline) -> Lease | None:
         """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`."""
         lease, self._lease = self._lease, None
         fetch, self._fetch = self._fetch, None

@@ -6,16 +6,19 @@ import logging
 from itertools import pairwise
 
 from hexkv.core.frames.codec import layers_per_part
-from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.encoding_choice import Form, choose
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
     ChunkKey,
+    ChunkSpec,
     CorruptFrame,
     FrameHeader,
     KVLayout,
+    Lease,
     Serde,
     StoreError,
     frame_bytes,
@@ -25,7 +28,7 @@ from hexkv.ports.serde import LayerSerde
 log = logging.getLogger("hexkv")
 
 
-def form_on(runtime: Runtime, tier: Tier, lease: BlockLease, label: Label) -> str:
+def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
     """In which of the forms that *tier* names the raw chunk of *lease* is there soonest.
 
     The first named, until reads of the tier have shown how fast it is. What was never used,
@@ -34,67 +37,63 @@ def form_on(runtime: Runtime, tier: Tier, lease: BlockLease, label: Label) -> st
     names, link = tier.rules.serdes, tier.link.rate
     if len(names) == 1 or link is None:
         return names[0]
-    forms = [_form(runtime, name, tier.rules.lane.workers, lease, label) for name in names]
+    forms = [_form(runtime, name, tier.rules.lane.workers, lease, spec) for name in names]
     known = [form for form in forms if form is not None]
-    best = choose(
-        known, size=label.raw_bytes, tokens=label.tokens, link_rate=link, prefill_rate=0.0
-    )
+    best = choose(known, size=spec.raw_bytes, tokens=spec.tokens, link_rate=link, prefill_rate=0.0)
     return best.serde or names[0]
 
 
-def _form(
-    runtime: Runtime, name: str, workers: int, lease: BlockLease, label: Label
-) -> Form | None:
+def _form(runtime: Runtime, name: str, workers: int, lease: Lease, spec: ChunkSpec) -> Form | None:
     """A form as it was measured; ``None``: it failed, or is being measured."""
     if name == RAW:
         return Form(RAW)
     serde = runtime.serdes[name]
     if runtime.speeds.due(serde.name, runtime.clock.now()):
         try:
-            _measure(runtime, serde, lease, label)
+            _measure(runtime, serde, lease, spec)
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("serde %s could not be measured: %s", name, error)
     return runtime.speeds.form(name, serde.name, workers)
 
 
-def _measure(runtime: Runtime, serde: Serde, lease: BlockLease, label: Label) -> None:
-    payload, back = scratch(serde.bound(label.raw_bytes)), scratch(label.raw_bytes)
-    payload = payload[: serde.encode(lease.payload, label.layout, label.tokens, payload)]
-    runtime.speeds.encoded(serde.name, label.raw_bytes, frame_bytes(len(payload)))
-    serde.decode(payload, label.layout, label.tokens, back)  # may have to be compiled
+def _measure(runtime: Runtime, serde: Serde, lease: Lease, spec: ChunkSpec) -> None:
+    payload, back = scratch(serde.bound(spec.raw_bytes)), scratch(spec.raw_bytes)
+    payload = payload[: serde.encode(lease.payload, spec.layout, spec.tokens, payload)]
+    runtime.speeds.encoded(serde.name, spec.raw_bytes, frame_bytes(len(payload)))
+    serde.decode(payload, spec.layout, spec.tokens, back)  # may have to be compiled
     began = runtime.clock.now()
-    serde.decode(payload, label.layout, label.tokens, back)
-    runtime.speeds.decoded(serde.name, label.raw_bytes, began, runtime.clock.now())
+    serde.decode(payload, spec.layout, spec.tokens, back)
+    runtime.speeds.decoded(serde.name, spec.raw_bytes, began, runtime.clock.now())
 
 
-def encode(runtime: Runtime, key: ChunkKey, lease: BlockLease, name: str) -> memoryview | None:
+def encode(runtime: Runtime, key: ChunkKey, lease: Lease, name: str) -> memoryview | None:
     """The sealed frame of a raw block, encoded by serde *name*; ``None`` if it is no smaller.
 
     Raises:
         StoreError: the serde failed.
     """
-    serde, label = runtime.serdes[name], lease.label
-    if label is None:
+    serde, spec = runtime.serdes[name], lease.spec
+    if spec is None:
         return None
     try:
-        frame = scratch(frame_bytes(serde.bound(label.raw_bytes)))
-        used = serde.encode(lease.payload, label.layout, label.tokens, frame[PAGE:])
-        parts = parts_of(serde, frame[PAGE : PAGE + used], label.layout, label.tokens)
+        frame = scratch(frame_bytes(serde.bound(spec.raw_bytes)))
+        used = serde.encode(lease.payload, spec.layout, spec.tokens, frame[PAGE:])
+        parts = parts_of(serde, frame[PAGE : PAGE + used], spec.layout, spec.tokens)
     except Exception as error:  # what a serde raises must not leave a worker
         raise StoreError(f"serde {name} failed: {type(error).__name__}: {error}") from error
-    runtime.speeds.encoded(serde.name, label.raw_bytes, frame_bytes(used))
+    runtime.speeds.encoded(serde.name, spec.raw_bytes, frame_bytes(used))
     if frame_bytes(used) >= len(lease.frame):
         return None
     frame = frame[: frame_bytes(used)]
     header = FrameHeader(
         key=key,
-        identity=label.identity,
-        tokens=label.tokens,
+        identity=spec.identity,
+        tokens=spec.tokens,
         serde=serde.name,
-        raw_bytes=label.raw_bytes,
+        raw_bytes=spec.raw_bytes,
         payload_bytes=used,
         created=runtime.clock.wall(),
-        position=label.position,
+        position=spec.position,
         parts=parts,
     )
     runtime.codec.seal(frame, header)
@@ -114,6 +113,7 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
     spans = layered.layer_parts(index, len(payload), layout, tokens)
     step = layers_per_part(layout)
     ends = tuple(spans[min(i + step, len(spans)) - 1][1] for i in range(0, len(spans), step))
+    # Its frame is sealed with these: what is not in order is read whole.
     in_order = all(end == start for (_, end), (start, _) in pairwise(spans))
     if not in_order or ends[-1] != len(payload) or any(a >= b for a, b in pairwise((0, *ends))):
         return ()
@@ -122,37 +122,38 @@ def parts_of(serde: Serde, payload: memoryview, layout: KVLayout, tokens: int) -
 
 def by_layers(serde: Serde | None) -> LayerSerde | None:
     """*serde* if it can decode one layer from a part of a payload."""
-    if serde is None or not serde.per_layer:
-        return None
-    return serde if isinstance(serde, LayerSerde) else None
+    return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
 def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease) -> str | None:
     """Verify *frame* and bring its chunk into *block*, decoding it if need be.
 
-    Why it is not to be used; ``None`` if it is the chunk of *key* that the block's label says.
+    Why it is not to be used; ``None`` if it is the chunk of *key* that the block's spec says.
     """
-    label = block.label
+    spec = block.spec
     try:
         header = runtime.codec.open(frame, key)
     except CorruptFrame:
         return "corrupt"
-    if label is None or header.tokens != label.tokens or header.raw_bytes != label.raw_bytes:
+    except StoreError as error:
+        log.warning("a frame cannot be verified: %s", error)
+        return "failed"
+    if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return "corrupt"
     if header.serde == RAW:
         # A raw frame is as long as the block, so it was read in place.
-        return None if header.payload_bytes == label.raw_bytes else "corrupt"
+        return None if header.payload_bytes == spec.raw_bytes else "corrupt"
     serde = runtime.serdes.get(header.serde)
     if serde is None:
         return "unknown serde"
     payload = frame[PAGE : PAGE + header.payload_bytes]
     began = runtime.clock.now()
     try:
-        serde.decode(payload, label.layout, label.tokens, block.payload)
+        serde.decode(payload, spec.layout, spec.tokens, block.payload)
     except Exception as error:  # noqa: BLE001 - what a serde raises must not leave the worker
         log.warning("serde %s could not decode a verified frame: %s", header.serde, error)
         return "corrupt"
-    runtime.speeds.decoded(serde.name, label.raw_bytes, began, runtime.clock.now())
+    runtime.speeds.decoded(serde.name, spec.raw_bytes, began, runtime.clock.now())
     return None
 
 

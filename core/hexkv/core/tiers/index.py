@@ -28,6 +28,7 @@ from itertools import groupby
 from threading import Lock
 from typing import NamedTuple
 
+from hexkv.core.tiers.checked import CheckedPolicy
 from hexkv.ports import ChunkKey, Entry, Policy
 
 
@@ -90,10 +91,10 @@ class TierIndex:
     def __init__(self, policy: Policy, budget: int | None) -> None:
         if budget is not None and budget < 0:
             raise ValueError(f"a budget of {budget} bytes")
-        self._policy = policy
+        self._sizes: dict[ChunkKey, int] = {}
+        self._policy = CheckedPolicy(policy, self._sizes)
         self._budget = budget
         self._lock = Lock()
-        self._sizes: dict[ChunkKey, int] = {}
         self._reserved: dict[ChunkKey, _Pending] = {}
         self._leaving: dict[ChunkKey, _Pending] = {}
         self._owned: dict[str, set[ChunkKey]] = {}
@@ -107,8 +108,7 @@ class TierIndex:
 
     @property
     def policy(self) -> str:
-        """What the policy is called, for people."""
-        return type(self._policy).__name__
+        return self._policy.name
 
     @property
     def used(self) -> int:

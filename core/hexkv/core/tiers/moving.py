@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from hexkv.core.io.scheduler import Priority, Refused
-from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.encoding import encode, open_into
 from hexkv.core.tiers.history import Cause
@@ -26,14 +26,15 @@ from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
     PAGE,
     ChunkKey,
+    ChunkSpec,
     Corrupt,
-    CorruptFrame,
     Deadline,
     Failed,
     Hit,
     InvalidRequest,
     Item,
     KVLayout,
+    Lease,
     PoolExhausted,
     Stored,
     StoreError,
@@ -65,7 +66,7 @@ class Moved:
 class _Frames:
     """What became of some chunks that were to be read."""
 
-    leases: dict[ChunkKey, BlockLease] = field(default_factory=dict)
+    leases: dict[ChunkKey, Lease] = field(default_factory=dict)
     again: list[ChunkKey] = field(default_factory=list)
     """Those that there was no block for while the others held theirs."""
 
@@ -147,15 +148,15 @@ class Mover:
     def compress(self, keys: Sequence[ChunkKey], tier: Tier, serde: str) -> Moved:
         """Replace plain frames by encoded ones, where those are smaller."""
 
-        def change(key: ChunkKey, lease: BlockLease, label: Label) -> BlockLease | None:
-            if label.serde != RAW:
+        def change(key: ChunkKey, lease: Lease, spec: ChunkSpec) -> BlockLease | None:
+            if spec.serde != RAW:
                 return None
             frame = encode(self._runtime, key, lease, serde)
             if frame is None:
                 return None
             block = self._block(len(frame) - PAGE)
             block.frame[:] = frame
-            block.label = label._replace(serde=self._runtime.serdes[serde].name)
+            block.spec = spec._replace(serde=self._runtime.serdes[serde].name)
             return block
 
         return self._change(keys, tier, change)
@@ -163,11 +164,11 @@ class Mover:
     def decompress(self, keys: Sequence[ChunkKey], tier: Tier) -> Moved:
         """Replace encoded frames by plain ones."""
 
-        def change(key: ChunkKey, lease: BlockLease, label: Label) -> BlockLease | None:
-            if label.serde == RAW:
+        def change(key: ChunkKey, lease: Lease, spec: ChunkSpec) -> BlockLease | None:
+            if spec.serde == RAW:
                 return None
-            block = self._block(label.raw_bytes)
-            block.label = label._replace(serde=RAW)
+            block = self._block(spec.raw_bytes)
+            block.spec = spec._replace(serde=RAW)
             why = open_into(self._runtime, lease.frame, key, block)
             if why is not None:
                 block.release()
@@ -207,7 +208,7 @@ class Mover:
         self,
         keys: Sequence[ChunkKey],
         tier: Tier,
-        change: Callable[[ChunkKey, BlockLease, Label], BlockLease | None],
+        change: Callable[[ChunkKey, Lease, ChunkSpec], BlockLease | None],
     ) -> Moved:
         done = absent = failed = saved = 0
         for got in self._obtain(keys, tier, 1):
@@ -215,7 +216,7 @@ class Mover:
             failed += got.failed
             for key, lease in got.leases.items():
                 try:
-                    block = change(key, lease, lease.label) if lease.label else None
+                    block = change(key, lease, lease.spec) if lease.spec else None
                 except (PoolExhausted, StoreError):
                     failed += 1
                     continue
@@ -254,7 +255,7 @@ class Mover:
     def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
         got = _Frames()
         for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
-            if isinstance(lease, BlockLease):
+            if lease is not None:
                 held.enter_context(lease)
                 self._stack.writer.seal(key, lease)
                 got.leases[key] = lease
@@ -300,16 +301,18 @@ class Mover:
         return got
 
     def _label(self, key: ChunkKey, lease: BlockLease | None) -> bool:
-        """Verify what was read, and label the block with what the frame says."""
+        """Verify what was read, and spec the block with what the frame says."""
         if lease is None:
             return False
         try:
             header = self._runtime.codec.open(lease.frame, key)
             layout = KVLayout.parse(json.loads(header.identity)["layout"])
-        except (CorruptFrame, ValueError, KeyError, TypeError):
+        except (StoreError, ValueError, KeyError, TypeError):
             return False
         lease.shrink(header.payload_bytes)
-        lease.label = Label(header.identity, layout, header.tokens, header.serde, header.position)
+        lease.spec = ChunkSpec(
+            key, header.identity, layout, header.tokens, header.serde, header.position
+        )
         return True
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
@@ -335,7 +338,7 @@ class Mover:
 
     def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         if tier.sharing is not None:
-            return tier.keep(key, block)
+            return tier.keep(key, block, self._deadline)
         mine = block.share(self._owner)
 
         def work(go: bool) -> tuple[bool, bool | None]:
@@ -372,6 +375,6 @@ class Mover:
         return not self._deadline.expired
 
 
-def _taken(tier: Tier, lease: BlockLease) -> int:
+def _taken(tier: Tier, lease: Lease) -> int:
     """Bytes that a chunk takes on *tier*: of the pool in memory, of its frame elsewhere."""
     return lease.size if tier.sharing is not None else len(lease.frame)

@@ -16,8 +16,7 @@ from threading import Lock
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.scheduler import QUEUE_FULL, Priority, Refused
-from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
 from hexkv.core.tiers.remembering import GONE, remember_evicted, remember_reads, set_aside
@@ -27,16 +26,17 @@ from hexkv.ports import (
     PAGE,
     Change,
     ChunkKey,
+    ChunkSpec,
     Corrupt,
     Counter,
     Deadline,
     Failed,
     Histogram,
     Hit,
+    Lease,
     Miss,
     MissReason,
     PoolExhausted,
-    ReadOutcome,
     StoreUnreachable,
     TimedOut,
     frame_bytes,
@@ -82,7 +82,7 @@ class Fetcher:
     def begin(
         self,
         tier: Tier,
-        prompt: Prompt,
+        specs: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
         priority: Priority,
@@ -90,11 +90,11 @@ class Fetcher:
         wait: Deadline | None = None,
         keeps: bool = False,
     ) -> list[Claim]:
-        """Claims on the first chunks of *prompt*, as many as there is room for.
+        """Claims on the first of *specs*, as many as there is room for.
 
         Args:
             tier: where they were seen.
-            prompt: the chunks.
+            specs: the chunks.
             owner: in whose name blocks are leased.
             deadline: of the read; the claim's own may be another.
             priority: among the reads of the tier.
@@ -104,17 +104,17 @@ class Fetcher:
                 not the queue that holds them, and they take no room there.
         """
         if tier.sharing is not None:
-            return self._lend(tier, prompt, owner)
+            return self._lend(tier, specs, owner)
         now = Deadline(self._runtime.clock, 0.0)
         claims: list[Claim] = []
-        joined = self._join(tier, prompt.keys[0], owner)
+        joined = self._join(tier, specs[0], owner)
         if joined is not None:
             claims.append(joined)
             wait = None
         sizes = [
-            frame_bytes(prompt.raw_bytes(i))
-            for i in range(len(claims), len(prompt))
-            if i == 0 or not self._joinable(tier, prompt.keys[i])
+            frame_bytes(spec.raw_bytes)
+            for i, spec in enumerate(specs)
+            if i >= len(claims) and (i == 0 or not self._joinable(tier, spec.key))
         ]
         final = wait is not None and wait.at >= deadline.at
         try:
@@ -124,13 +124,13 @@ class Fetcher:
             else:
                 room = lane.admit(priority, sizes, wait or now, final=final)
         except Refused as refusal:
-            return self._without(str(refusal), tier, prompt, owner, claims, waited=wait is not None)
+            return self._without(str(refusal), tier, specs, owner, claims, waited=wait is not None)
         with room:
             blocks: list[BlockLease] = []
-            fresh: list[int] = []
+            fresh: list[ChunkKey] = []
             fetch = Fetch(tier, blocks)
-            for i in range(len(claims), len(prompt)):
-                joined = self._join(tier, prompt.keys[i], owner)
+            for spec in specs[len(claims) :]:
+                joined = self._join(tier, spec, owner)
                 if joined is not None:
                     claims.append(joined)
                     continue
@@ -138,20 +138,26 @@ class Fetcher:
                     break
                 try:
                     until = now if claims or wait is None else wait
-                    block = self._runtime.pool.lease(prompt.raw_bytes(i), owner, until)
+                    block = self._runtime.pool.lease(spec.raw_bytes, owner, until)
                 except PoolExhausted:
                     break
-                block.label = prompt.label(i)
-                claims.append(Claim(prompt.keys[i], tier.name, block, fetch, len(fresh)))
+                block.spec = spec
+                claims.append(Claim(spec, tier.name, block, fetch, len(fresh)))
                 blocks.append(block.share(f"read {tier.name}"))
-                fresh.append(i)
+                fresh.append(spec.key)
             if fresh:
-                keys = [prompt.keys[i] for i in fresh]
-                self._submit(fetch, keys, blocks, deadline, priority, None if keeps else room)
+                self._submit(fetch, fresh, blocks, deadline, priority, None if keeps else room)
         return claims
 
     def _without(
-        self, why: str, tier: Tier, prompt: Prompt, owner: str, claims: list[Claim], *, waited: bool
+        self,
+        why: str,
+        tier: Tier,
+        specs: Sequence[ChunkSpec],
+        owner: str,
+        claims: list[Claim],
+        *,
+        waited: bool,
     ) -> list[Claim]:
         """What there is to claim where the lane takes no read: what others read already.
 
@@ -159,37 +165,41 @@ class Fetcher:
         did not wait found the queue full, and may come again.
         """
         full = why == QUEUE_FULL
-        for i in range(len(claims), len(prompt)):
-            joined = self._join(tier, prompt.keys[i], owner)
+        for spec in specs[len(claims) :]:
+            joined = self._join(tier, spec, owner)
             if joined is None:
                 if full and not waited:
                     break
-                joined = Claim(prompt.keys[i], tier.name, None, why=why)
+                joined = Claim(spec, tier.name, None, why=why)
             claims.append(joined)
             if full and joined.why == why:
                 break
         return claims
 
-    def _lend(self, tier: Tier, prompt: Prompt, owner: str) -> list[Claim]:
+    def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[Claim]:
         claims = []
-        for key, lease in zip(prompt.keys, tier.lend(prompt.keys, owner), strict=True):
-            block = lease if isinstance(lease, BlockLease) else None
-            if block is not None and block.label is not None and block.label.serde != RAW:
-                block = self._decoded(key, block, block.label, owner)
-            claims.append(Claim(key, tier.name, block))
+        lent = tier.lend([spec.key for spec in specs], owner)
+        for spec, block in zip(specs, lent, strict=True):
+            kept = None if block is None else block.spec
+            why = MissReason.ABSENT.value
+            if block is not None and kept is not None:
+                if kept.raw_bytes != spec.raw_bytes:  # another shape under the same key
+                    block.release()
+                    block, why = None, "corrupt"
+                elif kept.serde != RAW:
+                    block = self._decoded(spec.key, block, kept, owner)
+            claims.append(Claim(spec, tier.name, block, why=why))
         return claims
 
-    def _decoded(
-        self, key: ChunkKey, encoded: BlockLease, label: Label, owner: str
-    ) -> BlockLease | None:
+    def _decoded(self, key: ChunkKey, encoded: Lease, spec: ChunkSpec, owner: str) -> Lease | None:
         """The chunk of a block that is kept encoded, in a block of its own."""
         now = Deadline(self._runtime.clock, 0.0)
         with encoded:
             try:
-                block = self._runtime.pool.lease(label.raw_bytes, owner, now)
+                block = self._runtime.pool.lease(spec.raw_bytes, owner, now)
             except PoolExhausted:
                 return None
-            block.label = label._replace(serde=RAW)
+            block.spec = spec._replace(serde=RAW)
             if open_into(self._runtime, encoded.frame, key, block) is None:
                 return block
             block.release()
@@ -200,15 +210,15 @@ class Fetcher:
         found = self._under_way.get((tier.name, key))
         return found is not None and not found[0].late
 
-    def _join(self, tier: Tier, key: ChunkKey, owner: str) -> Claim | None:
+    def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> Claim | None:
         if not self._under_way:
             return None
         with self._lock:
-            found = self._under_way.get((tier.name, key))
+            found = self._under_way.get((tier.name, spec.key))
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
             if found is None or (lease := found[0].join(found[1], owner)) is None:
                 return None
-            return Claim(key, tier.name, lease, *found)
+            return Claim(spec, tier.name, lease, *found)
 
     def _submit(
         self,
@@ -264,7 +274,7 @@ class Fetcher:
         sink = BlockSink(blocks, scratch)
         start = runtime.clock.now()
         tier.link.began(start)
-        outcomes = list(tier.read(keys, sink, deadline))
+        outcomes = tier.read(keys, sink, deadline)
         for _ in range(tier.rules.retries):
             again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
             if not again or deadline.expired:
@@ -289,7 +299,7 @@ class Fetcher:
             if w is None and isinstance(outcome, Hit)
         ]
         size = sum(length for _, length in arrived)
-        tokens = [b.label.tokens for b, w in zip(blocks, why, strict=True) if b.label and w is None]
+        tokens = [b.spec.tokens for b, w in zip(blocks, why, strict=True) if b.spec and w is None]
         tier.link.ended(runtime.clock.now(), sum(tokens))
         victims = tier.met(arrived, runtime.clock.wall())
         tier.delete(victims, deadline)
@@ -306,7 +316,7 @@ class Fetcher:
         return not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
 
     def _judge(
-        self, outcome: ReadOutcome, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
+        self, outcome: object, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
     ) -> str | None:
         """Why the chunk is not to be used; ``None`` if it is whole and the one wanted."""
         match outcome:
@@ -324,6 +334,8 @@ class Fetcher:
             case TimedOut():
                 return "timed out"
             case Failed():
+                return "failed"
+            case _:  # the tier lets nothing else pass; to fall through would mean a hit
                 return "failed"
 
 

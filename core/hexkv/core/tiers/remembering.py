@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
@@ -50,7 +51,7 @@ def described(outcome: object) -> str:
     """The error in an outcome, in words for people; empty if there is none."""
     match outcome:
         case Failed(error):
-            return f"{type(error).__name__}: {error}"
+            return words(error)
         case TimedOut():
             return "timed out"
     return ""

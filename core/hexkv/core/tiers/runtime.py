@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.history import Cause, History
 from hexkv.core.tiers.rates import Speeds
 from hexkv.ports import (
@@ -48,6 +49,10 @@ class Runtime:
 
     history: History = field(default_factory=History)
     """What happened to chunks that are not there."""
+
+    def __post_init__(self) -> None:
+        checked = {name: CheckedSerde.of(serde) for name, serde in self.serdes.items()}
+        object.__setattr__(self, "serdes", checked)
 
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
         """Tell the event sinks what changed on a tier."""

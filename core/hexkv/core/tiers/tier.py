@@ -1,7 +1,8 @@
 """One tier: a store with a name, a place in the order, an index, lanes and rules.
 
-Everything a store may do wrong becomes an outcome here: an exception, an answer of the
-wrong length, an index that lags behind. Nothing of it goes further up.
+Everything a store may do wrong becomes an outcome here: an exception, an answer that is none
+(:mod:`hexkv.core.tiers.answers`), an index that lags behind. Nothing of it goes further up:
+no other module calls a store.
 """
 
 from __future__ import annotations
@@ -14,21 +15,27 @@ from enum import StrEnum
 from threading import Lock
 
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.tiers import answers
 from hexkv.core.tiers.rates import Link
 from hexkv.core.tiers.tenants import Index
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
+    ConfigError,
     Deadline,
     Entry,
     Failed,
     Item,
     Lease,
+    Miss,
+    MissReason,
     ReadOutcome,
     Sink,
     StoreError,
     SupportsOthers,
     SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
     SupportsSharing,
     WriteOutcome,
 )
@@ -82,7 +89,7 @@ class Tier:
     rules: TierRules = field(default_factory=TierRules)
 
     failures: int = 0
-    """Calls that the store answered with an exception."""
+    """Calls that the store answered with an exception, or with what is no answer."""
 
     indexing: bool = False
     """Whether the index is still learning what the store holds."""
@@ -95,6 +102,11 @@ class Tier:
     """How fast reads were."""
 
     sharing: SupportsSharing | None = field(init=False)
+    scanning: SupportsScan | None = field(init=False)
+    ranges: SupportsRangeRead | None = field(init=False)
+    quarantining: SupportsQuarantine | None = field(init=False)
+    """The store, where it has that ability."""
+
     shared: bool = field(init=False)
     """Whether others add and remove chunks beside this engine."""
 
@@ -105,8 +117,16 @@ class Tier:
 
     def __post_init__(self) -> None:
         # Asked once: a runtime protocol check costs microseconds.
-        self.sharing = self.store if isinstance(self.store, SupportsSharing) else None
-        self.shared = isinstance(self.store, SupportsOthers) and self.store.shared
+        store = self.store
+        self.sharing = store if isinstance(store, SupportsSharing) else None
+        self.scanning = store if isinstance(store, SupportsScan) else None
+        self.ranges = store if isinstance(store, SupportsRangeRead) else None
+        self.quarantining = store if isinstance(store, SupportsQuarantine) else None
+        shared: object = store.shared if isinstance(store, SupportsOthers) else False
+        if not isinstance(shared, bool):
+            kind = type(shared).__qualname__
+            raise ConfigError(f"store {self.name}: whether it is shared is no {kind}")
+        self.shared = shared
 
     @property
     def off(self) -> bool:
@@ -162,55 +182,91 @@ class Tier:
 
     def _stored(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         try:
-            found = self.store.contains(keys, deadline)
+            return answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
         except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
             self.failed("contains", error)
             return [False] * len(keys)
-        return found if len(found) == len(keys) else [False] * len(keys)
 
-    def read(
-        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
-    ) -> Sequence[ReadOutcome]:
-        """The store's answers, or its failure once for each chunk."""
+    def read(self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline) -> list[ReadOutcome]:
+        """The store's answers, or its failure once for each chunk. A hit fills its buffer."""
+        rooms = answers.Rooms(sink, len(keys))
         try:
-            outcomes = self.store.read(keys, sink, deadline)
+            # A tuple: a store that sorts its batch would have one chunk served for another.
+            answer = self.store.read(tuple(keys), rooms, deadline)
+            outcomes, wrong = answers.read_outcomes(answer, rooms)
         except Exception as error:  # noqa: BLE001
             self.failed("read", error)
             return [Failed(error)] * len(keys)
-        if len(outcomes) != len(keys):
-            return [Failed(self._short_answer(len(keys), len(outcomes)))] * len(keys)
+        finally:
+            rooms.end()
+        if wrong is not None:
+            self.failed("read", wrong)
         return outcomes
 
-    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
-        """Likewise."""
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        """A part of a frame. A hit fills *into*."""
+        if self.ranges is None:
+            return Miss(MissReason.REFUSED)
         try:
-            outcomes = self.store.write(items, deadline)
+            answer = self.ranges.read_range(key, start, into, deadline)
+            return answers.range_outcome(answer, len(into))
+        except Exception as error:  # noqa: BLE001
+            self.failed("read_range", error)
+            return Failed(error)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
+        """The store's answers, or its failure once for each chunk."""
+        try:
+            answer = self.store.write(tuple(items), deadline)
+            outcomes, wrong = answers.write_outcomes(answer, items)
         except Exception as error:  # noqa: BLE001
             self.failed("write", error)
             return [Failed(error)] * len(items)
-        if len(outcomes) != len(items):
-            return [Failed(self._short_answer(len(items), len(outcomes)))] * len(items)
+        if wrong is not None:
+            self.failed("write", wrong)
         return outcomes
 
+    def scan(self) -> list[Entry] | None:
+        """What the store lists; ``None`` if it fails to. Empty where it lists nothing at all."""
+        if self.scanning is None:
+            return []
+        try:
+            return list(answers.entries(self.scanning.scan()))
+        except Exception as error:  # noqa: BLE001
+            self.failed("scan", error)
+            return None
+
     def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        """Shares of the blocks that a tier in memory keeps."""
+        """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
         if self.sharing is None:
             return [None] * len(keys)
         try:
-            leases = self.sharing.lend(keys, owner)
+            found, wrong = answers.leases(self.sharing.lend(tuple(keys), owner), keys, owner)
         except Exception as error:  # noqa: BLE001
             self.failed("lend", error)
             return [None] * len(keys)
-        return leases if len(leases) == len(keys) else [None] * len(keys)
+        if wrong is not None:
+            self.failed("lend", wrong)
+        return found
 
-    def keep(self, key: ChunkKey, lease: Lease) -> bool:
+    def keep(self, key: ChunkKey, lease: Lease, deadline: Deadline) -> bool:
         """Let a tier in memory keep a share of a block. Whether it does."""
         if self.sharing is None:
             return False
         try:
-            self.sharing.keep(key, lease)
+            # Of a lease of its own: what the store does with it cannot end the caller's.
+            with lease.share(f"keep {self.name}") as mine:
+                answer: object = self.sharing.keep(key, mine)  # type: ignore[func-returns-value]
         except Exception as error:  # noqa: BLE001
             self.failed("keep", error)
+            return False
+        try:
+            answers.nothing(answer)
+        except StoreError as error:
+            self.failed("keep", error)
+            self._delete([key], deadline)  # it may have kept the block all the same
             return False
         return True
 
@@ -225,16 +281,22 @@ class Tier:
             self._undeleted = []
         if not keys:
             return True
-        try:
-            self.store.delete(keys, deadline)
-        except Exception as error:  # noqa: BLE001
-            self.failed("delete", error)
+        if not self._delete(keys, deadline):
             if self.index is not None:
                 with self._lock:
                     self._undeleted.extend(keys)
             return False
         if self.index is not None:
             self.index.deleted(keys)
+        return True
+
+    def _delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Whether the store says of each chunk that it was there, or was not."""
+        try:
+            answers.flags(self.store.delete(tuple(keys), deadline), len(keys))
+        except Exception as error:  # noqa: BLE001
+            self.failed("delete", error)
+            return False
         return True
 
     @contextmanager
@@ -286,9 +348,12 @@ class Tier:
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
         gone = keys if self.index is None else self.index.discard(keys)
-        if isinstance(self.store, SupportsQuarantine):
+        if self.quarantining is not None:
             try:
-                self.store.quarantine(keys, deadline)
+                answer: object = self.quarantining.quarantine(  # type: ignore[func-returns-value]
+                    tuple(keys), deadline
+                )
+                answers.nothing(answer)
             except Exception as error:  # noqa: BLE001
                 self.failed("quarantine", error)
             else:
@@ -303,16 +368,12 @@ class Tier:
             if lane is not None:
                 lane.close()
         try:
-            self.store.close()
+            answer: object = self.store.close()  # type: ignore[func-returns-value]
+            answers.nothing(answer)
         except Exception as error:  # noqa: BLE001
             self.failed("close", error)
 
     def failed(self, what: str, error: Exception) -> None:
         """Count a call that the store did not answer."""
         self.failures += 1
-        log.warning("tier %s: %s failed: %s: %s", self.name, what, type(error).__name__, error)
-
-    def _short_answer(self, asked: int, answered: int) -> StoreError:
-        error = StoreError(f"{self.name} answered {answered} of {asked} chunks")
-        self.failed("answer", error)
-        return error
+        log.warning("tier %s: %s failed: %s", self.name, what, answers.words(error))

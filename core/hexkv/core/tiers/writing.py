@@ -9,7 +9,7 @@ from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
-from hexkv.core.memory.pool import BlockLease, per_task
+from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.reading import may_retry
@@ -26,10 +26,10 @@ from hexkv.ports import (
     FrameHeader,
     Histogram,
     Item,
+    Lease,
     Stored,
     StoreError,
     StoreFull,
-    SupportsScan,
     TimedOut,
     WriteOutcome,
 )
@@ -53,7 +53,7 @@ class Batch:
     __slots__ = ("after", "keys", "leases")
 
     def __init__(
-        self, keys: Sequence[ChunkKey], leases: Sequence[BlockLease], after: ChunkKey | None
+        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], after: ChunkKey | None
     ) -> None:
         self.keys = keys
         self.leases = leases
@@ -172,11 +172,9 @@ class Writer:
 
         Until it is, nothing is written: a budget holds only where everything is counted.
         """
-        if tier.index is not None and isinstance(tier.store, SupportsScan):
-            try:
-                entries = list(tier.store.scan())
-            except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
-                tier.failed("scan", error)
+        if tier.index is not None:
+            entries = tier.scan()
+            if entries is None:
                 return False
             victims = tier.index.restore(entries)
             self.evict(tier, victims, far(self._runtime))
@@ -275,9 +273,9 @@ class Writer:
         deadline: Deadline,
     ) -> list[WriteOutcome]:
         if tier.sharing is not None:
-            kept = [tier.keep(batch.keys[i], batch.leases[i]) for i in todo]
+            kept = [tier.keep(batch.keys[i], batch.leases[i], deadline) for i in todo]
             return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
-        outcomes = list(tier.write(items, deadline))
+        outcomes = tier.write(items, deadline)
         full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
         if full and tier.index is not None:
             # The medium, or another engine on it, leaves less room than the budget says.
@@ -304,14 +302,14 @@ class Writer:
         for i, outcome in zip(which, answers, strict=True):
             outcomes[i] = outcome
 
-    def _item(self, tier: Tier, key: ChunkKey, lease: BlockLease) -> Item:
+    def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
         """What *tier* is to be given of a block."""
-        label = lease.label
+        spec = lease.spec
         if tier.sharing is not None:
             return Item(key, lease.frame)
         name = RAW
-        if label is not None and label.serde == RAW:
-            name = form_on(self._runtime, tier, lease, label)
+        if spec is not None and spec.serde == RAW:
+            name = form_on(self._runtime, tier, lease, spec)
         if name != RAW:
             try:
                 encoded = encode(self._runtime, key, lease, name)
@@ -323,23 +321,23 @@ class Writer:
         self.seal(key, lease)
         return Item(key, lease.frame)
 
-    def seal(self, key: ChunkKey, lease: BlockLease) -> None:
+    def seal(self, key: ChunkKey, lease: Lease) -> None:
         """Make a block a whole frame, once, whoever else wants that at the same time."""
-        label = lease.label
-        if label is None:
+        spec = lease.spec
+        if spec is None:
             raise ValueError("a block that holds nothing cannot be sealed")
         with self._sealing[hash(key) % _STRIPES]:
             if not self._runtime.codec.is_sealed(lease.frame):
                 header = FrameHeader(
                     key=key,
-                    identity=label.identity,
-                    tokens=label.tokens,
-                    serde=label.serde,
-                    raw_bytes=label.raw_bytes,
+                    identity=spec.identity,
+                    tokens=spec.tokens,
+                    serde=spec.serde,
+                    raw_bytes=spec.raw_bytes,
                     payload_bytes=len(lease.payload),
                     created=self._runtime.clock.wall(),
-                    position=label.position,
-                    parts=layer_parts(label.layout, label.tokens) if label.serde == RAW else (),
+                    position=spec.position,
+                    parts=layer_parts(spec.layout, spec.tokens) if spec.serde == RAW else (),
                 )
                 self._runtime.codec.seal(lease.frame, header)
 
@@ -353,7 +351,7 @@ class Writer:
             if not below.remote and all(below.contains([key], deadline)):
                 continue
             (lent,) = tier.lend([key], _SPILLING)
-            if not isinstance(lent, BlockLease):
+            if lent is None:
                 continue
             with lent:
                 if below.sharing is not None:

@@ -6,15 +6,19 @@ one lie stands in its header; where the layers lie in them, at the start of its 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from hexkv.core.frames.codec import layer_parts, layers_per_part, part_span
-from hexkv.core.memory.pool import BlockLease, Label
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.encoding import by_layers
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import PAGE, ChunkKey, CorruptFrame, KVLayout
+from hexkv.ports import PAGE, ChunkKey, ChunkSpec, CorruptFrame, KVLayout
 from hexkv.ports.serde import LayerSerde
+
+log = logging.getLogger("hexkv")
 
 
 def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
@@ -28,7 +32,11 @@ def head_bytes(runtime: Runtime, tier: Tier, layout: KVLayout) -> int | None:
             serde = by_layers(runtime.serdes.get(name))
             if serde is None:
                 return None
-            indexes.append(PAGE + serde.index_bytes(layout))
+            try:
+                indexes.append(PAGE + serde.index_bytes(layout))
+            except Exception as error:  # noqa: BLE001 - a serde's failure is never the engine's
+                log.warning("serde %s does not say how long its index is: %s", name, words(error))
+                return None
     return max(indexes)
 
 
@@ -48,34 +56,34 @@ class Head:
     """Where each layer lies in an encoded payload."""
 
     @classmethod
-    def of(cls, runtime: Runtime, data: memoryview, key: ChunkKey, label: Label) -> Head | None:
+    def of(cls, runtime: Runtime, data: memoryview, key: ChunkKey, spec: ChunkSpec) -> Head | None:
         """What the beginning of the frame of *key* says; ``None`` if it is to be read whole.
 
         Where the layers lie is not verified yet: :meth:`open` does that with the first part.
         """
         try:
             header = runtime.codec.peek(data)
-            if header.key != key or header.tokens != label.tokens:
+            if header.key != key or header.tokens != spec.tokens:
                 return None
-            if header.raw_bytes != label.raw_bytes:
+            if header.raw_bytes != spec.raw_bytes:
                 return None
-            raw_parts = layer_parts(label.layout, label.tokens)
+            raw_parts = layer_parts(spec.layout, spec.tokens)
             if header.serde == RAW:
                 return cls(data, raw_parts, None, RAW) if header.parts == raw_parts else None
             serde = by_layers(runtime.serdes.get(header.serde))
             if serde is None or len(header.parts) != len(raw_parts):
                 return None
             # What is not smaller was never encoded; nor may it take more memory than the chunk.
-            if header.payload_bytes >= label.raw_bytes:
+            if header.payload_bytes >= spec.raw_bytes:
                 return None
-            index = data[PAGE : PAGE + min(serde.index_bytes(label.layout), header.payload_bytes)]
-            layers = serde.layer_parts(index, header.payload_bytes, label.layout, label.tokens)
+            index = data[PAGE : PAGE + min(serde.index_bytes(spec.layout), header.payload_bytes)]
+            layers = serde.layer_parts(index, header.payload_bytes, spec.layout, spec.tokens)
         except CorruptFrame:
             return None
         return cls(data, header.parts, serde, header.serde, tuple(layers))
 
     def open(
-        self, runtime: Runtime, part: int, data: memoryview, block: BlockLease, label: Label
+        self, runtime: Runtime, part: int, data: memoryview, block: BlockLease, spec: ChunkSpec
     ) -> bool:
         """Verify one encoded part, then bring its layers into *block*. Whether it was whole.
 
@@ -84,7 +92,7 @@ class Head:
             part: which one.
             data: what lies in the frame's span of it.
             block: of a raw chunk.
-            label: of that chunk.
+            spec: of that chunk.
         """
         if self.serde is None:
             raise ValueError("a raw part is verified where it lies")
@@ -93,15 +101,15 @@ class Head:
         except CorruptFrame:
             return False
         at = part_span(self.parts, part)[0] - PAGE
-        step, payload = layers_per_part(label.layout), block.payload
-        for layer in range(part * step, min((part + 1) * step, label.layout.layers)):
+        step, payload = layers_per_part(spec.layout), block.payload
+        for layer in range(part * step, min((part + 1) * step, spec.layout.layers)):
             start, end = self.layers[layer]
             if not at <= start <= end <= at + len(data):
                 return False
-            first, last = label.layout.layer_span(layer, label.tokens)
+            first, last = spec.layout.layer_span(layer, spec.tokens)
             began = runtime.clock.now()
             self.serde.decode_layer(
-                data[start - at : end - at], layer, label.layout, label.tokens, payload[first:last]
+                data[start - at : end - at], layer, spec.layout, spec.tokens, payload[first:last]
             )
             runtime.speeds.decoded(self.name, last - first, began, runtime.clock.now())
         return True

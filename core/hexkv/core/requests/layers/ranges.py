@@ -27,8 +27,6 @@ from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    ChunkKey,
-    CorruptFrame,
     Counter,
     Deadline,
     Failed,
@@ -36,7 +34,7 @@ from hexkv.ports import (
     Hit,
     Miss,
     ReadOutcome,
-    SupportsRangeRead,
+    StoreError,
     TimedOut,
 )
 
@@ -53,7 +51,6 @@ class _Strip:
     """Neighbouring chunks of one tier, of which one task reads one part each."""
 
     tier: Tier
-    store: SupportsRangeRead
     blocks: dict[int, BlockLease]
     """By the chunk's number in the prompt. Who leaves is not read any more."""
 
@@ -91,15 +88,11 @@ class RangeReader:
     def serves(self, tier: Tier) -> bool:
         """Whether frames on *tier* can be expected to be readable part by part."""
         return (
-            tier.sharing is None
-            and isinstance(tier.store, SupportsRangeRead)
-            and self._head_bytes(tier) is not None
+            tier.sharing is None and tier.ranges is not None and self._head_bytes(tier) is not None
         )
 
     def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
         """Chunks to read from *tier*, by their numbers in the prompt; before any read."""
-        if not isinstance(tier.store, SupportsRangeRead):
-            raise TypeError(f"tier {tier.name} reads no ranges")
         numbers = list(blocks)
         for number in numbers:
             self._parts_of(number)
@@ -107,7 +100,7 @@ class RangeReader:
         step = max(1, _TASK_BYTES // part_bytes)
         for at in range(0, len(numbers), step):
             some = {number: blocks[number] for number in numbers[at : at + step]}
-            self._strips.append(_Strip(tier, tier.store, some, self._head_bytes(tier) or 0))
+            self._strips.append(_Strip(tier, some, self._head_bytes(tier) or 0))
 
     def leave(self, start: int, end: int) -> None:
         """Read nothing more of chunks ``[start, end)``; no new read uses their blocks."""
@@ -238,13 +231,13 @@ class RangeReader:
 
     def _meet(self, strip: _Strip, number: int, deadline: Deadline) -> ReadOutcome:
         """Learn from the beginning of a frame where its parts lie."""
-        key, label = self._prompt.keys[number], self._prompt.label(number)
+        key, spec = self._prompt.keys[number], self._prompt.spec(number)
         data = scratch(strip.head)
-        outcome = _ask(strip, key, 0, data, deadline)
-        if outcome != Hit(len(data)):
-            return Miss() if isinstance(outcome, Hit) else outcome
+        outcome = strip.tier.read_range(key, 0, data, deadline)
+        if not isinstance(outcome, Hit):
+            return outcome
         try:
-            head = Head.of(self._runtime, data, key, label)
+            head = Head.of(self._runtime, data, key, spec)
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("tier %s: the index of a payload: %s", strip.tier.name, error)
             head = None
@@ -267,10 +260,10 @@ class RangeReader:
             data[:known] = head.data[:known]
         rest = end - start - known
         key = self._prompt.keys[number]
-        outcome = _ask(strip, key, start + known, data[known:], deadline) if rest else Hit(0)
-        if isinstance(outcome, Hit):
-            return data, Hit(end - start) if outcome.size == rest else Miss()
-        return data, outcome
+        outcome: ReadOutcome = Hit(0)
+        if rest:
+            outcome = strip.tier.read_range(key, start + known, data[known:], deadline)
+        return data, Hit(end - start) if isinstance(outcome, Hit) else outcome
 
     def _open(self, number: int, part: int, block: BlockLease, data: memoryview) -> bool:
         """Verify what was read of a part, and decode it if need be."""
@@ -278,8 +271,8 @@ class RangeReader:
         if head is None or head.serde is None:
             return self._is_whole(number, part, block)
         try:
-            label = self._prompt.label(number)
-            return head.open(self._runtime, part, data if part else data[PAGE:], block, label)
+            spec = self._prompt.spec(number)
+            return head.open(self._runtime, part, data if part else data[PAGE:], block, spec)
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("serde %s could not decode a verified part: %s", head.name, error)
             return False
@@ -297,16 +290,6 @@ class RangeReader:
                 if header.parts != parts:
                     return False
             codec.check_part(frame, part, frame[start:end])
-        except CorruptFrame:
+        except StoreError:
             return False
         return True
-
-
-def _ask(
-    strip: _Strip, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
-) -> ReadOutcome:
-    try:
-        return strip.store.read_range(key, start, into, deadline)
-    except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
-        strip.tier.failed("read_range", error)
-        return Failed(error)

@@ -22,6 +22,7 @@ from hexkv.ports import (
     Deadline,
     DeviceKV,
     InvalidRequest,
+    Lease,
     MissReason,
     PoolExhausted,
     Retrieved,
@@ -67,7 +68,7 @@ class LayeredRetrieve:
         self._reader = RangeReader(stack.runtime, prompt)
         self._found: Sequence[Tier] = ()
         self._claims: dict[int, Claim] = {}
-        self._leases: dict[int, BlockLease] = {}
+        self._leases: dict[int, Lease] = {}
         self._tiers: dict[int, str] = {}
         self._hit = 0
         self._why = MissReason.ABSENT.value
@@ -183,7 +184,7 @@ class LayeredRetrieve:
                 block = self._stack.pool.lease(self._prompt.raw_bytes(number), self._owner, until)
             except PoolExhausted:
                 break
-            block.label = self._prompt.label(number)
+            block.spec = self._prompt.spec(number)
             blocks[number] = self._leases[number] = block
             self._tiers[number] = tier.name
         if blocks:
@@ -197,8 +198,8 @@ class LayeredRetrieve:
         begun = start
         while begun < end:
             stop = min(end, begun + self._pace.step)
-            part, tiers = self._prompt.part(begun, stop), [tier] * (stop - begun)
-            claims = self._stack.begin(part, tiers, self._owner, deadline, wait=wait, keeps=True)
+            specs, tiers = self._prompt.specs(begun, stop), [tier] * (stop - begun)
+            claims = self._stack.begin(specs, tiers, self._owner, deadline, wait=wait, keeps=True)
             wait = None
             self._claims.update(enumerate(claims, begun))
             begun += len(claims)
@@ -229,7 +230,7 @@ class LayeredRetrieve:
             claim = self._claims.pop(number, None)
             if claim is None:
                 continue  # it was dropped with the prefix that it belonged to
-            lease = self._stack.settle(claim, self._prompt, number, self._owner, deadline)
+            lease = self._stack.settle(claim, self._owner, deadline)
             if lease is None:
                 self._shorten(number, claim.why)
             else:

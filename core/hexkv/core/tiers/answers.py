@@ -1,0 +1,308 @@
+"""Answers of stores, checked for kind, length and range where they enter the core.
+
+A store is somebody else's code: it may answer with ``None``, with a generator that fails, with
+a size that is no number. Taken for an outcome, that would have a block's former content served
+as KV. So only what the port names passes, compared by its exact type, which also costs least;
+whatever else comes is a :class:`~hexkv.ports.StoreError` that names its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+from hexkv.ports import (
+    KEY_BYTES,
+    RAW,
+    ChunkKey,
+    ChunkSpec,
+    Corrupt,
+    Entry,
+    Failed,
+    Hit,
+    Item,
+    Lease,
+    Miss,
+    MissReason,
+    ReadOutcome,
+    Sink,
+    Stored,
+    StoreError,
+    TimedOut,
+    WriteOutcome,
+)
+
+_MOST_BYTES = 1 << 48
+"""No frame is as long: its header has six bytes for where a part ends."""
+
+
+class Rooms:
+    """A sink for one call of one store: remembers what it gave, and ends with the call.
+
+    A store that asks for something other than a chunk of its batch gets nothing: a negative
+    index would find the memory of another chunk.
+    """
+
+    def __init__(self, sink: Sink, count: int) -> None:
+        self.sizes: list[int | None] = [None] * count
+        """Bytes of the newest buffer given for each chunk."""
+
+        self.foreign: StoreError | None = None
+        self._sink = sink
+        self._over = False
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        if self._over:
+            return None
+        if type(index) is not int or not 0 <= index < len(self.sizes):
+            self.foreign = _foreign("asked a sink for chunk", index)
+            return None
+        if type(size) is not int or size < 0:
+            self.foreign = _foreign("asked a sink for a size", size)
+            return None
+        data = self._sink.room(index, size)
+        self.sizes[index] = None if data is None else size
+        return data
+
+    def end(self) -> None:
+        """Give nothing any more: the memory is soon another chunk's."""
+        self._over = True
+
+
+def read_outcomes(answer: object, rooms: Rooms) -> tuple[list[ReadOutcome], StoreError | None]:
+    """One outcome per chunk, and what was foreign: each such chunk is a failure.
+
+    Raises:
+        StoreError: it is no sequence of one answer per chunk.
+        Exception: whatever iterating over it raises.
+    """
+    if rooms.foreign is not None:
+        raise rooms.foreign
+    outcomes = _rows(answer, len(rooms.sizes))
+    wrong: StoreError | None = None
+    for i, (outcome, size) in enumerate(zip(outcomes, rooms.sizes, strict=True)):
+        if type(outcome) is Hit:
+            if type(outcome.size) is int and outcome.size == size:
+                continue
+            where = "no buffer" if size is None else f"a buffer of {size} bytes"
+            wrong = StoreError(f"answered with a hit of {_size(outcome.size)} in {where}")
+        elif _is_read(outcome):
+            continue
+        else:
+            wrong = _foreign("answered with", outcome)
+        outcomes[i] = Failed(wrong)
+    return outcomes, wrong
+
+
+def write_outcomes(
+    answer: object, items: Sequence[Item]
+) -> tuple[list[WriteOutcome], StoreError | None]:
+    """Likewise, of a write."""
+    outcomes = _rows(answer, len(items))
+    wrong: StoreError | None = None
+    for i, (outcome, item) in enumerate(zip(outcomes, items, strict=True)):
+        if type(outcome) is Stored:
+            if type(outcome.size) is int and outcome.size in (0, len(item.frame)):
+                continue
+            size = _size(outcome.size)
+            wrong = StoreError(f"says that it stored {size} of a frame of {len(item.frame)}")
+        elif _is_failure(outcome):
+            continue
+        else:
+            wrong = _foreign("answered with", outcome)
+        outcomes[i] = Failed(wrong)
+    return outcomes, wrong
+
+
+def range_outcome(answer: object, size: int) -> ReadOutcome:
+    """The outcome of a read of *size* bytes of one frame.
+
+    Raises:
+        StoreError: it is none.
+    """
+    if isinstance(answer, Hit) and type(answer) is Hit:
+        if type(answer.size) is not int or answer.size != size:
+            raise StoreError(f"answered with a hit of {_size(answer.size)} in {size} bytes")
+        return answer
+    if not _is_read(answer):
+        raise _foreign("answered with", answer)
+    return answer  # type: ignore[return-value] # the line above has told
+
+
+def flags(answer: object, count: int) -> list[bool]:
+    """*count* booleans. Those of numpy pass for some; what is merely true or false does not.
+
+    Raises:
+        StoreError: they are something else, or more, or fewer.
+        Exception: whatever iterating over them raises.
+    """
+    found = _rows(answer, count)
+    if not {bool}.issuperset(map(type, found)):
+        found = [_flag(one) for one in found]
+    return found
+
+
+def entries(answer: object) -> Iterator[Entry]:
+    """What a scan lists.
+
+    Raises:
+        StoreError: it is no iterator, or an entry is none of a chunk.
+        Exception: whatever iterating over it raises.
+    """
+    if not isinstance(answer, Iterator):
+        raise _foreign("answered a scan with", answer)
+    for entry in answer:
+        if type(entry) is not Entry:
+            raise _foreign("listed", entry)
+        key, size, stored = entry
+        if type(key) is not bytes or len(key) != KEY_BYTES:
+            raise StoreError(f"listed a key that is none: {_kind(key)}")
+        if type(size) is not int or not 0 <= size < _MOST_BYTES:
+            raise StoreError(f"listed a chunk of {_size(size)}")
+        if type(stored) not in (float, int) or not isfinite(stored):
+            raise StoreError("listed a chunk that was stored at no time")
+        yield entry
+
+
+def nothing(answer: object) -> None:
+    """What a call answers that can only succeed or raise.
+
+    Raises:
+        StoreError: it answered something.
+    """
+    if answer is not None:
+        raise _foreign("answered what has no answer with", answer)
+
+
+def leases(
+    answer: object, keys: Sequence[ChunkKey], owner: str
+) -> tuple[list[Lease | None], StoreError | None]:
+    """A new share of each chunk's block in the name of *owner*, and what was foreign.
+
+    Shares that cannot be used are released: of another chunk, too many, or beside a failure.
+
+    Raises:
+        StoreError: it is no sequence of one answer per chunk.
+        Exception: whatever iterating over it raises.
+    """
+    taken: list[Any] = []
+    try:
+        _fill(taken, answer, len(keys))
+    except Exception:
+        for one in taken:
+            _give_back(one, owner)
+        raise
+    found: list[Lease | None] = []
+    wrong: StoreError | None = None
+    seen: set[int] = set()
+    for key, one in zip(keys, taken, strict=True):
+        if one is None:
+            found.append(None)
+            continue
+        try:
+            mine = id(one) not in seen and _is_of(one, key, owner)
+        except Exception:  # noqa: BLE001 - somebody else's class
+            found.append(None)
+            wrong = _foreign("lent", one)
+            continue
+        if mine:
+            found.append(one)
+            seen.add(id(one))
+        else:
+            found.append(None)
+            wrong = StoreError("lent what is no new share of the chunk that it was asked for")
+            if id(one) not in seen:
+                _give_back(one, owner)
+    return found, wrong
+
+
+def words(error: BaseException) -> str:
+    """An error for people, also where its own text fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - somebody else's class
+        return type(error).__name__
+
+
+def _is_read(outcome: object) -> bool:
+    if type(outcome) is Miss:
+        return type(outcome.reason) is MissReason
+    if type(outcome) is Corrupt:
+        return type(outcome.detail) is str
+    return _is_failure(outcome)
+
+
+def _is_failure(outcome: object) -> bool:
+    if type(outcome) is Failed:
+        return issubclass(type(outcome.error), Exception)
+    return type(outcome) is TimedOut
+
+
+def _flag(value: object) -> bool:
+    item = getattr(value, "item", None)  # of numpy's booleans, which the core does not know
+    if callable(item):
+        value = item()
+    if type(value) is not bool:
+        raise _foreign("answered a question with", value)
+    return value
+
+
+def _rows(answer: object, count: int) -> list[Any]:
+    rows: list[Any] = []
+    _fill(rows, answer, count)
+    return rows
+
+
+def _fill(rows: list[Any], answer: Any, count: int) -> None:
+    """Put the *count* elements of a sequence into *rows*, as far as they come."""
+    sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as an array is, too
+    if isinstance(answer, type) or not sized:
+        raise _foreign("answered a batch with", answer)
+    # Of what says another length than it has, or never ends, one more is enough.
+    rows.extend(islice(answer, count + 1))
+    if len(rows) != count:
+        more = "more than " if len(rows) > count else f"{len(rows)} of "
+        raise StoreError(f"answered {more}{count} chunks")
+
+
+def _is_of(lease: Any, key: ChunkKey, owner: str) -> bool:
+    """True if a lease is held by *owner*, on the whole chunk of *key*, raw or encoded.
+
+    Asks the port, not the pool's class: memory that the core did not make is worth as much.
+
+    Raises:
+        Exception: whatever somebody else's class raises, or lacks.
+    """
+    spec, payload = lease.spec, lease.payload
+    if type(spec) is not ChunkSpec or spec.key != key or lease.owner != owner:
+        return False
+    if type(payload) is not memoryview or type(lease.frame) is not memoryview:
+        return False
+    whole = len(payload) == spec.raw_bytes if spec.serde == RAW else len(payload) > 0
+    return whole and callable(lease.share) and callable(lease.release)
+
+
+def _give_back(lease: Any, owner: str) -> None:
+    """Release a lease that nobody asked for, unless it is another owner's."""
+    try:
+        if lease.owner == owner:
+            lease.release()
+    except Exception:  # noqa: BLE001 - somebody else's class, and it was told to go
+        return
+
+
+def _foreign(did: str, what: object) -> StoreError:
+    return StoreError(f"{did} {_kind(what)}, which is not for it to answer")
+
+
+def _kind(what: object) -> str:
+    kind = what if isinstance(what, type) else type(what)
+    said = "the class" if isinstance(what, type) else "a"
+    return f"{said} {kind.__qualname__}"
+
+
+def _size(size: object) -> str:
+    return f"{size} bytes" if type(size) is int else _kind(size)

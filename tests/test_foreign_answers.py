@@ -1,0 +1,562 @@
+"""What the engine makes of answers that no port names: a failure that says so, never KV."""
+
+import logging
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dict_store import CapableStore, DictStore
+from hexkv.contracts.doubles import HeapBlock
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.core.memory.copying import Copier
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.ports import (
+    PAGE,
+    ConfigError,
+    Corrupt,
+    Deadline,
+    Entry,
+    Failed,
+    FrameHeader,
+    HashFunction,
+    Hit,
+    Miss,
+    Stored,
+    StoreError,
+)
+from plain_serde import PlainSerde
+from prompts import PROMPT, computed, empty
+from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
+
+
+class Likeness(Hit):
+    """Looks like a hit."""
+
+
+class Liar(list):
+    """Says that it is as long as it should be."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+class Breaks:
+    """A sequence that cannot be read to its end."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise RuntimeError("no such row")
+
+
+class Endless:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return None
+
+
+ELEMENTS = {
+    "one": 1,
+    "bytes": b"x",
+    "text": "hit",
+    "object": object(),
+    "a class": Hit,
+    "half a hit": object.__new__(Hit),
+    "a likeness": Likeness(FRAME),
+    "a hit of a bool": Hit(True),
+    "a hit of less than nothing": Hit(-1),
+    "a hit of everything": Hit(1 << 70),
+    "a hit of text": Hit("4096"),
+    "a hit of a number like it": Hit(float(FRAME)),
+    "stored a byte": Stored(1),
+    "stored text": Stored("all"),
+    "a miss for no reason": Miss("absent"),
+    "a failure without error": Failed("timeout"),
+    "an interrupt": Failed(KeyboardInterrupt()),
+    "corrupt somehow": Corrupt(3),
+    "a tuple": (b"k" * 48, 10, 0.0),
+    "a short key": Entry(b"k", 10, 0.0),
+    "a text for a key": Entry("k" * 48, 10, 0.0),
+    "a negative size": Entry(b"k" * 48, -1, 0.0),
+    "a true size": Entry(b"k" * 48, True, 0.0),
+    "a size beyond all": Entry(b"k" * 48, 1 << 70, 0.0),
+    "no time": Entry(b"k" * 48, 10, float("nan")),
+    "a lease of elsewhere": HeapBlock(bytes(FRAME)).lease(),
+}
+"""None of these is an answer for one chunk, whatever was asked."""
+
+WHOLES = {
+    "a bool": lambda good: True,
+    "a number": lambda good: 7,
+    "bytes": lambda good: b"\1" * 16,
+    "text": lambda good: "yes",
+    "an object": lambda good: object(),
+    "a class": lambda good: list,
+    "a generator": lambda good: (one for one in [object()]),
+    "one more": lambda good: [*good, *good, None],
+    "a liar": lambda good: Liar(len(good)),
+    "a break": lambda good: Breaks(),
+    "no end": lambda good: Endless(),
+    "a dictionary": lambda good: dict.fromkeys(map(object.__repr__, map(id, good)), True) or None,
+}
+
+BATCHES = ("contains", "read", "write", "delete")
+METHODS = (*BATCHES, "read_range", "scan", "quarantine", "close", "lend", "keep")
+
+
+class Foreign(DictStore):
+    """Does what it is asked, and answers one kind of question with something else."""
+
+    def __init__(self, method, answer, *, works=True):
+        super().__init__({})
+        self.method = method
+        self.answer = answer
+        self.works = works
+        self.asked = 0
+
+    def _say(self, method, good):
+        if method != self.method:
+            return good() if callable(good) else good
+        self.asked += 1
+        found = good() if callable(good) else good
+        return self.answer(found)
+
+    def contains(self, keys, deadline):
+        return self._say("contains", lambda: super(Foreign, self).contains(keys, deadline))
+
+    def read(self, keys, sink, deadline):
+        def good():
+            if self.method == "read" and not self.works:
+                return [Hit(FRAME)] * len(keys)
+            return super(Foreign, self).read(keys, sink, deadline)
+
+        return self._say("read", good)
+
+    def write(self, items, deadline):
+        return self._say("write", lambda: super(Foreign, self).write(items, deadline))
+
+    def delete(self, keys, deadline):
+        return self._say("delete", lambda: super(Foreign, self).delete(keys, deadline))
+
+    def close(self):
+        return self._say("close", super().close)
+
+
+class ForeignDisk(Foreign):
+    def scan(self):
+        return self._say("scan", lambda: iter([Entry(k, len(f), 1.0) for k, f in self.kept()]))
+
+    def kept(self):
+        return list(self.medium.items())
+
+    def quarantine(self, keys, deadline):
+        return self._say("quarantine", lambda: [self.forget(key) for key in keys] and None)
+
+    def read_range(self, key, start, into, deadline):
+        def good():
+            if self.method == "read_range" and not self.works:
+                return Hit(len(into))
+            return CapableStore.read_range(self, key, start, into, deadline)
+
+        return self._say("read_range", good)
+
+
+class ForeignMemory(Foreign):
+    def __init__(self, method, answer, *, works=True):
+        super().__init__(method, answer, works=works)
+        self.leases = {}
+
+    def keep(self, key, lease):
+        return self._say("keep", lambda: CapableStore.keep(self, key, lease))
+
+    def lend(self, keys, owner):
+        shares = CapableStore.lend(self, keys, owner)
+        answer = self._say("lend", shares)
+        said = set(map(id, answer)) if type(answer) is list else set()
+        for share in shares:
+            if share is not None and id(share) not in said:
+                share.release()  # what it does not lend it may not hold in the borrower's name
+        return answer
+
+    def let_go(self, key):
+        return CapableStore.let_go(self, key)
+
+    def forget(self, key):
+        return self.let_go(key) | super().forget(key)
+
+    def close(self):
+        for key in list(self.leases):
+            self.let_go(key)
+        return super().close()
+
+
+@contextmanager
+def listening():
+    """What hexkv logs meanwhile."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    log = logging.getLogger("hexkv")
+    log.addHandler(handler)
+    try:
+        yield records
+    finally:
+        log.removeHandler(handler)
+
+
+@st.composite
+def foreign(draw):
+    """A method, and how it answers instead: of the wrong kind as a whole, or for some chunk."""
+    method = draw(st.sampled_from(METHODS))
+    single = method in ("read_range", "quarantine", "close", "keep")
+    name = draw(st.sampled_from(sorted({*WHOLES, *ELEMENTS} if single else WHOLES)))
+    if single:
+        what = WHOLES.get(name)
+        value = ELEMENTS.get(name)
+        return method, (lambda good: value if what is None else what([None]))
+    if draw(st.booleans()):
+        return method, lambda good: WHOLES[name](list(good))
+    element = ELEMENTS[draw(st.sampled_from(sorted(ELEMENTS)))]
+    place = draw(st.integers(0, 9))
+
+    def answer(good):
+        rows = list(good)
+        if method == "scan":
+            return iter([*rows, element])
+        rows[place % len(rows)] = element
+        return rows
+
+    return method, answer
+
+
+@settings(max_examples=25, deadline=None)
+@given(foreign(), st.booleans())
+def test_a_foreign_answer_is_a_failure_that_names_the_tier_and_never_kv(drawn, works):
+    method, answer = drawn
+    kind = ForeignMemory if method in ("lend", "keep") else ForeignDisk
+    store = kind(method, answer, works=works)
+    place = tier("abroad", store)
+    place.index = None if method == "contains" else place.index
+    with rigging() as rig, listening() as said:
+        r = rig([place])
+        for turn in range(2):
+            r.engine.store(PROMPT, computed())
+            window = empty()
+            got = r.engine.retrieve(PROMPT, window)
+            assert window.agrees(computed(), got.hit_tokens)
+            window = empty()
+            with r.engine.retrieve_layers(PROMPT, window) as layers:
+                assert list(layers) == list(range(LAYOUT.layers))
+            assert window.agrees(computed(), layers.result().hit_tokens)
+            for key in list(store.medium)[:2] if turn == 0 else ():
+                store.medium[key] = bytes(FRAME)
+            assert r.engine.lookup(PROMPT).hit_tokens >= 0
+            assert r.engine.explain(PROMPT)
+        r.engine.clear(PROMPT)
+        assert set(r.engine.health().leases) <= {"store"}
+        r.engine.close()
+        health = r.engine.health()
+    if store.asked:
+        assert health.tiers[0].failures
+        assert any("abroad" in one.getMessage() and method in one.getMessage() for one in said), (
+            method
+        )
+    assert store.asked or method == "delete"
+
+
+class Numpy:
+    """What numpy answers with for a boolean."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+def test_booleans_of_numpy_pass_for_some_and_what_is_merely_true_does_not(rig):
+    def found(answer):
+        place = tier("abroad", ForeignDisk("contains", answer))
+        place.index = None
+        r = rig([place])
+        r.engine.store(PROMPT, computed())
+        return r.engine.lookup(PROMPT).hit_tokens, place.failures > 0
+
+    assert found(lambda good: [Numpy(one) for one in good]) == (160, False)
+    assert found(lambda good: [int(one) for one in good]) == (0, True)
+
+
+class Mean(ForeignMemory):
+    """A store in memory that lends what it should not."""
+
+    def __init__(self, how):
+        super().__init__("", None)
+        self.how = how
+
+    def lend(self, keys, owner):
+        return self.how(self, keys, owner)
+
+
+def swapped(store, keys, owner):
+    leases = CapableStore.lend(store, keys, owner)
+    return leases[1:] + leases[:1]
+
+
+def its_own(store, keys, owner):
+    return [store.leases.get(key) for key in keys]
+
+
+def one_too_many(store, keys, owner):
+    return [*CapableStore.lend(store, keys, owner), *CapableStore.lend(store, keys[:1], owner)]
+
+
+def shortened(store, keys, owner):
+    leases = CapableStore.lend(store, keys, owner)
+    for lease in leases:
+        if lease is not None:
+            lease.shrink(17)
+    return leases
+
+
+def released(store, keys, owner):
+    leases = CapableStore.lend(store, keys, owner)
+    for lease in leases:
+        if lease is not None:
+            lease.release()
+    return leases
+
+
+@pytest.mark.parametrize("how", [swapped, its_own, one_too_many, shortened, released])
+def test_a_lent_block_is_a_new_share_of_the_very_chunk(rig, how):
+    store = Mean(how)
+    place = tier("abroad", store)
+    r = rig([place])
+    r.engine.store(PROMPT, computed())
+    window = empty()
+    got = r.engine.retrieve(PROMPT, window)
+    assert window.agrees(computed(), got.hit_tokens)
+    assert got.hit_tokens == 0
+    assert place.failures
+    assert set(r.engine.health().leases) == {"store"}
+
+
+class Sorts(DictStore):
+    """Sorts the batch that it was given, and answers it in that order."""
+
+    def read(self, keys, sink, deadline):
+        if hasattr(keys, "sort"):
+            keys.sort()
+        return super().read(keys, sink, deadline)
+
+
+def test_a_store_that_sorts_its_batch_exchanges_no_chunks(rig):
+    r = rig([tier("abroad", Sorts({}))])
+    r.engine.store(PROMPT, computed())
+    window = empty()
+    got = r.engine.retrieve(PROMPT, window)
+    assert window.agrees(computed(), got.hit_tokens)
+    assert got.hit_tokens == 160
+
+
+class Late(DictStore):
+    """Keeps the sink, and asks it for memory when the call is long over."""
+
+    def read(self, keys, sink, deadline):
+        self.sink = sink
+        return super().read(keys, sink, deadline)
+
+
+def test_a_sink_gives_no_memory_after_its_call_nor_for_a_chunk_that_was_not_asked_for(rig):
+    rooms = []
+
+    class Strays(Late):
+        def read(self, keys, sink, deadline):
+            rooms.extend(sink.room(at, FRAME) for at in (-1, len(keys), True, "0", 0.0))
+            return super().read(keys, sink, deadline)
+
+    late, stray = Late({}), tier("stray", Strays({}))
+    r, s = rig([tier("late", late)]), rig([stray])
+    for one in (r, s):
+        one.engine.store(PROMPT, computed())
+        one.engine.retrieve(PROMPT, empty())
+    assert late.sink.room(0, FRAME) is None
+    assert rooms
+    assert set(rooms) == {None}
+    assert stray.failures
+
+
+class BrokenText(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_error_that_cannot_say_what_it_is_is_a_failure_like_any_other(rig):
+    place = tier("abroad", ForeignDisk("read", lambda good: [Failed(BrokenText())] * len(good)))
+    r = rig([place])
+    r.engine.store(PROMPT, computed())
+    assert r.engine.retrieve(PROMPT, empty()).misses["failed"] == 1
+    assert "BrokenText" in str(r.engine.explain(PROMPT))
+
+
+class OddSerde(PlainSerde):
+    """Answers one question with something else."""
+
+    def __init__(self, method, answer):
+        super().__init__()
+        self.method, self.answer = method, answer
+
+    def __getattribute__(self, name):
+        mine = object.__getattribute__
+        if name.startswith("_") or name != mine(self, "__dict__").get("method"):
+            return mine(self, name)
+        return lambda *given: (mine(self, name)(*given), mine(self, "answer"))[1]
+
+
+SERDE_ANSWERS = {
+    "bound": [None, -1, True, "x", 1 << 60],
+    "encode": [None, -1, True, 1 << 40, b""],
+    "decode": [True, 7, b""],
+    "index_bytes": [None, -1, True, 1 << 60],
+    "layer_parts": [None, [], [(0, 1)], [None] * 3, [(0.0, 1.0)] * 3, [(5, 1)] * 3, "abc"],
+    "decode_layer": [True, 7],
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"), [(m, a) for m, many in SERDE_ANSWERS.items() for a in many]
+)
+def test_what_a_serde_answers_is_checked_and_costs_no_kv(rig, method, answer):
+    place = tier("abroad", ForeignDisk("", None), serdes=("odd",))
+    r = rig([place], serdes={"odd": OddSerde(method, answer)})
+    report = r.engine.store(PROMPT, computed())
+    assert report.stored_tokens + report.dropped_tokens == 160
+    window = empty()
+    got = r.engine.retrieve(PROMPT, window)
+    assert window.agrees(computed(), got.hit_tokens)
+    window = empty()
+    with r.engine.retrieve_layers(PROMPT, window) as layers:
+        assert list(layers) == list(range(LAYOUT.layers))
+    assert window.agrees(computed(), layers.result().hit_tokens)
+    assert r.at_rest()
+
+
+@pytest.mark.parametrize("name", [None, 7, "", "x" * 33, "naïve", b"plain"])
+def test_a_serde_without_a_name_for_headers_is_refused_when_the_engine_is_built(rig, name):
+    serde = PlainSerde()
+    serde.name = name
+    with pytest.raises(ConfigError):
+        rig([tier("abroad", ForeignDisk("", None))], serdes={"odd": serde})
+
+
+class Order:
+    """A policy that remembers what is there, and names *wrong* when it is asked."""
+
+    def __init__(self, wrong):
+        self.wrong = wrong
+        self.there = {}
+
+    def admit(self, keys, after):
+        self.there.update(dict.fromkeys(keys))
+        if self.wrong == "admit":
+            raise RuntimeError("admit")
+
+    def touch(self, keys):
+        if self.wrong == "touch":
+            raise RuntimeError("touch")
+
+    def drop(self, key, *, evicted):
+        if self.wrong == "drop":
+            raise RuntimeError("drop")
+        del self.there[key]
+
+    def victims(self):
+        kinds = {
+            "strangers": [b"k" * 48],
+            "no keys": [7],
+            "lists": [[]],
+            "twice": [*self.there, *self.there],
+            "for ever": iter(lambda: next(iter(self.there)), None),
+            "none": [],
+            "nothing": None,
+        }
+        return iter(kinds.get(self.wrong, list(self.there)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "admit",
+        "touch",
+        "drop",
+        "strangers",
+        "no keys",
+        "lists",
+        "twice",
+        "for ever",
+        "none",
+        "nothing",
+        "",
+    ],
+)
+def test_whatever_a_policy_says_the_tier_keeps_its_budget_and_goes_on(rig, wrong, caplog):
+    policy = Order(wrong)
+    index = TierIndex(policy, 4 * FRAME)
+    store = ForeignDisk("", None)
+    r = rig([Tier("small", store, index, TierRules())])
+    for turn in range(4):
+        tokens = [turn] * len(PROMPT)
+        r.engine.store(tokens, computed(tokens))
+        assert index.used == sum(map(len, store.medium.values())) <= 4 * FRAME
+        window = empty(tokens)
+        got = r.engine.retrieve(tokens, window)
+        assert window.agrees(computed(tokens), got.hit_tokens)
+        assert got.hit_tokens == 64
+    assert ("policy Order" in caplog.text) == (wrong != "")
+
+
+class Wanting:
+    """A device whose transfers say *answer* when they are waited for."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def gather(self, spans, layers=None):
+        return self
+
+    def wait(self, deadline):
+        return self.answer
+
+    def scatter(self, spans, layers=None):
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [None, 1, "done", object(), [True]])
+def test_a_copy_is_done_only_if_its_transfer_says_so(rig, answer):
+    r, device = rig([tier("abroad", ForeignDisk("", None))]), Wanting(answer)
+    copier, now = Copier(), Deadline(r.clock, 0.0)
+    assert not copier.copy(device, [], [], now, gather=True)
+    assert not copier.copy(device, [], [], now, gather=False)
+
+
+@pytest.mark.parametrize("digest", [None, "text", 7, bytearray(4), [1]])
+def test_a_checksum_that_gives_no_bytes_is_refused_and_later_a_failure(digest):
+    with pytest.raises(ConfigError):
+        FrameCodec(HashFunction("odd", lambda data: digest))
+    turned = [False]
+    odd = HashFunction("odd", lambda data: digest if turned[0] else CRC32.digest(data))
+    codec = FrameCodec(odd)
+    turned[0] = True
+    frame = memoryview(bytearray(FRAME))
+    header = FrameHeader(b"k" * 48, "{}", CHUNK, "raw", FRAME - PAGE, FRAME - PAGE, 1.0)
+    with pytest.raises(StoreError, match="odd"):
+        codec.seal(frame, header)
