@@ -88,11 +88,17 @@ class TierStack:
             if tier.sharing is None and tier.reading is None:
                 tier.reading = self._lane(tier, "read", tier.rules.lane)
                 tier.writing = self._lane(tier, "write", tier.rules.lane)
+            if isinstance(tier.index, DividedIndex):
+                for prefix, tenant in self._tenants.items():
+                    tier.index.assign(prefix, tenant)
+            # All of this before anybody sees the tier: nothing is written to it uncounted.
+            learning = tier.index is not None and isinstance(tier.store, SupportsScan)
+            tier.indexing = learning
+            if learning and tier.writing is not None:
+                tier.writing.hold()
             self._arrange(tiers)
-        if isinstance(tier.index, DividedIndex):
-            for prefix, tenant in list(self._tenants.items()):
-                tier.index.assign(prefix, tenant)
-        self._learn(tier)
+        if learning:
+            self._learn(tier)
 
     def detach(self, name: str, deadline: Deadline) -> bool:
         """Take a tier out: no new calls, wait for those under way, close the store.
@@ -111,10 +117,12 @@ class TierStack:
 
     def assign(self, prefix: bytes, tenant: str) -> None:
         """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
-        self._tenants[prefix] = tenant
-        for tier in self.tiers:
+        with self._arranging:
+            self._tenants[prefix] = tenant
+            tiers = self.tiers
+        for tier in tiers:
             if isinstance(tier.index, DividedIndex):
-                self.writer.evict(tier, tier.index.assign(prefix, tenant), far(self.runtime))
+                self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
         """Treat *tier* by *rules* from now on."""
@@ -370,14 +378,10 @@ class TierStack:
 
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
-        if tier.index is None or not isinstance(tier.store, SupportsScan):
-            return
-        tier.indexing = True
-        if tier.writing is None:
+        lane = tier.writing
+        if lane is None:
             self.writer.learn(tier)
             return
-        lane = tier.writing
-        lane.hold()  # before everything is counted, no budget can be kept
 
         def work(go: bool) -> tuple[None, bool | None]:
             well = self.writer.learn(tier) if go else None

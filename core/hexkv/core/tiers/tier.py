@@ -35,6 +35,9 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv")
 
+_AT_ONCE = 1024
+"""Chunks that a store is told to delete at a time: what is done need not be done again."""
+
 _OWED = 4096
 """Chunks of which a tier remembers that it should have been given them."""
 
@@ -217,25 +220,35 @@ class Tier:
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.
 
-        What the store fails to delete still takes room: it counts until a later call has
-        deleted it. Whether everything is gone.
+        What the store fails to delete still takes room: it is put off. Whether all of *keys*
+        are gone.
         """
-        with self._lock:
-            keys = [*self._undeleted, *keys]
-            self._undeleted = []
-        if not keys:
-            return True
-        try:
-            self.store.delete(keys, deadline)
-        except Exception as error:  # noqa: BLE001
-            self.failed("delete", error)
+        for start in range(0, len(keys), _AT_ONCE):
+            part = keys[start : start + _AT_ONCE]
+            if start and deadline.expired:
+                self.put_off(keys[start:])
+                return False
+            try:
+                self.store.delete(part, deadline)
+            except Exception as error:  # noqa: BLE001
+                self.failed("delete", error)
+                self.put_off(keys[start:])
+                return False
             if self.index is not None:
-                with self._lock:
-                    self._undeleted.extend(keys)
-            return False
-        if self.index is not None:
-            self.index.deleted(keys)
+                self.index.deleted(part)
         return True
+
+    def put_off(self, keys: Sequence[ChunkKey]) -> None:
+        """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
+        if self.index is not None:
+            with self._lock:
+                self._undeleted.extend(keys)
+
+    def sweep(self, deadline: Deadline) -> bool | None:
+        """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
+        with self._lock:
+            part, self._undeleted = self._undeleted[:_AT_ONCE], self._undeleted[_AT_ONCE:]
+        return self.delete(part, deadline) if part else None
 
     @contextmanager
     def replacing(self, key: ChunkKey, owner: str) -> Iterator[bool]:
@@ -274,10 +287,13 @@ class Tier:
                 del self._owed[key]
         return mine
 
+    def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        """Have the index forget chunks whoever has pinned them. Those to delete from the store."""
+        return [] if self.index is None else self.index.discard(self._not_replaced(keys))
+
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
-        with self._lock:
-            keys = [key for key in keys if key not in self._replaced]
+        keys = self._not_replaced(keys)
         gone = keys if self.index is None else self.index.discard(keys)
         # What the index has not learnt of yet may be there all the same.
         self.delete(keys if self.indexing else gone, deadline)
@@ -311,6 +327,10 @@ class Tier:
         """Count a call that the store did not answer."""
         self.failures += 1
         log.warning("tier %s: %s failed: %s: %s", self.name, what, type(error).__name__, error)
+
+    def _not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        with self._lock:
+            return [key for key in keys if key not in self._replaced]
 
     def _short_answer(self, asked: int, answered: int) -> StoreError:
         error = StoreError(f"{self.name} answered {answered} of {asked} chunks")
