@@ -18,8 +18,8 @@ from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import Tier, TierRules
-from hexkv.ports import Namespace
-from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, PATIENCE, tier
+from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
+from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
 
 PROMPT = random.Random(6).choices(range(50_000), k=6 * CHUNK)
 OTHER = PROMPT[CHUNK:]
@@ -27,6 +27,14 @@ ZSTD = ZstdSerde()
 RED = Namespace("toy", LAYOUT, revision="1", salt="red secret")
 RED_LORA = Namespace("toy", LAYOUT, revision="1", salt="red secret", lora="painter")
 TENANTS = (Tenant("red", "red secret"),)
+WIDE = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=256)
+WIDE_FRAME = frame_bytes(WIDE.chunk_bytes(CHUNK))
+PLAIN = Namespace("wide", WIDE)
+REDS = (
+    Namespace("wide", WIDE, salt="red secret"),
+    Namespace("wide", WIDE, salt="red secret", lora="painter"),
+)
+WRITING = ("write", "delete", "scan")
 CALLS = ("contains", "read", "write", "delete", "scan", "quarantine", "read_range")
 
 
@@ -66,19 +74,21 @@ for _name in CALLS:
 
 def use(engine, rng):
     """Ask everything of an engine that reaches its tiers."""
-    for namespace in (NAMESPACE, RED, RED_LORA):
+    for namespace in (PLAIN, *reversed(REDS)):
         for tokens in (PROMPT, OTHER):
+            window = HeapKV(WIDE, len(tokens))  # zeros, which are worth compressing
             engine.lookup(tokens, pin="somebody", namespace=namespace)
-            engine.store(tokens, kv(tokens), namespace=namespace, wait=rng.random() < 0.5)
+            engine.store(tokens, window, namespace=namespace, wait=rng.random() < 0.5)
             engine.prefetch("soon", tokens, namespace=namespace)
-            engine.retrieve(tokens, HeapKV(LAYOUT, len(tokens)), namespace=namespace)
-            with engine.store_layers(OTHER[CHUNK:], kv(OTHER[CHUNK:]), namespace=namespace) as put:
-                for layer in range(LAYOUT.layers):
+            engine.retrieve(tokens, window, namespace=namespace)
+            short = OTHER[CHUNK:]
+            with engine.store_layers(short, HeapKV(WIDE, len(short)), namespace=namespace) as put:
+                for layer in range(WIDE.layers):
                     put.layer_done(layer)
                 put.result()
             engine.unpin("somebody")
             engine.clear(tokens[: 2 * CHUNK], tiers=["memory"], namespace=namespace)
-            with engine.retrieve_layers(tokens, kv(tokens), namespace=namespace) as layers:
+            with engine.retrieve_layers(tokens, window, namespace=namespace) as layers:
                 for _ in layers:
                     pass
             engine.explain(tokens, namespace=namespace)
@@ -86,10 +96,11 @@ def use(engine, rng):
             engine.unpin("else")
             engine.copy(tokens, "disk", "other", namespace=namespace)
             engine.compress(tokens, "disk", ZSTD.name, namespace=namespace)
+            engine.store(tokens[1:], HeapKV(WIDE, len(tokens) - 1), namespace=namespace)
             engine.decompress(None, "disk")
             engine.move(tokens, "disk", "other", namespace=namespace)
             engine.move(None, "other", "disk")
-        engine._make_room(3 * FRAME)
+        engine._make_room(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()
@@ -98,33 +109,38 @@ def use(engine, rng):
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_asked_only_its_own_workers_call_a_store_that_does_io(rig, tmp_path, seed):
     rng = random.Random(seed)
-    for life in range(2):
-        disk, other = Observed(tmp_path / "disk"), Observed(tmp_path / "other")
-        memory = tier("memory", MemoryStore(ManualClock()), budget=4 * FRAME)
-        quota = rng.randrange(1, 8)
-        tiers = [
-            memory,
-            divided("disk", disk, rest=12 - quota, red=quota),
-            divided("other", other, rest=9, red=1),
-        ]
-        r = rig(tiers, serdes={ZSTD.name: ZSTD}, tenants=TENANTS)
-        use(r.engine, rng)
-        if life:
-            late = Observed(tmp_path / "late")
-            r.engine.attach(divided("late", late, rest=3, red=3))
-            r.engine.store(PROMPT, kv(), namespace=RED)
-            r.engine.flush()
-            r.engine.detach("late")
-            assert late.asked
-            foreign = {name for _, name in late.asked if not name.startswith("hexkv late/")}
-            assert not foreign
-        r.engine.close()
-        for name, store in (("disk", disk), ("other", other)):
-            assert {call for call, _ in store.asked} >= {"contains", "read", "write", "delete"}
-            for call, thread in store.asked:
-                assert thread.startswith(f"hexkv {name}/"), (call, thread)
-                if call in ("write", "delete", "scan"):
-                    assert thread.startswith(f"hexkv {name}/write"), (call, thread)
+
+    def share(name, store, rest, red):
+        indexes = [TierIndex(POLICIES["lru"](), frames * WIDE_FRAME) for frames in (rest, red)]
+        return Tier(name, store, DividedIndex(indexes[0], {"red": indexes[1]}))
+
+    def build(quota):
+        stores = {name: Observed(tmp_path / name) for name in ("disk", "other")}
+        memory = tier("memory", MemoryStore(ManualClock()), budget=4 * WIDE_FRAME)
+        tiers = [memory, *(share(name, s, 12 - quota, quota) for name, s in stores.items())]
+        r = rig(tiers, serdes={ZSTD.name: ZSTD}, namespace=PLAIN, frame=WIDE_FRAME, tenants=TENANTS)
+        return r.engine, stores
+
+    engine, _ = build(quota=11)
+    for tokens in (PROMPT, OTHER):
+        engine.store(tokens, HeapKV(WIDE, len(tokens)), namespace=REDS[1])
+    engine.close()
+    engine, stores = build(quota=rng.randrange(1, 6))
+    engine.flush()
+    use(engine, rng)
+    stores["late"] = Observed(tmp_path / "late")
+    engine.attach(share("late", stores["late"], 3, 3))
+    engine.store(PROMPT, HeapKV(WIDE, len(PROMPT)), namespace=REDS[0])
+    engine.flush()
+    engine.detach("late")
+    engine.close()
+    for name, store in stores.items():
+        assert store.asked
+        for call, thread in store.asked:
+            lane = f"hexkv {name}/write" if call in WRITING else f"hexkv {name}/"
+            assert thread.startswith(lane), (call, thread)
+    called = {call for call, _ in stores["disk"].asked}
+    assert called == {"contains", "read", "read_range", "write", "delete", "scan"}
 
 
 class Stubborn(ScanningStore):
