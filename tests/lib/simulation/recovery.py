@@ -47,6 +47,7 @@ def recover(play):
         raise Violation("what was just stored is not found on any tier")
     play.check()
     if lasting:
+        play.stage.redraws = False  # less room would be a reason for not finding it
         crash(play)
         play.stage.world.do(play.stage.engine.flush)
         if not found(play, tokens):

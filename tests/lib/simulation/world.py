@@ -8,11 +8,14 @@ interleaving, and the same one every time.
 
 import heapq
 import itertools
+import traceback
 from collections import deque
 from math import inf
 from random import Random
 
 from greenlet import GreenletExit, getcurrent, greenlet
+
+from simulation.locks import holds_one
 
 
 class Stuck(AssertionError):
@@ -68,6 +71,8 @@ class World:
         self._lanes = {}
         self._living = {}
         self._held = []
+        self.broken = []
+        """Waits with a lock in hand: each would have held up everybody."""
 
     # The clock.
 
@@ -208,6 +213,8 @@ class World:
     def _give_way(self):
         if getcurrent() is self._hub:
             raise Stuck("only callers and workers may wait")
+        if holds_one():
+            self.broken.append("".join(traceback.format_stack(limit=12)))
         self._hub.switch()
 
     def _next(self, limit):
