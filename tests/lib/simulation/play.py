@@ -91,7 +91,7 @@ class Play:
         if self.pins.broken:
             raise Violation(self.pins.broken[0])
         if stage.world.broken:
-            raise Violation(f"somebody waits with a lock in hand:\n{stage.world.broken[0]}")
+            raise Violation(stage.world.broken[0])
         for place in stage.settings.places:
             if place.indexed and place.medium.most > place.budget:
                 raise Violation(

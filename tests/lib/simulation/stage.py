@@ -238,7 +238,7 @@ class Stage:
         bare = (ListingStore if place.indexed else MediumStore)(place.medium, self.world)
         plan = Seeded(self._rng.getrandbits(32), seconds=place.seconds)
         place.bare = bare
-        place.store = FaultyStore(bare, plan, spend=self.world.spend, hold=self.world.hold)
+        place.store = FaultyStore(bare, plan, spend=self.world.work, hold=self.world.hold)
         place.attached = True
         here = set()
 

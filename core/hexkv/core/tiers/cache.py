@@ -8,15 +8,16 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from operator import attrgetter
 from threading import Lock
 
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused, Ticket
+from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease, BlockPool, per_task
+from hexkv.core.tiers.clearing import part_with
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
@@ -26,8 +27,8 @@ from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
 from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, far
 from hexkv.ports import (
-    Change,
     ChunkKey,
+    Cleared,
     ConfigError,
     Deadline,
     InvalidRequest,
@@ -290,21 +291,26 @@ class TierStack:
     def forget(
         self,
         keys: Sequence[ChunkKey],
-        tiers: Iterable[Tier],
+        tiers: Sequence[Tier],
         deadline: Deadline,
         why: tuple[Cause, str] = (Cause.CLEARED, ""),
-    ) -> int:
-        """Delete chunks from *tiers*. How many distinct ones were there, where that is known."""
-        gone: set[ChunkKey] = set()
-        for tier in tiers:
-            if tier.writing is None:
-                here: Sequence[ChunkKey] | None = tier.forget(keys, deadline)
-            else:
-                here = self._forget_in_lane(tier, tier.writing, keys, deadline)
-            gone.update(here or ())
-            self.runtime.note(here or (), tier.name, *why)
-            self.runtime.tell(Change.REMOVED, tier.name, here or ())
-        return len(gone)
+    ) -> Cleared:
+        """Delete chunks from *tiers*."""
+        return part_with(
+            self.runtime, tiers, lambda tier: tier.forget(keys, deadline), deadline, why
+        )
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[Tier], deadline: Deadline
+    ) -> Cleared:
+        """Delete every chunk whose key begins with one of *prefixes*, or every one for ``None``."""
+        return part_with(self.runtime, tiers, lambda tier: tier.clear(prefixes, deadline), deadline)
+
+    @property
+    def prefixes(self) -> Collection[bytes]:
+        """How the keys begin of every namespace that was met."""
+        with self._arranging:
+            return frozenset(self._tenants)
 
     def drop(self, keys: Sequence[ChunkKey], reason: str) -> None:
         """Count chunks that none of the tiers that take new ones was given."""
@@ -363,18 +369,6 @@ class TierStack:
             for tier, below in pairwise(self.tiers)
             if below.rules.writes is Writes.EVICTED
         }
-
-    def _forget_in_lane(
-        self, tier: Tier, lane: Lane, keys: Sequence[ChunkKey], deadline: Deadline
-    ) -> Sequence[ChunkKey] | None:
-        def work(go: bool) -> tuple[Sequence[ChunkKey], bool | None]:
-            return (tier.forget(keys, deadline), None) if go else ((), None)
-
-        try:
-            ticket = lane.submit(Priority.DELETE, 0, work, deadline)
-        except Refused:
-            return None
-        return ticket.result if ticket.wait(deadline) else None
 
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""

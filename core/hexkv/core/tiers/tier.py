@@ -7,11 +7,12 @@ wrong length, an index that lags behind. Nothing of it goes further up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
+from typing import NamedTuple
 
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
 from hexkv.core.tiers.rates import Link
@@ -29,8 +30,10 @@ from hexkv.ports import (
     StoreError,
     SupportsOthers,
     SupportsQuarantine,
+    SupportsScan,
     SupportsSharing,
     WriteOutcome,
+    namespace_of,
 )
 
 log = logging.getLogger("hexkv")
@@ -70,6 +73,20 @@ class TierRules:
     """What may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
+
+
+_UNDELETED = "the store failed to delete"
+_REPLACED = "something is being replaced"
+
+
+class Gone(NamedTuple):
+    """What went from a tier that was to go."""
+
+    keys: Sequence[ChunkKey]
+    """Those that were there, as far as that is known."""
+
+    why: str
+    """Why something may be left; empty if nothing is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -291,13 +308,33 @@ class Tier:
         """Have the index forget chunks whoever has pinned them. Those to delete from the store."""
         return [] if self.index is None else self.index.discard(self._not_replaced(keys))
 
-    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
-        keys = self._not_replaced(keys)
-        gone = keys if self.index is None else self.index.discard(keys)
-        # What the index has not learnt of yet may be there all the same.
-        self.delete(keys if self.indexing else gone, deadline)
-        return gone
+        free = self._not_replaced(keys)
+        gone = free if self.index is None else self.index.discard(free)
+        # What the index has not learnt of, others may have put there all the same.
+        every = self.index is None or self.indexing or self.shared
+        well = self.delete(free if every else gone, deadline)
+        busy = [] if len(free) == len(keys) else self.known(keys)
+        return Gone(gone, _UNDELETED if not well else _REPLACED if any(busy) else "")
+
+    def clear(self, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
+        """Delete whatever the namespaces left here whose keys begin so; ``None`` for everything."""
+
+        def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
+            return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
+
+        known = [] if self.index is None else wanted(self.index.keys())
+        if self.index is not None and not self.indexing and not self.shared:
+            return self.forget(known, deadline)
+        if not isinstance(self.store, SupportsScan):
+            return Gone((), "its store cannot list what it holds")
+        try:
+            found = wanted(entry.key for entry in self.store.scan())
+        except Exception as error:  # noqa: BLE001
+            self.failed("scan", error)
+            return self.forget(known, deadline)._replace(why="its store did not list all it holds")
+        return self.forget(list(dict.fromkeys([*known, *found])), deadline)
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
