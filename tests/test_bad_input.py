@@ -71,7 +71,7 @@ def test_prompts_shorter_than_a_chunk_pass_through_every_call(engine, tokens):
     engine.store(tokens, computed(tokens))
     assert engine.prefetch("id", tokens) == 0
     assert engine.pin(tokens, "owner") == engine.unpin("owner") == 0
-    assert engine.clear(tokens) == 0
+    assert engine.clear(tokens).chunks == 0
     assert engine.move(tokens, "memory", "disk").done == 0
     assert engine.explain(tokens).hit_tokens == 0
     with engine.retrieve_layers(tokens, HeapKV(LAYOUT, len(tokens))) as layers:
@@ -185,7 +185,7 @@ def test_foreign_files_are_left_alone_and_serve_nothing(tmp_path):
         assert engine.flush()
         assert engine.health().tiers[0].chunks == 8
         assert hit(engine) == len(PROMPT)
-        assert engine.clear() == 8
+        assert engine.clear().chunks == 8
     assert {path: path.read_bytes() for path in strangers} == strangers
 
 

@@ -60,7 +60,7 @@ def test_a_tier_may_take_the_name_of_one_that_is_on_its_way_out(rig, tmp_path):
     r.engine.attach(tier("disk", DiskStore(tmp_path / "new")))
     go_on.set()
     leaving.join(60)
-    assert r.engine.clear(tiers=["memory"]) == 4
+    assert r.engine.clear(tiers=["memory"]).chunks == 4
     assert r.engine.store(PROMPT, computed()).tiers["disk"] == len(PROMPT)
 
 

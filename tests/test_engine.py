@@ -190,11 +190,11 @@ def test_a_frozen_engine_serves_and_stores_nothing(rig):
 def test_clearing_by_tokens_by_tier_and_whole(rig, tmp_path):
     r = rig([memory(), disk(tmp_path)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.clear(PROMPT[: 2 * CHUNK], tiers=["memory"]) == 2
+    assert r.engine.clear(PROMPT[: 2 * CHUNK], tiers=["memory"]).chunks == 2
     assert r.engine.lookup(PROMPT).tiers == {"memory": 8 * CHUNK, "disk": 2 * CHUNK}
-    assert r.engine.clear(PROMPT[: 2 * CHUNK]) == 2
+    assert r.engine.clear(PROMPT[: 2 * CHUNK]).chunks == 2
     assert r.engine.lookup(PROMPT).hit_tokens == 0
-    assert r.engine.clear() == 8
+    assert r.engine.clear().chunks == 8
     assert files_in(tmp_path) == []
     with pytest.raises(InvalidRequest, match="no tier 'tape'; there are memory, disk"):
         r.engine.clear(tiers=["tape"])

@@ -55,7 +55,7 @@ with engine_over(*tiers) as engine:
     settle(engine)
     print(sorted(path.name[:5] for path in root.glob("??/*") if path.suffix != ".hexkv"))
     mount("-o", f"remount,size={100 * FRAME}")
-    print(back(), engine.clear(tiers=["memory"]) > 0)
+    print(back(), engine.clear(tiers=["memory"]).chunks > 0)
     print(engine.store(PROMPT, computed()).dropped_tokens, shared())
 """
 

@@ -10,10 +10,15 @@ import pytest
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.prompts import Namer
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Fetch
+from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.writing import Writer
 from hexkv.ports import CorruptFrame, Counter, Stored
 from simulation.play import Play
 from simulation.seeds import fails, run
@@ -126,6 +131,57 @@ def forgotten_deletes(patch):
     patch.setattr(Tier, "delete", delete)
 
 
+def deleting_callers(patch):
+    """What a tenant has above its quota is deleted by its first caller."""
+    patch.setattr(
+        Writer,
+        "evict_soon",
+        lambda self, tier, victims: self.evict(tier, victims, far(self._runtime)),
+    )
+
+
+def naming_under_a_lock(patch):
+    """Whose a namespace is, and what goes because of it, is settled under the lock of all names."""
+    deleting_callers(patch)
+    real = Namer.keyer
+
+    def keyer(self, namespace):
+        with self._lock:
+            if namespace not in self._keyers:
+                self._met(namespace, Keyer(namespace, self._algorithm, self._chunker).prefix)
+        return real(self, namespace)
+
+    patch.setattr(Namer, "keyer", keyer)
+
+
+def uncounted_victims(patch):
+    """What waits to be deleted takes no room."""
+    real = Tier.put_off
+
+    def put_off(self, keys):
+        real(self, keys)
+        self.index.deleted(keys)
+
+    patch.setattr(Tier, "put_off", put_off)
+
+
+def unlimited_shares(patch):
+    """A share has its budget whatever the others still hold of the tier."""
+    patch.setattr(DividedIndex, "_room", lambda self, index, size, victims: None)
+
+
+def untrimmed_shares(patch):
+    """A tenant keeps all that an earlier life has left, whatever the quota is now."""
+    real = DividedIndex.assign
+
+    def assign(self, prefix, tenant):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(TierIndex, "trim", lambda self, limit: [])
+            return real(self, prefix, tenant)
+
+    patch.setattr(DividedIndex, "assign", assign)
+
+
 def wishful_writes(patch):
     """A write counts as stored whatever the store said."""
     real = Tier.write
@@ -188,6 +244,11 @@ def miscounted(patch):
         early_release,
         unpinned,
         forgotten_deletes,
+        deleting_callers,
+        naming_under_a_lock,
+        uncounted_victims,
+        unlimited_shares,
+        untrimmed_shares,
         wishful_writes,
         unnotified,
         patient,

@@ -63,7 +63,7 @@ from hexkv.ports.outcomes import (
 )
 from hexkv.ports.policy import Policy
 from hexkv.ports.reasons import Reason
-from hexkv.ports.results import Health, Lookup, Retrieved, StoreReport, TierHealth
+from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.store import (
     ChunkStore,
@@ -96,6 +96,7 @@ __all__ = [
     "ChunkSpec",
     "ChunkStore",
     "Chunker",
+    "Cleared",
     "Clock",
     "Completion",
     "ConfigError",

@@ -70,6 +70,25 @@ class StoreReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleared:
+    """What a clear deleted, and where something may be left of what it was to delete."""
+
+    chunks: int
+    """Distinct chunks that went, as far as tiers know what they hold."""
+
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Likewise by tier, a chunk on several of them once on each."""
+
+    left: Mapping[str, str] = field(default_factory=dict)
+    """By tier why chunks may be left there; empty if none is."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left on any tier."""
+        return not self.left
+
+
+@dataclass(frozen=True, slots=True)
 class TierHealth:
     """The state of one tier."""
 

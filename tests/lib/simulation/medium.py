@@ -12,7 +12,7 @@ from hexkv.ports import (
 
 
 class Medium:
-    """Frames, their bytes, and the most there ever were at a time.
+    """Frames, their bytes, and the most there were when one was put there.
 
     With a *capacity* it makes room by itself, the oldest first, as a cache server does.
     """

@@ -39,7 +39,8 @@ class Play:
 
     def prompt(self):
         """A prompt of somebody: tokens and tenant."""
-        return self.rng.choice(PROMPTS), int(self.rng.random() < 0.15)
+        (tenant,) = self.rng.choices((0, 1, 2), (82, 8, 10))
+        return self.rng.choice(PROMPTS), tenant
 
     def pause(self):
         """What a device copy takes."""
@@ -89,6 +90,8 @@ class Play:
                 self.going.append((name, limit, call))
         if self.pins.broken:
             raise Violation(self.pins.broken[0])
+        if stage.world.broken:
+            raise Violation(stage.world.broken[0])
         for place in stage.settings.places:
             if place.indexed and place.medium.most > place.budget:
                 raise Violation(
@@ -109,6 +112,8 @@ class Play:
         stage = self.stage
         if stage.telemetry.unbalanced():
             raise Violation(f"hits and misses are not lookups: {stage.telemetry.counts}")
+        for place in stage.settings.places:
+            place.check_quota()
         health = stage.engine.health()
         if health.state != "open":
             return

@@ -12,7 +12,12 @@ CHUNK = 4
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8, value_width=8)
 CHUNK_BYTES = LAYOUT.chunk_bytes(CHUNK)
 FRAME = frame_bytes(CHUNK_BYTES)
-NAMESPACES = tuple(Namespace("toy", LAYOUT, salt=salt) for salt in ("", "tenant-a"))
+SALT = "tenant-a"
+NAMESPACES = (
+    Namespace("toy", LAYOUT),
+    Namespace("toy", LAYOUT, salt=SALT),
+    Namespace("toy", LAYOUT, salt=SALT, lora="painter"),  # whose the keys are shows at first use
+)
 LONGEST = 6 * CHUNK + 2
 
 

@@ -5,6 +5,7 @@ import logging
 import traceback
 
 from simulation.events import advance, attach, close, crash, detach, mend, trouble
+from simulation.locks import watching
 from simulation.play import Play
 from simulation.recovery import recover
 from simulation.requests import (
@@ -60,8 +61,9 @@ def fails(seed, steps, lines=40):
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # stores fail on purpose, thousands of times
     try:
-        play = Play(seed)
-        run(play, steps)
+        with watching():
+            play = Play(seed)
+            run(play, steps)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         trace = play.trace[-lines if lines else 0 :] if play else []
         return "\n".join([*trace, *traceback.format_exception(error)])

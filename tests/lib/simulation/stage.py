@@ -17,13 +17,17 @@ from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
 from hexkv.ports import Counter
 from simulation.medium import ListingStore, Medium, MediumStore
-from simulation.prompts import CHUNK, FRAME, NAMESPACES
+from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
 from simulation.world import World
 
 MEMORY = "memory"
+LEAST = 6
+"""Frames that a place holds at least of what is no tenant's."""
+
 DEADLINES = Deadlines()
 _CODEC = FrameCodec(CRC32)
 
@@ -60,8 +64,8 @@ class Tallies:
 class Witness:
     """A policy that tells what is on its tier, and what was evicted."""
 
-    def __init__(self, policy, tell):
-        self.here = set()
+    def __init__(self, policy, tell, here):
+        self.here = here
         self._policy = policy
         self._tell = tell
         self.touch = policy.touch
@@ -111,9 +115,30 @@ class Place:
     seconds: tuple[float, float]
     """Least and greatest duration of a call when nothing is wrong."""
 
+    divided: bool = False
+    """Whether a tenant has a quota of it, another one in every life."""
+
+    quota: int = 0
     store: FaultyStore | None = None
     bare: MediumStore | None = None
+    index: TierIndex | DividedIndex | None = None
     attached: bool = True
+
+    def redraw(self, rng):
+        """What a new configuration gives it, also less than an earlier one has filled."""
+        self.medium.most = 0
+        if self.indexed:
+            self.budget = rng.randrange(LEAST, 30) * FRAME
+            # The rest is enough for what must not be lost.
+            self.quota = rng.randrange(0, self.budget // FRAME - LEAST + 1) * FRAME
+
+    def check_quota(self):
+        """At rest a tenant has no more than its quota, but for what could not be deleted."""
+        if not isinstance(self.index, DividedIndex):
+            return
+        (share,) = self.index._shares.values()
+        if share.staying > self.quota:
+            raise AssertionError(f"{self.name} keeps {share.staying} bytes of {self.quota}")
 
 
 @dataclass
@@ -150,7 +175,8 @@ class Settings:
         rules = TierRules(writes, True, self.promotes, rng.randrange(3), lane=lane)
         capacity = None if indexed else budget
         policy = rng.choice(sorted(POLICIES)) if indexed else ""
-        return Place(name, Medium(capacity), indexed, policy, budget, rules, seconds)
+        divided = indexed and rng.random() < 0.6
+        return Place(name, Medium(capacity), indexed, policy, budget, rules, seconds, divided)
 
 
 class Stage:
@@ -162,6 +188,9 @@ class Stage:
         self.evicted = lambda tier, key, evicted: None
         """Told of each key that a tier lets go of."""
 
+        self.redraws = True
+        """Whether each life has budgets and quotas of its own."""
+
         self.lives = 0
         self._rng = Random(seed)
         self.witnesses = {}
@@ -171,6 +200,8 @@ class Stage:
         """A new engine over what the media hold."""
         settings = self.settings
         self.lives += 1
+        for place in settings.places if self.redraws else ():
+            place.redraw(self._rng)
         self.telemetry = Tallies()
         self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)
         runtime = Runtime(
@@ -187,7 +218,7 @@ class Stage:
         memory = Tier(
             MEMORY,
             self.memory,
-            TierIndex(self._witness(MEMORY, "lru"), budget),
+            TierIndex(self._witness(MEMORY, "lru", set()), budget),
             TierRules(promotes=settings.promotes),
         )
         self.tiers = [memory]
@@ -199,6 +230,7 @@ class Stage:
             PrefixChunker(CHUNK),
             deadlines=DEADLINES,
             prefetch=PrefetchRules(seconds=20.0),
+            tenants=[Tenant("a", SALT)],
         )
 
     def tier(self, place):
@@ -206,12 +238,20 @@ class Stage:
         bare = (ListingStore if place.indexed else MediumStore)(place.medium, self.world)
         plan = Seeded(self._rng.getrandbits(32), seconds=place.seconds)
         place.bare = bare
-        place.store = FaultyStore(bare, plan, spend=self.world.spend, hold=self.world.hold)
+        place.store = FaultyStore(bare, plan, spend=self.world.work, hold=self.world.hold)
         place.attached = True
-        index = None
-        if place.indexed:
-            index = TierIndex(self._witness(place.name, place.policy), place.budget)
-        tier = Tier(place.name, place.store, index, place.rules)
+        here = set()
+
+        def index(budget):
+            return TierIndex(self._witness(place.name, place.policy, here), budget)
+
+        place.index = None
+        if place.divided:
+            rest = index(place.budget - place.quota)
+            place.index = DividedIndex(rest, {"a": index(place.quota)})
+        elif place.indexed:
+            place.index = index(place.budget)
+        tier = Tier(place.name, place.store, place.index, place.rules)
         self.tiers.append(tier)
         return tier
 
@@ -230,7 +270,10 @@ class Stage:
         self.world = World(self._rng.getrandbits(32), now)
         self.start()
 
-    def _witness(self, tier, policy):
-        witness = Witness(POLICIES[policy](), lambda key, evicted: self.evicted(tier, key, evicted))
+    def _witness(self, tier, policy, here):
+        def tell(key, evicted):
+            self.evicted(tier, key, evicted)
+
+        witness = Witness(POLICIES[policy](), tell, here)
         self.witnesses[tier] = witness
         return witness

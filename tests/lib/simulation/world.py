@@ -8,11 +8,14 @@ interleaving, and the same one every time.
 
 import heapq
 import itertools
+import traceback
 from collections import deque
 from math import inf
 from random import Random
 
 from greenlet import GreenletExit, getcurrent, greenlet
+
+from simulation.locks import holds_one
 
 
 class Stuck(AssertionError):
@@ -68,6 +71,10 @@ class World:
         self._lanes = {}
         self._living = {}
         self._held = []
+        self.broken = []
+        """Waits with a lock in hand, and callers at a worker's task: they hold up others."""
+
+        self._callers = set()
 
     # The clock.
 
@@ -116,7 +123,13 @@ class World:
         self._at(self._time + seconds, sleep)
         self._give_way()
 
+    def work(self, seconds):
+        """Likewise, where only a worker may: a caller would wait for as long as a store takes."""
+        self._only_workers()
+        self.spend(seconds)
+
     def hold(self, event):
+        self._only_workers()
         while not event.is_set():
             self._held.append(_Sleep(self, getcurrent()))
             self._give_way()
@@ -140,7 +153,7 @@ class World:
                 call.error = error
             call.ended = self._time
 
-        self._start(run)
+        self._callers.add(self._start(run))
         return call
 
     def finish(self, call, within=inf):
@@ -186,10 +199,12 @@ class World:
                 work()
             finally:
                 self._living.pop(life, None)
+                self._callers.discard(life)
 
         life = greenlet(live, self._hub)
         self._living[life] = None
         self._at(self._time, _Sleep(self, life))
+        return life
 
     def _work(self, lane):
         while True:
@@ -208,7 +223,16 @@ class World:
     def _give_way(self):
         if getcurrent() is self._hub:
             raise Stuck("only callers and workers may wait")
+        if holds_one():
+            self._break("somebody waits with a lock in hand")
         self._hub.switch()
+
+    def _only_workers(self):
+        if getcurrent() in self._callers:
+            self._break("a caller does what a lane is for")
+
+    def _break(self, what):
+        self.broken.append(f"{what}:\n" + "".join(traceback.format_stack(limit=14)))
 
     def _next(self, limit):
         """Run what is due first, if that is not after *limit*."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
 from hexkv.core.keys.tokens import Tokens, words
 from hexkv.core.requests.checks import check_seconds
+from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.tier import Tier, Writes
-from hexkv.ports import ChunkKey, InvalidRequest, Namespace
+from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace
 
 
 class Maintained(Lifecycle):
@@ -56,24 +56,44 @@ class Maintained(Lifecycle):
         *,
         tiers: Sequence[str] | None = None,
         namespace: Namespace | None = None,
-    ) -> int:
-        """Delete the chunks of a prompt, or everything that the engine's index knows.
+        everything: bool = False,
+    ) -> Cleared:
+        """Delete the chunks of a prompt, or of namespaces; what was stored before is gone then.
 
-        Pins do not protect against this. Returns how many distinct chunks went.
+        Pins do not protect against this. A call under way meanwhile may store, or promote,
+        what it had copied before: clear between requests.
+
+        Args:
+            tokens: the prompt; ``None`` for all that the namespaces have.
+            tiers: by default all of them.
+            namespace: whose chunks; by default, without *tokens*, of every namespace that
+                this engine has met, its own among them. Other models' on the same tiers stay.
+            everything: whoever's, of other models and other engines, too.
+
+        Returns:
+            what went, and which tiers may hold some still. One that has no index, and whose
+            store cannot list what it holds, can be cleared of a prompt only.
 
         Raises:
-            InvalidRequest: there is no such tier.
+            InvalidRequest: there is no such tier, or *everything* of a prompt or namespace.
             InvalidTokens, LayoutMismatch, EngineClosed
         """
+        if everything and not (tokens is None and namespace is None):
+            raise InvalidRequest("everything is more than one prompt or namespace")
         with self._call():
             chosen = self._stack.named(tiers)
             deadline = self._until(self._deadlines.store)
+            writing = settle_writes(self._stack.runtime, chosen, deadline)
             if tokens is not None:
-                keys: Sequence[ChunkKey] = self._prompt(tokens, namespace).keys
-                return self._stack.forget(keys, chosen, deadline)
-            listed = [tier for tier in chosen if tier.index is not None]
-            known = chain.from_iterable(t.index.keys() for t in listed if t.index is not None)
-            return self._stack.forget(list(dict.fromkeys(known)), listed, deadline)
+                keys = self._prompt(tokens, namespace).keys
+                done = self._stack.forget(keys, chosen, deadline)
+            elif everything:
+                done = self._stack.clear(None, chosen, deadline)
+            elif namespace is not None:
+                done = self._stack.clear([self._prefix(namespace)], chosen, deadline)
+            else:
+                done = self._stack.clear(self._stack.prefixes, chosen, deadline)
+            return replace(done, left={**writing, **done.left})
 
     def names(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Sequence[ChunkKey]:
         """What the chunks of *tokens* are called, in order: the keys that events speak of.

@@ -208,6 +208,11 @@ class Lifecycle:
             )
         return self._namer.name(tokens, namespace)
 
+    def _prefix(self, namespace: Namespace) -> bytes:
+        """How every key of *namespace* begins."""
+        check_namespace(namespace)
+        return self._namer.keyer(namespace).prefix
+
     def _meet(self, namespace: Namespace, prefix: bytes) -> None:
         self._stack.assign(prefix, self._tenants.get(namespace.salt, ""))
 

@@ -88,6 +88,8 @@ class Namer:
     ) -> None:
         """*met* is told each new namespace, and how its keys begin, before any key is used.
 
+        It may be told of one again, by several threads at once.
+
         Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`).
         """
         self._met = met
@@ -124,13 +126,16 @@ class Namer:
         """The keyer of *namespace*."""
         with self._lock:
             keyer = self._keyers.get(namespace)
-            if keyer is None:
-                keyer = Keyer(namespace, self._algorithm, self._chunker, seeded=self._seeded)
-                if self._met is not None:
-                    self._met(namespace, keyer.prefix)
-                self._keyers[namespace] = keyer
-                if len(self._keyers) > _NAMESPACES:
-                    self._keyers.popitem(last=False)
-            else:
+            if keyer is not None:
                 self._keyers.move_to_end(namespace)
+                return keyer
+        # Outside the lock: a namespace that is new is nobody else's business. Two calls that
+        # meet it at once both tell of it, and neither uses a key before that.
+        keyer = Keyer(namespace, self._algorithm, self._chunker, seeded=self._seeded)
+        if self._met is not None:
+            self._met(namespace, keyer.prefix)
+        with self._lock:
+            keyer = self._keyers.setdefault(namespace, keyer)
+            if len(self._keyers) > _NAMESPACES:
+                self._keyers.popitem(last=False)
             return keyer

@@ -8,14 +8,16 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, pairwise
 from operator import attrgetter
 from threading import Lock
 
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused, Ticket
+from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
 from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
+from hexkv.core.tiers.clearing import part_with
+from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.matching import Found, ask, run_of, runs, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
@@ -23,11 +25,11 @@ from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written, far
+from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written
 from hexkv.ports import (
-    Change,
     ChunkKey,
     ChunkSpec,
+    Cleared,
     ConfigError,
     Deadline,
     InvalidRequest,
@@ -80,11 +82,17 @@ class TierStack:
             if tier.sharing is None and tier.reading is None:
                 tier.reading = self._lane(tier, "read", tier.rules.lane)
                 tier.writing = self._lane(tier, "write", tier.rules.lane)
+            if isinstance(tier.index, DividedIndex):
+                for prefix, tenant in self._tenants.items():
+                    tier.index.assign(prefix, tenant)
+            # All of this before anybody sees the tier: nothing is written to it uncounted.
+            learning = tier.index is not None and tier.scanning is not None
+            tier.indexing = learning
+            if learning and tier.writing is not None:
+                tier.writing.hold()
             self._arrange(tiers)
-        if isinstance(tier.index, DividedIndex):
-            for prefix, tenant in list(self._tenants.items()):
-                tier.index.assign(prefix, tenant)
-        self._learn(tier)
+        if learning:
+            self._learn(tier)
 
     def detach(self, name: str, deadline: Deadline) -> bool:
         """Take a tier out: no new calls, wait for those under way, close the store.
@@ -103,10 +111,12 @@ class TierStack:
 
     def assign(self, prefix: bytes, tenant: str) -> None:
         """From now on chunks whose keys begin with *prefix* are *tenant*'s, on every tier."""
-        self._tenants[prefix] = tenant
-        for tier in self.tiers:
+        with self._arranging:
+            self._tenants[prefix] = tenant
+            tiers = self.tiers
+        for tier in tiers:
             if isinstance(tier.index, DividedIndex):
-                self.writer.evict(tier, tier.index.assign(prefix, tenant), far(self.runtime))
+                self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
         """Treat *tier* by *rules* from now on."""
@@ -289,21 +299,26 @@ class TierStack:
     def forget(
         self,
         keys: Sequence[ChunkKey],
-        tiers: Iterable[Tier],
+        tiers: Sequence[Tier],
         deadline: Deadline,
         why: tuple[Cause, str] = (Cause.CLEARED, ""),
-    ) -> int:
-        """Delete chunks from *tiers*. How many distinct ones were there, where that is known."""
-        gone: set[ChunkKey] = set()
-        for tier in tiers:
-            if tier.writing is None:
-                here: Sequence[ChunkKey] | None = tier.forget(keys, deadline)
-            else:
-                here = self._forget_in_lane(tier, tier.writing, keys, deadline)
-            gone.update(here or ())
-            self.runtime.note(here or (), tier.name, *why)
-            self.runtime.tell(Change.REMOVED, tier.name, here or ())
-        return len(gone)
+    ) -> Cleared:
+        """Delete chunks from *tiers*."""
+        return part_with(
+            self.runtime, tiers, lambda tier: tier.forget(keys, deadline), deadline, why
+        )
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[Tier], deadline: Deadline
+    ) -> Cleared:
+        """Delete every chunk whose key begins with one of *prefixes*, or every one for ``None``."""
+        return part_with(self.runtime, tiers, lambda tier: tier.clear(prefixes, deadline), deadline)
+
+    @property
+    def prefixes(self) -> Collection[bytes]:
+        """How the keys begin of every namespace that was met."""
+        with self._arranging:
+            return frozenset(self._tenants)
 
     def drop(self, keys: Sequence[ChunkKey], reason: str) -> None:
         """Count chunks that none of the tiers that take new ones was given."""
@@ -367,28 +382,12 @@ class TierStack:
             if below.rules.writes is Writes.EVICTED
         }
 
-    def _forget_in_lane(
-        self, tier: Tier, lane: Lane, keys: Sequence[ChunkKey], deadline: Deadline
-    ) -> Sequence[ChunkKey] | None:
-        def work(go: bool) -> tuple[Sequence[ChunkKey], bool | None]:
-            return (tier.forget(keys, deadline), None) if go else ((), None)
-
-        try:
-            ticket = lane.submit(Priority.DELETE, 0, work, deadline)
-        except Refused:
-            return None
-        return ticket.result if ticket.wait(deadline) else None
-
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
-        if tier.index is None or tier.scanning is None:
-            return
-        tier.indexing = True
-        if tier.writing is None:
+        lane = tier.writing
+        if lane is None:
             self.writer.learn(tier)
             return
-        lane = tier.writing
-        lane.hold()  # before everything is counted, no budget can be kept
 
         def work(go: bool) -> tuple[None, bool | None]:
             well = self.writer.learn(tier) if go else None

@@ -23,57 +23,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from threading import Lock
-from typing import NamedTuple
 
 from hexkv.core.tiers.checked import CheckedPolicy
+from hexkv.core.tiers.reservation import Claim, Pending, Reservation
 from hexkv.ports import ChunkKey, Entry, Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What :meth:`TierIndex.reserve` decided. Keys of the batch in none of these are there."""
-
-    keys: list[ChunkKey] = field(default_factory=list)
-    """To write, in prefix order. Each must be committed or aborted."""
-
-    victims: list[ChunkKey] = field(default_factory=list)
-    """To delete before the first write, worst first. Nobody finds them any more."""
-
-    busy: list[ChunkKey] = field(default_factory=list)
-    """Being written, or deleted, by somebody else: leave them alone."""
-
-    refused: list[ChunkKey] = field(default_factory=list)
-    """There is no room: larger than the budget, or what is there may not go."""
-
 
 _AT_ONCE = 1024
 """Chunks that a restart takes over at a time: others use the index in between."""
-
-
-class _Claim:
-    """Room that writes and deletions of one call share.
-
-    Victims make room for the writes that wait for them, so the two do not add up: until
-    the victims are gone they take the room, afterwards the writes do.
-    """
-
-    __slots__ = ("leaving", "writing")
-
-    def __init__(self) -> None:
-        self.leaving = 0
-        self.writing = 0
-
-
-class _Pending(NamedTuple):
-    """A chunk on its way to the store or out of it. There are few at any time."""
-
-    size: int
-    claim: _Claim
-    before: ChunkKey | None = None
-    """The chunk before it in its prompt."""
 
 
 class TierIndex:
@@ -95,8 +53,8 @@ class TierIndex:
         self._policy = CheckedPolicy(policy, self._sizes)
         self._budget = budget
         self._lock = Lock()
-        self._reserved: dict[ChunkKey, _Pending] = {}
-        self._leaving: dict[ChunkKey, _Pending] = {}
+        self._reserved: dict[ChunkKey, Pending] = {}
+        self._leaving: dict[ChunkKey, Pending] = {}
         self._owned: dict[str, set[ChunkKey]] = {}
         self._pins: dict[ChunkKey, int] = {}
         self._used = 0
@@ -119,6 +77,12 @@ class TierIndex:
         with self._lock:
             return self._used
 
+    @property
+    def staying(self) -> int:
+        """Bytes used once all that is leaving is gone."""
+        with self._lock:
+            return self._used - self._freed()
+
     def __len__(self) -> int:
         return len(self._sizes)
 
@@ -136,8 +100,22 @@ class TierIndex:
         with self._lock:
             return list(self._sizes)
 
+    def pending(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """True for each chunk that is reserved or leaving."""
+        with self._lock:
+            return [key in self._reserved or key in self._leaving for key in keys]
+
+    def leaving(self, keys: Sequence[ChunkKey]) -> int:
+        """Bytes that those of *keys* take that are leaving."""
+        with self._lock:
+            return sum(self._leaving[key].size for key in keys if key in self._leaving)
+
     def reserve(
-        self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
+        self,
+        keys: Sequence[ChunkKey],
+        sizes: Sequence[int],
+        after: ChunkKey | None = None,
+        within: int | None = None,
     ) -> Reservation:
         """Take room for the chunks that are not there, before anything is written.
 
@@ -149,14 +127,16 @@ class TierIndex:
             keys: chunks of one prompt, in prefix order.
             sizes: bytes that each would take on the store.
             after: the chunk before the first of *keys* in its prompt, if there is one.
+            within: bytes that are free beside those of victims, where that is less than
+                the budget leaves.
         """
         reservation = Reservation()
-        claim = _Claim()
-        granted: dict[ChunkKey, _Pending] = {}
+        claim = Claim()
+        granted: dict[ChunkKey, Pending] = {}
         victims = reservation.victims
         with self._lock:
             most = math.inf if self._budget is None else self._budget
-            free = most - self._used
+            free = most - self._used if within is None else min(most - self._used, within)
             candidates = self._evictable({*keys, after})
             before = after
             for key, size in zip(keys, sizes, strict=True):
@@ -172,10 +152,13 @@ class TierIndex:
                         reservation.refused.append(key)
                     else:
                         free -= size
-                        granted[key] = _Pending(size, claim, before)
+                        granted[key] = Pending(size, claim, before)
                         reservation.keys.append(key)
                 before = key
-            # A refused chunk may have asked for more victims than the others need.
+            # A refused chunk may have asked for more victims than the others need; where what
+            # is leaving takes more than the budget, all that could be had may not be enough.
+            if not granted:
+                victims.clear()
             while victims and free >= self._sizes[victims[-1]]:
                 free -= self._sizes[victims.pop()]
             self._dismiss(victims, claim, evicted=True)
@@ -251,13 +234,14 @@ class TierIndex:
             for key in gone:
                 if self._pins.pop(key, 0):
                     self._unown(key)
-            self._dismiss(gone, _Claim(), evicted=False)
+            self._dismiss(gone, Claim(), evicted=False)
             return gone
 
-    def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None:
+    def resize(self, key: ChunkKey, size: int, within: int | None = None) -> list[ChunkKey] | None:
         """Count a resident chunk as *size* bytes from now on, because it is replaced.
 
-        Before the write for one that grows, afterwards for one that shrinks.
+        Before the write for one that grows, afterwards for one that shrinks. *within* as
+        for :meth:`reserve`.
 
         Returns:
             victims to delete first; ``None``, and nothing has changed, if the chunk is not
@@ -268,7 +252,9 @@ class TierIndex:
             if former is None:
                 return None
             grown = size - former
-            over = 0 if self._budget is None or grown <= 0 else self._used + grown - self._budget
+            most = math.inf if self._budget is None else self._budget
+            free = most - self._used if within is None else min(most - self._used, within)
+            over = grown - free if grown > 0 else 0
             victims: list[ChunkKey] = []
             candidates = self._evictable({key})
             while over > 0 and (victim := next(candidates, None)) is not None:
@@ -276,7 +262,7 @@ class TierIndex:
                 over -= self._sizes[victim]
             if over > 0:
                 return None
-            claim = _Claim()
+            claim = Claim()
             self._dismiss(victims, claim, evicted=True)
             self._sizes[key] = size
             self._used += grown
@@ -290,35 +276,24 @@ class TierIndex:
             while size > 0 and (victim := next(candidates, None)) is not None:
                 victims.append(victim)
                 size -= self._sizes[victim]
-            self._dismiss(victims, _Claim(), evicted=True)
+            self._dismiss(victims, Claim(), evicted=True)
         return victims
 
-    def restore(self, entries: Iterable[Entry], limit: int | None = None) -> list[ChunkKey]:
-        """Take over what an earlier life left on the store. Called before the tier is used.
-
-        Args:
-            entries: in any order.
-            limit: bytes that may be kept for now; by default the budget.
+    def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
+        """Take over what an earlier life left on the store, or others have put there.
 
         Returns:
-            victims to delete, where that is more than the limit.
+            victims to delete, where that is more than the budget.
         """
-        limit = self._budget if limit is None else limit
-        found = sorted(entries, key=lambda entry: entry.stored)
-        # A prompt's chunks were written one after the other, the beginning first. Those of
-        # one second pass for one request, or every parent would be older than its child.
-        for _, second in groupby(found, key=lambda entry: entry.stored // 1):
-            together = list(second)
-            # The end first: what is admitted last is the youngest, and that is the beginning.
-            for start in reversed(range(0, len(together), _AT_ONCE)):
-                self._take_over(together[start : start + _AT_ONCE])
-        if limit is None:
-            return []
-        with self._lock:  # what is on its way out makes room already
-            excess = self._used - sum(pending.size for pending in self._leaving.values()) - limit
-        return self.evict(excess)
+        for part in in_order(entries):
+            self.adopt(part)
+        return self.trim(self._budget)
 
-    def _take_over(self, entries: Sequence[Entry]) -> None:
+    def adopt(self, entries: Sequence[Entry]) -> None:
+        """Take over chunks of one request, in prefix order; those that are known stay as they are.
+
+        The budget does not limit this: :meth:`trim` afterwards.
+        """
         with self._lock:
             states = (self._sizes, self._reserved, self._leaving)
             new = {
@@ -329,6 +304,10 @@ class TierIndex:
             self._sizes.update(new)
             self._used += sum(new.values())
             self._policy.admit(list(new), None)
+
+    def trim(self, limit: int | None) -> list[ChunkKey]:
+        """Victims to delete so that no more than *limit* bytes stay."""
+        return [] if limit is None else self.evict(self.staying - limit)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         """Keep resident chunks from being evicted while *owner* uses them.
@@ -364,21 +343,24 @@ class TierIndex:
         with self._lock:
             return {owner: len(owned) for owner, owned in self._owned.items()}
 
+    def _freed(self) -> int:
+        return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})
+
     def _evictable(self, spared: Collection[ChunkKey | None]) -> Iterator[ChunkKey]:
         return (
             key for key in self._policy.victims() if key not in self._pins and key not in spared
         )
 
-    def _dismiss(self, keys: Sequence[ChunkKey], claim: _Claim, *, evicted: bool) -> None:
+    def _dismiss(self, keys: Sequence[ChunkKey], claim: Claim, *, evicted: bool) -> None:
         """From resident to leaving: not found any more, but still on the store."""
         for key in keys:
             size = self._sizes.pop(key)
             self._used -= size
-            self._leaving[key] = _Pending(size, claim)
+            self._leaving[key] = Pending(size, claim)
             self._settle(claim, leaving=size)
             self._policy.drop(key, evicted=evicted)
 
-    def _settle_reserved(self, keys: Sequence[ChunkKey]) -> dict[ChunkKey, _Pending]:
+    def _settle_reserved(self, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Pending]:
         # All of them are looked up before any is changed. A prompt may hold a segment twice.
         settled = {key: self._reserved[key] for key in keys}
         for key, pending in settled.items():
@@ -386,7 +368,7 @@ class TierIndex:
             self._settle(pending.claim, writing=-pending.size)
         return settled
 
-    def _settle(self, claim: _Claim, *, writing: int = 0, leaving: int = 0) -> None:
+    def _settle(self, claim: Claim, *, writing: int = 0, leaving: int = 0) -> None:
         self._used -= max(claim.writing, claim.leaving)
         claim.writing += writing
         claim.leaving += leaving
@@ -397,3 +379,17 @@ class TierIndex:
             self._owned[owner].discard(key)
             if not self._owned[owner]:
                 del self._owned[owner]
+
+
+def in_order(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """What a scan found, in parts to adopt one after the other: the oldest first.
+
+    A prompt's chunks were written one after the other, the beginning first. Those of one
+    second pass for one request, or every parent would be older than its child.
+    """
+    found = sorted(entries, key=lambda entry: entry.stored)
+    for _, second in groupby(found, key=lambda entry: entry.stored // 1):
+        together = list(second)
+        # The end first: what is admitted last is the youngest, and that is the beginning.
+        for start in reversed(range(0, len(together), _AT_ONCE)):
+            yield together[start : start + _AT_ONCE]

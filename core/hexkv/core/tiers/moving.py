@@ -317,6 +317,25 @@ class Mover:
 
     def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         """Put *block* in the place of the chunk that is there; whether it is there now."""
+        if tier.sharing is not None:
+            return self._replace_here(tier, key, block)
+        mine = block.share(self._owner)
+
+        def work(go: bool) -> tuple[bool, bool | None]:
+            with mine:
+                return (go and self._replace_here(tier, key, mine)), None
+
+        try:
+            ticket = tier.lane(Priority.PUT).submit(
+                Priority.PUT, len(block.frame), work, self._deadline
+            )
+        except Refused:
+            mine.release()
+            return False
+        return bool(ticket.wait(self._deadline) and ticket.result)
+
+    def _replace_here(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
+        """Likewise, by this thread: a worker of the tier's, or anybody where it is in memory."""
         index, size = tier.index, _taken(tier, block)
         with tier.replacing(key, self._owner) as mine:
             if not mine:
@@ -339,23 +358,8 @@ class Mover:
     def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         if tier.sharing is not None:
             return tier.keep(key, block, self._deadline)
-        mine = block.share(self._owner)
-
-        def work(go: bool) -> tuple[bool, bool | None]:
-            with mine:
-                if not go:
-                    return False, None
-                (outcome,) = tier.write([Item(key, mine.frame)], self._deadline)
-                return isinstance(outcome, Stored), None
-
-        try:
-            ticket = tier.lane(Priority.PUT).submit(
-                Priority.PUT, len(block.frame), work, self._deadline
-            )
-        except Refused:
-            mine.release()
-            return False
-        return bool(ticket.wait(self._deadline) and ticket.result)
+        (outcome,) = tier.write([Item(key, block.frame)], self._deadline)
+        return isinstance(outcome, Stored)
 
     def _block(self, payload_bytes: int) -> BlockLease:
         """A block that is free, or that the memory tier can spare, now.

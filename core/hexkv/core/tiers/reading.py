@@ -19,7 +19,8 @@ from hexkv.core.io.scheduler import QUEUE_FULL, Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
-from hexkv.core.tiers.remembering import GONE, remember_evicted, remember_reads, set_aside
+from hexkv.core.tiers.evicting import delete_soon, evict_soon
+from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -301,16 +302,15 @@ class Fetcher:
         size = sum(length for _, length in arrived)
         tokens = [b.spec.tokens for b, w in zip(blocks, why, strict=True) if b.spec and w is None]
         tier.link.ended(runtime.clock.now(), sum(tokens))
-        victims = tier.met(arrived, runtime.clock.wall())
-        tier.delete(victims, deadline)
-        remember_evicted(runtime, tier, victims)
+        evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
         runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
         damaged = [key for key, w in zip(keys, why, strict=True) if w == "corrupt"]
         set_aside(runtime, tier, damaged, deadline)
         stale = [key for key, w in zip(keys, why, strict=True) if w in GONE]
-        if stale and tier.index is not None:
-            runtime.tell(Change.REMOVED, tier.name, tier.forget(stale, deadline))
+        gone = tier.let_go(stale)
+        delete_soon(runtime, tier, gone)
+        runtime.tell(Change.REMOVED, tier.name, gone)
         remember_reads(runtime, tier.name, keys, outcomes, why)
         fetch.why = why
         return not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)

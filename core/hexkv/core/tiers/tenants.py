@@ -8,12 +8,14 @@ budget of its own in each tier where it has a quota; everybody else shares the r
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from threading import Lock
 
-from hexkv.core.tiers.index import Reservation, TierIndex
+from hexkv.core.tiers.index import TierIndex, in_order
+from hexkv.core.tiers.reservation import Reservation
 from hexkv.ports import ChunkKey, Entry, namespace_of
 
 
@@ -44,8 +46,10 @@ class DividedIndex:
         self._rest = rest
         self._shares = dict(shares)
         self._owner: dict[bytes, TierIndex] = {}
-        self._restored: dict[bytes, list[Entry]] = {}
-        self._assigning = Lock()
+        self._restored: dict[bytes, deque[list[Entry]]] = {}
+        """What was found of each prefix that has not been assigned."""
+
+        self._arranging = Lock()
 
     def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
         """From now on keys that begin with *prefix* are *tenant*'s; those restored before, too.
@@ -55,20 +59,18 @@ class DividedIndex:
         Returns:
             victims to delete, where those are more than the quota.
         """
-        share = self._shares.get(tenant)
-        with self._assigning:
-            if share is None:
-                self._restored.pop(prefix, None)
-                return []
-            if self._owner.get(prefix) is share:
-                return []
-            entries = self._restored.pop(prefix, [])
-            here = [entry for entry in entries if self._rest.size(entry.key) is not None]
-            gone = self._rest.discard([entry.key for entry in here])
-            self._rest.deleted(gone)
-            victims = share.restore(here)
-            self._owner[prefix] = share
-            return victims
+        share = self._shares.get(tenant, self._rest)
+        while True:
+            with self._arranging:
+                if share is self._rest:
+                    self._restored.pop(prefix, None)
+                parts = self._restored.get(prefix)
+                if not parts:
+                    self._restored.pop(prefix, None)
+                    self._owner[prefix] = share
+                    break
+                self._hand_over(parts.popleft(), share)  # some at a time: others go on in between
+        return [] if share is self._rest else share.trim(share.budget)
 
     def used_by(self) -> Mapping[str, int]:
         """Bytes in each tenant's share."""
@@ -103,15 +105,19 @@ class DividedIndex:
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
     ) -> Reservation:
         total, start = Reservation(), 0
-        # What was restored and has not found its tenant may take more than the common share.
-        if self._restored and self.budget is not None and keys:
-            share = self._of(keys[0])
-            grown = min(sum(sizes), max(0, (share.budget or 0) - share.used))
-            total.victims.extend(self._rest.evict(self.used + grown - self.budget))
         for index, run in self._runs(keys):
             before = keys[start - 1] if start else after
-            part = index.reserve(run, sizes[start : start + len(run)], before)
+            wanted = list(zip(run, sizes[start : start + len(run)], strict=True))
             start += len(run)
+            with self._arranging:
+                if index is not self._rest:
+                    # What was let go of before its tenant was known may still be on the store.
+                    busy = self._rest.pending(run)
+                    total.busy.extend(key for key, b in zip(run, busy, strict=True) if b)
+                    wanted = [both for both, b in zip(wanted, busy, strict=True) if not b]
+                sizes_of = [size for _, size in wanted]
+                within = self._room(index, sum(sizes_of), total.victims)
+                part = index.reserve([key for key, _ in wanted], sizes_of, before, within)
             total.keys.extend(part.keys)
             total.victims.extend(part.victims)
             total.busy.extend(part.busy)
@@ -120,15 +126,24 @@ class DividedIndex:
 
     def commit(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
-            index.commit(run)
+            early = self._early(index, run)
+            index.commit([key for key in run if key not in early])
+            if early:
+                self._rest.commit(list(early))
+                found = [Entry(key, self._rest.size(key) or 0, 0.0) for key in early]
+                self._hand_over(found, index)
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
-            index.abort(run)
+            early = self._early(index, run)
+            index.abort([key for key in run if key not in early])
+            self._rest.abort(list(early))
 
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
             index.deleted(run)
+            if index is not self._rest:  # which may have let go of them before they were a tenant's
+                self._rest.deleted(run)
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
@@ -138,34 +153,30 @@ class DividedIndex:
         return [key for index, run in self._runs(keys) for key in index.discard(run, force=force)]
 
     def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None:
-        return self._of(key).resize(key, size)
+        with self._arranging:
+            within = None if self.budget is None else self.budget - self.used
+            return self._of(key).resize(key, size, within)
 
     def evict(self, size: int) -> list[ChunkKey]:
         """Victims among the chunks that are no tenant's: quotas are not given away."""
         return self._rest.evict(size)
 
     def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
-        found: dict[bytes, list[Entry]] = {}
-        for entry in entries:
-            found.setdefault(namespace_of(entry.key), []).append(entry)
-        victims: list[ChunkKey] = []
-        strangers: list[Entry] = []
-        with self._assigning:
-            for prefix, part in found.items():
-                share = self._owner.get(prefix)
-                if share is not None:
-                    victims.extend(share.restore(part))
-                elif self._shares:
-                    self._restored[prefix] = part
-                    strangers.extend(part)
-                else:
-                    strangers.extend(part)
-        # They may be tenants' who have not been met in this life: nobody's share is theirs yet,
-        # so nothing is lost that the shares together have room for.
+        for part in in_order(entries):
+            found: dict[bytes, list[Entry]] = {}
+            for entry in part:
+                found.setdefault(namespace_of(entry.key), []).append(entry)
+            with self._arranging:
+                for prefix, some in found.items():
+                    self._of_prefix(prefix).adopt(some)
+                    if self._shares and prefix not in self._owner:
+                        self._restored.setdefault(prefix, deque()).append(some)
+        victims = [key for share in self._shares.values() for key in share.trim(share.budget)]
+        # The rest may be tenants' who have not been met in this life: nobody's share is theirs
+        # yet, so nothing is lost that the shares together have room for.
         budget = self.budget
-        others = sum(share.used for share in self._shares.values())
-        limit = None if budget is None else budget - others
-        return [*victims, *self._rest.restore(strangers, limit)]
+        others = sum(share.staying for share in self._shares.values())
+        return [*victims, *self._rest.trim(None if budget is None else budget - others)]
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
         return sum(index.pin(owner, run) for index, run in self._runs(keys))
@@ -184,14 +195,45 @@ class DividedIndex:
         return [self._rest, *self._shares.values()]
 
     def _of(self, key: ChunkKey) -> TierIndex:
-        return self._owner.get(namespace_of(key), self._rest)
+        return self._of_prefix(namespace_of(key))
+
+    def _of_prefix(self, prefix: bytes) -> TierIndex:
+        return self._owner.get(prefix, self._rest)
+
+    def _hand_over(self, entries: Sequence[Entry], share: TierIndex) -> None:
+        """Count chunks of the rest as *share*'s."""
+        gone = self._rest.discard([entry.key for entry in entries])
+        self._rest.deleted(gone)
+        here = set(gone)
+        share.adopt([entry for entry in entries if entry.key in here])
+
+    def _room(self, index: TierIndex, size: int, victims: list[ChunkKey]) -> int | None:
+        """Bytes that are free for *index* in the whole tier, which is to grow by *size*.
+
+        What was restored and has not found its tenant may take more than the common share:
+        that much of it makes room, and is added to *victims*.
+        """
+        whole, own, common = self.budget, index.budget, self._rest.budget
+        if whole is None or own is None or common is None:
+            return None
+        free = whole - self.used
+        lent = self._rest.staying - common
+        lacking = min(size, own - index.used) - free
+        if index is not self._rest and lent > 0 and lacking > 0:
+            gone = self._rest.evict(min(lacking, lent))
+            victims.extend(gone)
+            free += self._rest.leaving(gone)
+        return free
+
+    def _early(self, index: TierIndex, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        """Those of *keys* that were reserved in the rest before they became *index*'s."""
+        if index is self._rest:
+            return ()
+        return [key for key, early in zip(keys, self._rest.pending(keys), strict=True) if early]
 
     def _runs(self, keys: Sequence[ChunkKey]) -> Iterable[tuple[TierIndex, Sequence[ChunkKey]]]:
         """Neighbouring keys of one share together: all of them, but for mixed maintenance calls."""
-        return [
-            (self._owner.get(prefix, self._rest), list(run))
-            for prefix, run in groupby(keys, namespace_of)
-        ]
+        return [(self._of_prefix(prefix), list(run)) for prefix, run in groupby(keys, namespace_of)]
 
 
 Index = TierIndex | DividedIndex

@@ -8,11 +8,12 @@ no other module calls a store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
+from typing import NamedTuple
 
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
 from hexkv.core.tiers import answers
@@ -38,9 +39,13 @@ from hexkv.ports import (
     SupportsScan,
     SupportsSharing,
     WriteOutcome,
+    namespace_of,
 )
 
 log = logging.getLogger("hexkv")
+
+_AT_ONCE = 1024
+"""Chunks that a store is told to delete at a time: what is done need not be done again."""
 
 _OWED = 4096
 """Chunks of which a tier remembers that it should have been given them."""
@@ -74,6 +79,20 @@ class TierRules:
     """What may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
+
+
+_UNDELETED = "the store failed to delete"
+_REPLACED = "something is being replaced"
+
+
+class Gone(NamedTuple):
+    """What went from a tier that was to go."""
+
+    keys: Sequence[ChunkKey]
+    """Those that were there, as far as that is known."""
+
+    why: str
+    """Why something may be left; empty if nothing is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -273,21 +292,16 @@ class Tier:
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.
 
-        What the store fails to delete still takes room: it counts until a later call has
-        deleted it. Whether everything is gone.
+        What the store fails to delete still takes room: it is put off. Whether all of *keys*
+        are gone.
         """
-        with self._lock:
-            keys = [*self._undeleted, *keys]
-            self._undeleted = []
-        if not keys:
-            return True
-        if not self._delete(keys, deadline):
+        for start in range(0, len(keys), _AT_ONCE):
+            part = keys[start : start + _AT_ONCE]
+            if (start and deadline.expired) or not self._delete(part, deadline):
+                self.put_off(keys[start:])
+                return False
             if self.index is not None:
-                with self._lock:
-                    self._undeleted.extend(keys)
-            return False
-        if self.index is not None:
-            self.index.deleted(keys)
+                self.index.deleted(part)
         return True
 
     def _delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
@@ -298,6 +312,18 @@ class Tier:
             self.failed("delete", error)
             return False
         return True
+
+    def put_off(self, keys: Sequence[ChunkKey]) -> None:
+        """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
+        if self.index is not None:
+            with self._lock:
+                self._undeleted.extend(keys)
+
+    def sweep(self, deadline: Deadline) -> bool | None:
+        """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
+        with self._lock:
+            part, self._undeleted = self._undeleted[:_AT_ONCE], self._undeleted[_AT_ONCE:]
+        return self.delete(part, deadline) if part else None
 
     @contextmanager
     def replacing(self, key: ChunkKey, owner: str) -> Iterator[bool]:
@@ -336,14 +362,37 @@ class Tier:
                 del self._owed[key]
         return mine
 
-    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[ChunkKey]:
+    def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        """Have the index forget chunks whoever has pinned them. Those to delete from the store."""
+        return [] if self.index is None else self.index.discard(self._not_replaced(keys))
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
         """Delete chunks whoever has pinned them. Those that were here, where that is known."""
-        with self._lock:
-            keys = [key for key in keys if key not in self._replaced]
-        gone = keys if self.index is None else self.index.discard(keys)
-        # What the index has not learnt of yet may be there all the same.
-        self.delete(keys if self.indexing else gone, deadline)
-        return gone
+        free = self._not_replaced(keys)
+        gone = free if self.index is None else self.index.discard(free)
+        # What the index has not learnt of, others may have put there all the same.
+        every = self.index is None or self.indexing or self.shared
+        well = self.delete(free if every else gone, deadline)
+        busy = [] if len(free) == len(keys) else self.known(keys)
+        return Gone(gone, _UNDELETED if not well else _REPLACED if any(busy) else "")
+
+    def clear(self, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
+        """Delete whatever the namespaces left here whose keys begin so; ``None`` for everything."""
+
+        def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
+            return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
+
+        known = [] if self.index is None else wanted(self.index.keys())
+        if self.index is not None and not self.indexing and not self.shared:
+            return self.forget(known, deadline)
+        if not isinstance(self.store, SupportsScan):
+            return Gone((), "its store cannot list what it holds")
+        try:
+            found = wanted(entry.key for entry in self.store.scan())
+        except Exception as error:  # noqa: BLE001
+            self.failed("scan", error)
+            return self.forget(known, deadline)._replace(why="its store did not list all it holds")
+        return self.forget(list(dict.fromkeys([*known, *found])), deadline)
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
@@ -377,3 +426,7 @@ class Tier:
         """Count a call that the store did not answer."""
         self.failures += 1
         log.warning("tier %s: %s failed: %s", self.name, what, answers.words(error))
+
+    def _not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        with self._lock:
+            return [key for key in keys if key not in self._replaced]

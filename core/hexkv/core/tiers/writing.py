@@ -11,6 +11,7 @@ from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.encoding import encode, form_on
+from hexkv.core.tiers.evicting import evict_soon, far
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.reading import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
@@ -181,10 +182,17 @@ class Writer:
         tier.indexing = False
         return True
 
+    def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+        """Have deleted what the index let go of for room; memory does it at once. Never blocks."""
+        if tier.writing is None:
+            self.evict(tier, victims, far(self._runtime))
+        else:
+            evict_soon(self._runtime, tier, victims)
+
     def evict(self, tier: Tier, victims: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Delete what the index let go of for room, after the tier below has got it.
 
-        Whether all of it is gone.
+        For workers of the tier's lane, and for tiers in memory. Whether all of it is gone.
         """
         if not victims:
             return True
@@ -249,7 +257,8 @@ class Writer:
         deadline: Deadline,
     ) -> list[int]:
         """Which of *items* to write now that there is room for them."""
-        tier.delete((), deadline)  # what could not be deleted yet still takes room
+        while tier.sweep(deadline):  # what could not be deleted yet still takes room
+            pass
         sizes = [
             batch.leases[i].size if tier.sharing is not None else len(item.frame)
             for i, item in items.items()
@@ -369,11 +378,6 @@ class Writer:
             cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
             self._runtime.note(keys, tier.name, cause, error or reason)
-
-
-def far(runtime: Runtime) -> Deadline:
-    """A deadline for what nobody waits for."""
-    return Deadline.after(runtime.clock, 60.0)
 
 
 def _is_full(outcome: WriteOutcome) -> bool:

@@ -225,9 +225,11 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(None)
     def clear(self) -> None:
-        """Delete every page that this rank knows of."""
-        if self._engine is not None:
-            self._engine.clear()
+        """Delete every page of this model that the rank has met. Logs where some may be left."""
+        if self._engine is None:
+            return
+        for tier, why in self._engine.clear().left.items():
+            log.error("tier %s was not cleared, pages may be left: %s", tier, why)
 
     @guarded(None)
     def get_stats(self) -> object:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from threading import Lock
 from typing import Protocol
 
-from hexkv.ports import DIGEST_BYTES, DeviceKV, Namespace, Pages
+from hexkv.ports import DIGEST_BYTES, Cleared, DeviceKV, Namespace, Pages
 
 _KEPT = 1024
 """Measurements that are kept until SGLang asks for them."""
@@ -65,7 +65,7 @@ class Engine(Protocol):
     def store(
         self, tokens: Pages, device: DeviceKV, *, namespace: Namespace | None = None
     ) -> Stored: ...
-    def clear(self) -> int: ...
+    def clear(self) -> Cleared: ...
     def close(self) -> None: ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from hexkv.ports import ChunkKey, DeviceKV, Namespace
+from hexkv.ports import ChunkKey, Cleared, DeviceKV, Namespace
 
 
 class Lookup(Protocol):
@@ -105,6 +105,6 @@ class Engine(Protocol):
 
     def flush(self, seconds: float) -> bool: ...
 
-    def clear(self) -> int: ...
+    def clear(self) -> Cleared: ...
 
     def close(self) -> None: ...

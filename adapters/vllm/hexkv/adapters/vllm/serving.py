@@ -13,8 +13,6 @@ from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 
 _SCOPES = 256
 
-_FLUSH_SECONDS = 5.0
-
 _REMEMBERED = 4096
 """Requests that were let go of: a question about one may still be on its way."""
 
@@ -61,12 +59,7 @@ class Desk:
                 self._remember(request, _number(question))
                 return {"prefetched": self.release(request)}
             case "clear", _:
-                # What is queued is stored first, for whatever is emptied does not know of it.
-                flushed = self._engine.flush(_FLUSH_SECONDS)
-                chunks = self._engine.clear()
-                if not flushed:
-                    raise StoreUnreachable("what is being stored takes too long, and may stay")
-                return {"chunks": chunks}
+                return {"chunks": emptied(self._engine)}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def release(self, request: str) -> bool:
@@ -86,6 +79,19 @@ class Desk:
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
         return {"hit": found.hit_tokens, "tiers": dict(found.tiers)}
+
+
+def emptied(engine: Engine) -> int:
+    """How many chunks went when *engine* was cleared.
+
+    Raises:
+        StoreUnreachable: some may be left, on the tiers that it names.
+    """
+    cleared = engine.clear()
+    if not cleared.complete:
+        where = "; ".join(f"{tier}: {why}" for tier, why in cleared.left.items())
+        raise StoreUnreachable(f"not everything was cleared. {where}")
+    return cleared.chunks
 
 
 def _number(question: Mapping[str, object]) -> int:

@@ -16,8 +16,9 @@ from threading import Lock
 import torch
 
 from hexkv.adapters.vllm.engine import Engine
+from hexkv.adapters.vllm.serving import emptied
 from hexkv.kernels.blocks import BlockKV
-from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import InvalidRequest, Namespace
 
 WORDS = 8
 """Tokens of a block's prompt: a SHA-256 in words of 32 bits."""
@@ -25,9 +26,6 @@ WORDS = 8
 _REMEMBERED = 1 << 14
 """Tickets that were released before they were used: a question may still be on its way. More
 than the queues of :mod:`~hexkv.adapters.vllm.channel` hold."""
-
-_FLUSH_SECONDS = 20.0
-"""What is queued is stored first, for whatever is emptied after it does not know of it."""
 
 
 def words(name: bytes) -> bytes:
@@ -166,13 +164,11 @@ class Staging:
         """Empty the cache, and store nothing more of an earlier generation. Chunks that went.
 
         Raises:
-            StoreUnreachable: what is being stored is not stored in time, and would stay.
+            StoreUnreachable: some may be left.
         """
         with self._storing:
             self._generation = max(self._generation, generation)
-        if not self._engine.flush(_FLUSH_SECONDS):
-            raise StoreUnreachable("what is being stored takes too long")
-        return self._engine.clear()
+        return emptied(self._engine)
 
     def close(self) -> None:
         """Close the engine. Twice is allowed."""

@@ -1,0 +1,50 @@
+"""Eviction beside the calls: what an index let go of is deleted in the tier's own lane.
+
+A store may take its time over a delete, or never answer, so nothing but a worker of the
+tier's lane for writing asks it to. What is still to be deleted counts against the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.tiers.remembering import remember_evicted
+from hexkv.core.tiers.runtime import Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Deadline
+
+
+def far(runtime: Runtime) -> Deadline:
+    """A deadline for what nobody waits for."""
+    return Deadline.after(runtime.clock, 60.0)
+
+
+def evict_soon(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
+    """Have chunks deleted that the index let go of for room. Never blocks."""
+    delete_soon(runtime, tier, victims)
+    remember_evicted(runtime, tier, victims)
+
+
+def delete_soon(runtime: Runtime, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+    """Have chunks deleted that the index let go of. Never blocks.
+
+    Where the lane takes nothing at present, the next write deletes them first.
+    """
+    if keys:
+        tier.put_off(keys)
+        _sweep_soon(runtime, tier)
+
+
+def _sweep_soon(runtime: Runtime, tier: Tier) -> None:
+    # One task after the other: however many victims there are, they take one worker, and
+    # the lane is seen to get on.
+    def work(go: bool) -> tuple[None, bool | None]:
+        well = tier.sweep(far(runtime)) if go else None
+        if well:
+            _sweep_soon(runtime, tier)
+        return None, well
+
+    with suppress(Refused):
+        tier.lane(Priority.DELETE).submit(Priority.DELETE, 0, work)
