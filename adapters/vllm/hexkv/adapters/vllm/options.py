@@ -8,7 +8,8 @@ the vLLM that is installed, so that somebody decides about each.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from hashlib import sha256
@@ -64,7 +65,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb",
         "cache_config": "gpu_memory_utilization num_gpu_blocks_override num_gpu_blocks"
         " num_cpu_blocks kv_cache_memory_bytes kv_cache_size_tokens kv_cache_max_concurrency"
-        " kv_offloading_size kv_offloading_backend swap_space cpu_offload_gb cpu_kvcache_space_bytes"
+        " kv_offloading_size kv_offloading_backend swap_space cpu_offload_gb"
+        " cpu_kvcache_space_bytes"
         " _block_size_resolved",
         "load_config": "safetensors_load_strategy safetensors_prefetch_num_threads"
         " safetensors_prefetch_block_size device use_tqdm_on_load pt_load_map_location",
@@ -151,7 +153,7 @@ _SAME_FILES = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", 
 """Ways to load that read the same tensors of a checkpoint."""
 
 
-def decided(section: str) -> Set[str]:
+def decided(section: str) -> AbstractSet[str]:
     """The fields of a part of vLLM's configuration that are in a list here."""
     lists = [NAMED, BY_OTHERS, *UNRELATED.values()]
     return {name for found in lists for name in found.get(section, "").split()}
@@ -191,7 +193,9 @@ def _changed(section: str, part: object) -> Iterator[tuple[str, str]]:
 
 def _says(value: object) -> bool:
     """Whether a value is more than nothing: ``None`` and what is empty say the same."""
-    return value is not None and not (isinstance(value, str | Sequence | Set | Mapping) and not value)
+    if isinstance(value, Sequence | AbstractSet | Mapping):
+        return bool(value)
+    return value is not None
 
 
 def _default(field: Any) -> object:
@@ -232,7 +236,7 @@ def _plain(value: object) -> object:
         return value.name
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, Set):
+    if isinstance(value, AbstractSet):
         return sorted((_plain(inner) for inner in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(inner) for inner in value]
