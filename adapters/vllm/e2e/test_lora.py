@@ -1,5 +1,6 @@
 """A LoRA adapter changes the KV of the same tokens: who has it shares with nobody who has not."""
 
+import shutil
 import subprocess
 import sys
 
@@ -13,34 +14,65 @@ WHOLE = TOKENS // CHUNK * CHUNK
 CONFIG = {
     "chunk": {"size": CHUNK},
     "pool": {"bytes": "256MiB"},
-    "tiers": [{"store": "memory", "budget": "192MiB"}],
 }
-LORA = {"enable_lora": True, "max_lora_rank": 8}
+LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
 BOTH = (False, True)
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lora") / "adapter"
-    script = E2E / "tiny_lora.py"
-    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=PATIENCE)
-    return {"lora_name": "tiny", "lora_int_id": 1, "lora_path": str(folder)}
+def request(folder, number=1):
+    return {"lora_name": f"tiny {number}", "lora_int_id": number, "lora_path": str(folder)}
 
 
 @pytest.fixture(scope="module")
-def expected(model, adapter, tmp_path_factory):
-    """What a prompt gets without a connector: with the adapter, and without it."""
+def folders(tmp_path_factory):
+    """An adapter, one that was trained longer, and a place where either lies."""
+    parent = tmp_path_factory.mktemp("lora")
+    for name, seed in (("first", "22"), ("second", "23")):
+        command = [sys.executable, str(E2E / "tiny_lora.py"), str(parent / name), seed]
+        subprocess.run(command, check=True, timeout=PATIENCE)
+    shutil.copytree(parent / "first", parent / "served")
+    return parent
+
+
+@pytest.fixture(scope="module")
+def expected(model, folders, tmp_path_factory):
+    """What a prompt gets without a connector: with the first adapter, without, with the second."""
     words = prompt("adapted", TOKENS)
+    adapters = {
+        True: request(folders / "first"),
+        False: None,
+        "second": request(folders / "second", 2),
+    }
     with Engine(model, tmp_path_factory.mktemp("lora") / "log", **LORA) as engine:
-        return {with_it: engine.generate(words, lora=with_it and adapter) for with_it in BOTH}
+        return {which: engine.generate(words, lora=lora) for which, lora in adapters.items()}
 
 
-def test_prompts_share_only_with_the_same_adapter(start, adapter, expected):
-    engine = start(CONFIG, **LORA)
+@pytest.fixture(scope="module")
+def served(start, tmp_path_factory):
+    """An engine whose tier stays, and how it is started again."""
+    disk = {"store": "disk", "settings": {"root": str(tmp_path_factory.mktemp("lora") / "kv")}}
+    return lambda: start(CONFIG | {"tiers": [disk]}, **LORA)
+
+
+def test_only_prompts_with_the_weights_that_were_loaded_share(served, folders, expected):
+    engine, adapter = served(), request(folders / "served")
     words = prompt("adapted", TOKENS)
+    engine.generate(words[:CHUNK], lora=adapter)  # now vLLM has it
+    shutil.copytree(folders / "second", folders / "served", dirs_exist_ok=True)
     assert expected[True][0].tokens != expected[False][0].tokens  # it matters which one it is
     for cached in (0, WHOLE):
         for with_it in BOTH:
             answers = engine.generate(words, lora=with_it and adapter)
             assert agree(answers, expected[with_it])
-            assert answers[0].cached == cached
+            # One chunk came with the request that had the adapter loaded.
+            assert answers[0].cached == (cached or (CHUNK if with_it else 0))
+        engine.flush()
+    engine.close()
+
+    again = served()
+    for folder, number, which, cached in (("served", 1, "second", 0), ("first", 2, True, WHOLE)):
+        adapter = request(folders / folder, number)
+        again.generate(prompt("other", CHUNK), lora=adapter)
+        answers = again.generate(words, lora=adapter)
+        assert agree(answers, expected[which])
+        assert answers[0].cached == cached

@@ -15,9 +15,7 @@ def part(section):
     found = VllmConfig
     for step in section.split("."):
         hint = typing.get_type_hints(found)[step]
-        found = next(
-            one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)
-        )
+        found = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
     return found
 
 

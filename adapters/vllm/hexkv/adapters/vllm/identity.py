@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.options import digest_of_value, options_of
 from hexkv.plugins.config import Loaded
-from hexkv.plugins.weights import digest_of
+from hexkv.plugins.weights import digest_of, folder_of
 from hexkv.ports import ConfigError, KVLayout, Namespace, ParallelSlice
 
 if TYPE_CHECKING:
@@ -152,14 +152,12 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
     load_format = str(getattr(load, "load_format", "")).rpartition(".")[2].lower()
     if load_format == "dummy":  # drawn for this configuration
         return f"dummy-{model.seed}-{_in_force(model)}"
-    # vLLM fetches the configuration alone of what lies in an object store.
-    place = Path(str(getattr(model, "model_weights", "") or model.model))
-    if load_format != "tensorizer" and place.exists():
+    if load_format != "tensorizer" and (place := _place(model, load)) is not None:
         try:
             return digest_of(place)
         except OSError as error:
             raise ConfigError(f"the weights of {model.model}: {error}") from error
-    commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None) or model.revision
+    commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
     if load_format == "tensorizer" or getattr(model, "model_weights", "") or not commit:
         raise ConfigError(
             f"nothing says which weights {model.model} has, so KV of others could be taken for"
@@ -167,6 +165,15 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
             " is a text that no other weights are ever given"
         )
     return str(commit)
+
+
+def _place(model: ModelConfig, load: LoadConfig) -> Path | None:
+    """Where vLLM read the weights: a folder, a file, or a copy of what a hub has."""
+    # Of what lies in an object store, ``model`` is a folder that has the configuration alone.
+    name = str(getattr(model, "model_weights", "") or model.model)
+    if Path(name).exists():
+        return Path(name)
+    return folder_of(name, model.revision, getattr(load, "download_dir", None))
 
 
 def _draft(config: VllmConfig) -> str:

@@ -76,7 +76,7 @@ class Adapters:
             digest = self._digests.get(name, "")
             if here != name or adapter is None or adapter() is None or not digest:
                 return None
-            return f"{digest} {name}"
+            return digest
 
 
 _watched: list[tuple[object, weakref.ref[Adapters]]] = []
