@@ -96,7 +96,8 @@ def test_every_part_of_a_scope_makes_another_namespace():
     assert Scopes(Namespace("m", LAYOUT)).namespace(Scope(salt="guest")).salt == "guest"
 
 
-PART = st.text("0123:A\n", max_size=5)
+TEXT = st.text("0123:A\n", max_size=5)
+PART = TEXT | st.builds("joined {}:{}".format, st.integers(0, 5), TEXT)
 
 
 @given(st.lists(st.tuples(PART, PART.filter(bool)), min_size=2, max_size=2, unique=True))

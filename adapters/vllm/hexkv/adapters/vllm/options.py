@@ -40,7 +40,7 @@ BY_OTHERS: Mapping[str, str] = {
     " hf_overrides dtype max_model_len quantization multimodal_config is_submodel_config"
     " word_embeddings_untied_by_checkpoint",
     "cache_config": "block_size user_specified_block_size sliding_window is_attention_free"
-    " kv_cache_layout effective_attention_block_size",
+    " kv_cache_layout effective_attention_block_size user_specified_mamba_block_size",
     "parallel_config": "pipeline_parallel_size tensor_parallel_size rank world_size"
     " prefill_context_parallel_size decode_context_parallel_size",
     "load_config": "download_dir",
@@ -80,7 +80,7 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         "mamba_config": "backend ssu_algorithm",
         "kernel_config": "ir_op_priority enable_flashinfer_autotune"
         " enable_rocm_segmented_attn_autotune enable_cutedsl_warmup enable_jit_warmup"
-        " sparse_indexer_topk_backend",
+        " sparse_indexer_topk_backend enable_bf16x3_router_gemm",
         "parallel_config": "data_parallel_size data_parallel_size_local data_parallel_rank"
         " data_parallel_rank_local data_parallel_master_ip data_parallel_rpc_port"
         " dp_sync_interval data_parallel_master_port data_parallel_backend"
@@ -97,7 +97,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " _data_parallel_master_port_list _coord_store_port dcp_kv_cache_interleave_size"
         " dcp_comm_backend dcp_q_replicate cp_kv_cache_interleave_size"
         " _allow_auto_resolve_cp_interleave_size data_parallel_index _api_process_count"
-        " _api_process_rank enable_fault_tolerance fault_tolerance_config worker_cls",
+        " _api_process_rank enable_fault_tolerance fault_tolerance_config worker_cls"
+        " sd_worker_cls",
         "": "scheduler_config offload_config engram_config compilation_config"
         " optimization_level performance_mode shutdown_timeout kv_transfer_config"
         " ec_transfer_config ec_manager_config instance_id",
@@ -107,7 +108,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " skip_tokenizer_init served_model_name allowed_local_media_path allowed_media_domains"
         " hf_token generation_config override_generation_config logits_processors"
         " io_processor_plugin pooler_config return_sampling_mask max_logprobs logprobs_mode"
-        " use_fp64_gumbel enable_trace_replay allow_deprecated_quantization",
+        " use_fp64_gumbel enable_trace_replay allow_deprecated_quantization"
+        " enable_return_routed_experts",
         "model_config.multimodal_config": "interleave_mm_strings mm_encoder_fp8_scale_save_path"
         " mm_encoder_fp8_scale_save_margin",
         "": "structured_outputs_config observability_config logging_config profiler_config"
@@ -122,14 +124,15 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
     "How vLLM names and finds blocks by itself.": {
         "cache_config": "enable_prefix_caching prefix_caching_hash_algo prefix_match_unit"
         " prefix_cache_retention_interval hash_block_size cache_hit_alignment_tokens"
-        " enable_mamba_shared_prefix_checkpoint",
+        " enable_mamba_shared_prefix_checkpoint enable_mamba_fine_grained_prefix_cache",
     },
 }
 """Fields that KV cannot depend on, by the reason."""
 
 NAMED: Mapping[str, str] = {
     "model_config": "trust_remote_code code_revision config_format quantization_config"
-    " model_class_overrides model_impl disable_sliding_window spec_target_max_model_len",
+    " model_class_overrides model_impl override_attention_dtype disable_sliding_window"
+    " spec_target_max_model_len",
     "model_config.multimodal_config": "language_model_only media_io_kwargs mm_processor_kwargs"
     " mm_device_do_normalize mm_encoder_only mm_encoder_attn_dtype mm_encoder_fp8_scale_path"
     " video_pruning_rate video_pruning_method allow_missing_mm_embeddings",
@@ -139,7 +142,7 @@ NAMED: Mapping[str, str] = {
     " use_kda_recoverssm kv_sharing_fast_prefill swa_bounded_replay",
     "load_config": "load_format model_loader_extra_config ignore_patterns",
     "attention_config": "disable_flashinfer_q_quantization use_prefill_query_quantization"
-    " indexer_kv_dtype indexer_sparse_logits hisparse_config use_non_causal",
+    " indexer_kv_dtype use_fp4_indexer_cache indexer_sparse_logits hisparse_config use_non_causal",
     "mamba_config": "enable_stochastic_rounding stochastic_rounding_philox_rounds",
     "kernel_config": "moe_backend linear_backend linear_backend_per_quant",
     "parallel_config": "worker_extension_cls",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -21,7 +20,8 @@ _REMEMBERED = 4096
 """Requests that were let go of: a question about one may still be on its way."""
 
 
-_JOINED = re.compile(r"\d+:")
+_JOINED = "joined "
+"""Before what is made of two parts."""
 
 
 class Scopes:
@@ -65,8 +65,8 @@ def joined(own: str, asked: str) -> str:
     the first part goes before both. Of a pair with one part this is that part: by its salt a
     tenant is known, wherever it is set.
     """
-    if asked and (own or _JOINED.match(asked)):
-        return f"{len(own)}:{own}{asked}"
+    if asked and (own or asked.startswith(_JOINED)):
+        return f"{_JOINED}{len(own)}:{own}{asked}"
     return own or asked
 
 
