@@ -59,6 +59,7 @@ class Adapters:
                 known = self._digests.setdefault(name, digest)
                 if known != digest:
                     self._digests[name] = ""
+                self._loaded.pop(number, None)
                 self._loaded[number] = name, weakref.ref(adapter)
         if not digest:
             log.warning("the LoRA adapter %r is not cached: this rank has only a part of it", name)

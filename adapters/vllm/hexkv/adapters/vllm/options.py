@@ -53,6 +53,8 @@ BY_OTHERS: Mapping[str, str] = {
 They are in the digest of the weights and of the model's configuration as it is in force, in the
 layout, in the slice of a rank, in what is said of opaque blocks, in the adapter of a request; or
 the engine does not start with them (context parallelism, diffusion, weights that are replaced).
+Of speculative decoding only a draft's weights and configuration are named: what its KV decides is
+how many tokens are accepted, never which.
 """
 
 UNRELATED: Mapping[str, Mapping[str, str]] = {
