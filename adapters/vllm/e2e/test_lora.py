@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vllm_engines import E2E, PATIENCE, Engine, agree, prompt
+from vllm_engines import E2E, PATIENCE, agree, prompt
 
 CHUNK = 64
 TOKENS = 700
@@ -35,44 +35,42 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(model, folders, tmp_path_factory):
-    """What a prompt gets without a connector: with the first adapter, without, with the second."""
-    words = prompt("adapted", TOKENS)
-    adapters = {
-        True: request(folders / "first"),
-        False: None,
-        "second": request(folders / "second", 2),
-    }
-    with Engine(model, tmp_path_factory.mktemp("lora") / "log", **LORA) as engine:
-        return {which: engine.generate(words, lora=lora) for which, lora in adapters.items()}
-
-
-@pytest.fixture(scope="module")
 def served(start, tmp_path_factory):
     """An engine whose tier stays, and how it is started again."""
     disk = {"store": "disk", "settings": {"root": str(tmp_path_factory.mktemp("lora") / "kv")}}
     return lambda: start(CONFIG | {"tiers": [disk]}, **LORA)
 
 
-def test_only_prompts_with_the_weights_that_were_loaded_share(served, folders, expected):
+def alone(engine, words, adapter):
+    """What a prompt gets where nothing is loaded and nothing stored."""
+    hands_off = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
+    answers = engine.generate(words, lora=adapter, extra=hands_off)
+    assert answers[0].cached == 0
+    return answers
+
+
+def test_only_prompts_with_the_weights_that_were_loaded_share(served, folders):
     engine, adapter = served(), request(folders / "served")
     words = prompt("adapted", TOKENS)
-    engine.generate(words[:CHUNK], lora=adapter)  # now vLLM has it
-    shutil.copytree(folders / "second", folders / "served", dirs_exist_ok=True)
+    expected = {with_it: alone(engine, words, with_it and adapter) for with_it in BOTH}
     assert expected[True][0].tokens != expected[False][0].tokens  # it matters which one it is
+    shutil.copytree(folders / "second", folders / "served", dirs_exist_ok=True)
     for cached in (0, WHOLE):
         for with_it in BOTH:
             answers = engine.generate(words, lora=with_it and adapter)
-            assert agree(answers, expected[with_it])
-            # One chunk came with the request that had the adapter loaded.
-            assert answers[0].cached == (cached or (CHUNK if with_it else 0))
+            assert agree(answers, expected[with_it])  # what vLLM has loaded stays
+            assert answers[0].cached == cached
         engine.flush()
     engine.close()
 
     again = served()
-    for folder, number, which, cached in (("served", 1, "second", 0), ("first", 2, True, WHOLE)):
-        adapter = request(folders / folder, number)
-        again.generate(prompt("other", CHUNK), lora=adapter)
-        answers = again.generate(words, lora=adapter)
-        assert agree(answers, expected[which])
+    second = alone(again, words, request(folders / "served"))
+    assert second[0].tokens != expected[True][0].tokens
+    alone(again, prompt("other", CHUNK), request(folders / "first", 2))  # now vLLM has it
+    for folder, number, want, cached in (
+        ("served", 1, second, 0),
+        ("first", 2, expected[True], WHOLE),
+    ):
+        answers = again.generate(words, lora=request(folders / folder, number))
+        assert agree(answers, want)
         assert answers[0].cached == cached
