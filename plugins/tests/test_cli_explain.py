@@ -162,8 +162,9 @@ def test_frames_of_which_nothing_can_be_said_do_not_hide_the_others(hexkv, cache
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        (f"model: {{name: toy, revision: '1'}}\nchunk: {{size: {CHUNK}}}", []),
-        (f"model: {{name: toy, revision: '2'}}\nchunk: {{size: {CHUNK}}}", ["revision"]),
+        (f"model: {{name: toy}}\nchunk: {{size: {CHUNK}}}", []),
+        (f"model: {{name: toy, revision: '2'}}\nchunk: {{size: {CHUNK}}}", ["extra.revision"]),
+        (f"model: {{name: toy, weights: '2'}}\nchunk: {{size: {CHUNK}}}", ["revision"]),
         ("model: {name: toy}\nhash: blake2b", ["algorithm", "scheme"]),
         (
             f"model: {{salt: abc, extra: {{q: int4}}}}\nchunk: {{size: {CHUNK}}}",

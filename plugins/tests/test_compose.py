@@ -200,7 +200,10 @@ def test_the_model_section_fills_in_what_the_host_left_open():
     )
     namespace = identify(Namespace("toy", LAYOUT, extra=(("c", "3"),)), loaded)
     assert namespace == Namespace(
-        "toy", LAYOUT, revision="abc", salt="s", extra=(("a", "1"), ("b", "2"), ("c", "3"))
+        "toy",
+        LAYOUT,
+        salt="s",
+        extra=(("a", "1"), ("b", "2"), ("c", "3"), ("revision", "abc")),
     )
 
 
@@ -208,15 +211,35 @@ def test_the_model_section_fills_in_what_the_host_left_open():
     ("model", "message"),
     [
         ({"name": "other"}, r"model\.name \(from code\): the engine's host says 'toy'"),
-        ({"revision": "r2"}, r"model\.revision \(from code\): the engine's host says 'r1'"),
         ({"salt": "b"}, r"model\.salt \(from code\): the engine's host says something else$"),
         ({"extra": {"q": "8"}}, r"model\.extra\.q \(from code\): the engine's host says '4'"),
     ],
 )
 def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
-    host = Namespace("toy", LAYOUT, revision="r1", salt="a", extra=(("q", "4"),))
+    host = Namespace("toy", LAYOUT, revision="digest", salt="a", extra=(("q", "4"),))
     with pytest.raises(ConfigError, match=message):
         identify(host, load(None, {}, {"model": model}))
+
+
+@pytest.mark.parametrize("model", [{}, {"revision": "r"}, {"revision": "d1"}, {"name": "toy"}])
+def test_whatever_a_configuration_says_other_weights_have_other_names(model):
+    """But for ``weights``, by which the operator vouches for them."""
+    hosts = [Namespace("toy", LAYOUT, revision=digest) for digest in ("d1", "d2")]
+    loaded = load(None, {}, {"model": model})
+    one, other = (identify(host, loaded) for host in hosts)
+    assert one != other
+    vouched = load(None, {}, {"model": model | {"weights": "d1"}})
+    assert len({identify(host, vouched) for host in hosts}) == 1
+    assert identify(hosts[0], vouched) != one, "what is vouched for is no digest"
+    assert identify(one, loaded) == one, "nothing is added twice"
+
+
+def test_revisions_of_equal_weights_have_names_of_their_own():
+    host = Namespace("toy", LAYOUT, revision="digest")
+    names = [
+        identify(host, load(None, {}, {"model": {"revision": said}})) for said in ("", "1", "2")
+    ]
+    assert len(set(names)) == 3
 
 
 def test_settings_made_in_code_need_no_file():

@@ -244,3 +244,17 @@ def test_whatever_the_environment_holds_the_answer_is_a_configuration_or_a_clear
 def test_a_renamed_key_is_answered_with_the_new_one():
     with pytest.raises(ConfigError, match=r"chunk\.bare.*renamed.*chunk\.seeded"):
         load(None, {}, {"chunk": {"bare": True}})
+
+
+@pytest.mark.parametrize(
+    ("names", "salts", "message"),
+    [
+        ("aa", ("red", "blue"), r"\[0\] and \[1\] are both called 'a'"),
+        ("ab", ("red", "red"), r"\[0\] and \[1\] have the same salt: give"),
+    ],
+)
+def test_tenants_that_nothing_tells_apart_are_refused_without_their_salts(names, salts, message):
+    tenants = [{"name": n, "salt": s} for n, s in zip(names, salts, strict=True)]
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(None, {}, {"tenants": tenants})
+    assert "red" not in str(caught.value)

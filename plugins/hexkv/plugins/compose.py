@@ -42,6 +42,9 @@ from hexkv.ports import (
     frame_bytes,
 )
 
+VOUCHED = "vouched for: "
+"""Before a configured ``model.weights``: no digest begins like this."""
+
 
 def build(
     settings: EngineSettings | Loaded,
@@ -179,20 +182,17 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
 def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
     """*namespace* with what the section ``model`` adds to it.
 
+    A configured revision stands beside what the host knows of the weights, never in its place;
+    ``model.weights`` stands in its place, and says so in the identity.
+
     Raises:
         ConfigError: both say something, and not the same: one of them is wrong, and a cache
             that believed it would mix KV that must not be mixed.
     """
     model = loaded.settings.model
-    host = {
-        "name": namespace.model,
-        "revision": namespace.revision,
-        "lora": namespace.lora,
-        "salt": namespace.salt,
-    }
+    host = {"name": namespace.model, "lora": namespace.lora, "salt": namespace.salt}
     configured = {
         "name": model.name,
-        "revision": model.revision,
         "lora": model.lora,
         "salt": model.salt.get_secret_value(),
     }
@@ -203,10 +203,12 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
     for name, value in model.extra.items():
         if extra.setdefault(name, value) != value:
             raise _disagree(loaded, ("model", "extra", name), extra[name])
+    if model.revision and extra.setdefault("revision", model.revision) != model.revision:
+        raise _disagree(loaded, ("model", "revision"), extra["revision"])
     return replace(
         namespace,
         model=host["name"] or configured["name"],
-        revision=host["revision"] or configured["revision"],
+        revision=f"{VOUCHED}{model.weights}" if model.weights else namespace.revision,
         lora=host["lora"] or configured["lora"],
         salt=host["salt"] or configured["salt"],
         extra=tuple(sorted(extra.items())),

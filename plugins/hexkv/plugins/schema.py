@@ -6,6 +6,7 @@ Strict: an unknown key is an error, and no value is bent into another type.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
@@ -61,11 +62,18 @@ class Section(BaseModel):
 class Model(Section):
     """Identity of the model's KV that its host cannot know, or does not.
 
-    A field left empty is the host's affair; what both give must agree.
+    A field left empty is the host's affair. Name, lora, salt and extra must agree where both give
+    them; a revision is added to what the host knows of the weights.
     """
 
     name: str = ""
+
     revision: str = ""
+    """A label beside the digest of the weights: equal weights of two revisions share nothing."""
+
+    weights: str = ""
+    """In place of that digest: the operator vouches that equal texts mean equal weights."""
+
     lora: str = ""
     salt: SecretStr = SecretStr("")
     extra: dict[str, str] = Field(default_factory=dict)
@@ -223,14 +231,27 @@ class EngineSettings(Section):
     @field_validator("tiers")
     @classmethod
     def _unique(cls, tiers: tuple[TierSettings, ...]) -> tuple[TierSettings, ...]:
-        first: dict[str, int] = {}
-        for index, tier in enumerate(tiers):
-            if first.setdefault(tier.name, index) != index:
-                raise ValueError(
-                    f"[{first[tier.name]}] and [{index}] are both called {tier.name!r}:"
-                    " give one of them another name"
-                )
+        _refuse_equal("are both called", [tier.name for tier in tiers])
         return tiers
+
+    @field_validator("tenants")
+    @classmethod
+    def _apart(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
+        _refuse_equal("are both called", [tenant.name for tenant in tenants])
+        salts = [tenant.salt.get_secret_value() for tenant in tenants]
+        _refuse_equal("have the same salt", salts, secret=True)
+        return tenants
+
+
+def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> None:
+    """Raise a ValueError that names the places of two equal *values*, if there are any."""
+    first: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if first.setdefault(value, index) != index:
+            said = "" if secret else f" {value!r}"
+            raise ValueError(
+                f"[{first[value]}] and [{index}] {what}{said}: give one of them another"
+            )
 
 
 def known_keys(path: tuple[str | int, ...]) -> list[str]:
