@@ -28,7 +28,7 @@ def test_a_namespace_names_the_model_and_its_weights(llama):
     assert namespace.salt == "tenant"
     assert namespace.extra == (("a", "1"), ("b", "2"))
     assert namespace_of_model(model, name="ours", weights="v1").model == "ours"
-    assert namespace_of_model(model, name="ours", weights="v1").revision == "v1"
+    assert namespace_of_model(model, weights="v1").revision == "vouched for: v1"
 
 
 def test_models_that_differ_in_seed_or_configuration_have_different_digests(llama):
@@ -152,9 +152,12 @@ def test_weights_that_are_not_in_memory_need_a_name(llama):
         weights_digest(model)
 
 
-def test_the_configuration_adds_to_what_the_model_knows_of_itself(stored):
-    """The section that the documents show, which is the same under every host."""
-    namespace = namespace_of_model(stored)
-    said = identify(namespace, configuration(environ={}, overrides={"model": {"revision": "8c1"}}))
-    assert "8c1" in said.revision
-    assert namespace.revision in said.revision, "a revision never replaces the digest"
+@pytest.mark.parametrize("said", [{}, {"revision": "8c1"}, {"name": "ours"}, {"weights": "v1"}])
+def test_the_section_model_of_a_configuration_works_as_under_every_host(stored, said):
+    host = namespace_of_model(stored)
+    namespace = identify(host, configuration(environ={}, overrides={"model": said}))
+    assert (namespace == host) is (not said)
+    assert namespace.model == said.get("name", host.model)
+    assert (namespace.revision == host.revision) is ("weights" not in said)
+    if "weights" in said:
+        assert namespace == namespace_of_model(stored, weights="v1")

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from hexkv.adapters.hf.checkpoint import checkpoint_of
 from hexkv.adapters.hf.memory import memory_digest
 from hexkv.adapters.hf.shape import layout_of
+from hexkv.plugins.compose import VOUCHED
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import Namespace
 
@@ -32,8 +33,8 @@ def namespace_of_model(
         name: how the model is called; by default the last part of the folder that it was
             loaded from, its name on the hub, or its type. Hosts that share a cache must call it
             the same.
-        weights: in place of :func:`weights_digest`: the caller vouches that it means equal
-            weights, configurations and code.
+        weights: in place of :func:`weights_digest`, as ``model.weights`` in a configuration: the
+            caller vouches that it means equal weights, configurations and code.
         lora: identity of the LoRA adapter, if one is active.
         salt: the tenant's.
         extra: further identity.
@@ -45,7 +46,7 @@ def namespace_of_model(
     return Namespace(
         model=name or _name(model),
         layout=layout_of(model),
-        revision=weights or weights_digest(model),
+        revision=f"{VOUCHED}{weights}" if weights else weights_digest(model),
         lora=lora,
         salt=salt,
         extra=tuple(sorted((extra or {}).items())),
