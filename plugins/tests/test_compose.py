@@ -223,7 +223,9 @@ def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
 def test_a_configured_name_replaces_the_hosts_where_a_digest_tells_the_weights():
     loaded = load(None, {}, {"model": {"name": "other"}})
     assert identify(Namespace("toy", LAYOUT, revision="digest"), loaded).model == "other"
-    with pytest.raises(ConfigError, match=r"model\.name \(from code\): the engine's host says 'toy'"):
+    with pytest.raises(
+        ConfigError, match=r"model\.name \(from code\): the engine's host says 'toy'"
+    ):
         identify(Namespace("toy", LAYOUT), loaded)
 
 

@@ -19,8 +19,8 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer
 
-from hexkv.adapters.hf.cache import ReservedLayer
 from hexkv.adapters.hf import shape
+from hexkv.adapters.hf.cache import ReservedLayer
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-from hexkv.adapters.hf.memory import said_by, tensors_of
+from hexkv.adapters.hf.memory import said_by
 from hexkv.plugins.weights import folder_of, tensor_files
 
 _KNOWN = ("torch.", "transformers.")

@@ -41,9 +41,7 @@ def memory_digest(model: PreTrainedModel) -> str:
 
 def said_by(config: PretrainedConfig) -> dict[str, object]:
     """What *config* says about KV."""
-    said = _without_unrelated(config.to_dict())
-    assert isinstance(said, dict)
-    return said
+    return {name: _related(value) for name, value in _kept(config.to_dict())}
 
 
 def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -53,11 +51,14 @@ def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
 
 
-def _without_unrelated(said: object) -> object:
+def _related(said: object) -> object:
     if isinstance(said, Mapping):
-        kept = {name: value for name, value in said.items() if name not in _UNRELATED}
-        return {str(name): _without_unrelated(value) for name, value in kept.items()}
+        return {name: _related(value) for name, value in _kept(said)}
     return said
+
+
+def _kept(said: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    return ((str(name), value) for name, value in said.items() if name not in _UNRELATED)
 
 
 def _line(named: tuple[str, torch.Tensor]) -> str:

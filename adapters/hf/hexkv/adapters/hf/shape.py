@@ -95,7 +95,8 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
         for field, value in _BOTH_WAYS.items():
             if (said := getattr(part, field, None)) in value:
                 raise LayoutMismatch(
-                    f"{name} attends both ways ({field}={said!r}), so equal prefixes have different KV"
+                    f"{name} attends both ways ({field}={said!r}), so equal prefixes have different"
+                    " KV"
                 )
     if model.training:
         raise LayoutMismatch(f"{name} is in training mode, where dropout changes KV: call eval()")
