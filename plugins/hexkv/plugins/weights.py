@@ -152,6 +152,8 @@ def folder_of(name: str, revision: str | None = None, cache: str | None = None) 
         revision: branch, tag or commit there.
         cache: where the host keeps copies, if not at the usual place.
     """
+    if not name:
+        return None
     if Path(name).is_dir():
         return Path(name)
     try:
@@ -164,7 +166,9 @@ def folder_of(name: str, revision: str | None = None, cache: str | None = None) 
 
 def _weights(directory: Path) -> Iterator[Path]:
     yield from tensor_files(directory)
-    yield from (file for file in sorted(directory.iterdir()) if file.suffix in _OPAQUE)
+    yield from (
+        file for file in sorted(directory.iterdir()) if file.suffix in _OPAQUE and file.is_file()
+    )
 
 
 def _stretches(file: Path) -> Iterator[_Stretch]:

@@ -49,7 +49,8 @@ def _same_code(model: PreTrainedModel, folder: Path) -> bool:
     said = json.loads((folder / "config.json").read_bytes())
     kinds = {type(module) for module in model.modules()}
     own = all(kind.__module__.startswith(_KNOWN) for kind in kinds)
-    return own and type(model).__name__ in (said.get("architectures") or ())
+    named = said.get("architectures") if isinstance(said, dict) else None
+    return own and isinstance(named, list) and type(model).__name__ in named
 
 
 def _same_configuration(model: PreTrainedModel, folder: Path) -> bool:

@@ -69,4 +69,4 @@ def weights_digest(model: PreTrainedModel) -> str:
 
 def _name(model: PreTrainedModel) -> str:
     name = model.config.name_or_path or model.config.model_type
-    return Path(name).resolve().name if Path(name).is_dir() else name
+    return Path(name).absolute().name if Path(name).is_dir() else name

@@ -123,10 +123,10 @@ def namespace_of(
         raise ConfigError("nothing says which model this is: set model.name")
     _refuse_mixing(arguments)
     extra = joined_by(arguments) | dict(inside or {})
-    folder = folder_of(path, _given(arguments, "revision"), _given(arguments, "download_dir"))
+    place = _place(path, arguments)
     if (dtype := _dtype(arguments)) not in ("auto", layout.dtype.value):
         extra["dtype"] = dtype
-    if (length := _length(folder, arguments)) is not None:
+    if (length := _length(place, arguments)) is not None:
         extra["length"] = length
     # SGLang keeps eight bits in plain bytes, whatever they stand for.
     if layout.dtype is DType.UINT8:
@@ -138,15 +138,22 @@ def namespace_of(
     if configured.ours.namespace == "own":
         extra |= {"engine": "sglang", "page": str(page)}
     return Namespace(
-        model="" if said.name else Path(path).name if Path(path).is_dir() else path,
+        model="" if said.name else Path(path).name if Path(path).exists() else path,
         layout=layout,
-        revision="" if said.weights else _weights(path, folder, arguments),
+        revision="" if said.weights else _weights(path, place, arguments),
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
 
 
-def _weights(path: str, folder: Path | None, arguments: object | None) -> str:
+def _place(path: str, arguments: object | None) -> Path | None:
+    """Where SGLang read the weights: a folder, a file, or a copy of what the hub has."""
+    if path and Path(path).exists():
+        return Path(path)
+    return folder_of(path, _given(arguments, "revision"), _given(arguments, "download_dir"))
+
+
+def _weights(path: str, place: Path | None, arguments: object | None) -> str:
     """What tells the weights that SGLang serves from all others."""
     way = str(getattr(arguments, "load_format", "auto")).rpartition(".")[2].lower()
     elsewhere = [
@@ -156,10 +163,10 @@ def _weights(path: str, folder: Path | None, arguments: object | None) -> str:
     commit = _given(arguments, "revision") or ""
     if way == "dummy" and seed is not None:
         # The folder has a configuration at least.
-        return f"dummy-{seed} {digest_of(folder) if folder else path}"
+        return f"dummy-{seed} {_digest(place) if place else path}"
     if way in _FROM_FOLDER and not elsewhere:
-        if folder is not None:
-            return digest_of(folder)
+        if place is not None:
+            return _digest(place)
         if _COMMIT.fullmatch(commit):
             return commit
     how = f" ({', '.join([f'load_format={way}', *elsewhere])})"
@@ -167,6 +174,13 @@ def _weights(path: str, folder: Path | None, arguments: object | None) -> str:
         f"nothing says which weights {path} has{how}: set model.weights to what tells them from"
         " all others"
     )
+
+
+def _digest(place: Path) -> str:
+    try:
+        return digest_of(place)
+    except OSError as error:
+        raise ConfigError(f"the weights in {place} cannot be read: {error}") from error
 
 
 _FROM_FOLDER = {
@@ -229,9 +243,9 @@ def _name_and_path(given: object) -> tuple[str, str]:
     return str(read("lora_name", None)), str(read("lora_path", None))
 
 
-def _length(folder: Path | None, arguments: object | None) -> str | None:
+def _length(place: Path | None, arguments: object | None) -> str | None:
     """How long sequences may be, where RoPE depends on it."""
-    config = None if folder is None else folder / "config.json"
+    config = None if place is None else place / "config.json"
     asked = getattr(arguments, "context_length", None)
     if config is None or not config.is_file():
         return None if asked is None else str(asked)
