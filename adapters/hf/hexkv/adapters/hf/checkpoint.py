@@ -118,7 +118,7 @@ def _made_anew(model: PreTrainedModel, module: torch.nn.Module, names: list[str]
     fresh.__dict__ |= {"_buffers": wrong, "_parameters": parameters}
     try:
         with torch.no_grad():
-            model._init_weights(fresh)
+            model._init_weights(fresh)  # type: ignore[no-untyped-call]
     except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError):
         return False
     made = dict(fresh.named_buffers(recurse=False))

@@ -57,7 +57,7 @@ def _related(said: object) -> object:
     return said
 
 
-def _kept(said: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+def _kept(said: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     return ((str(name), value) for name, value in said.items() if name not in _UNRELATED)
 
 
@@ -75,7 +75,7 @@ def _line(named: tuple[str, torch.Tensor]) -> str:
 
 def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    for piece in flat.split(_PIECE):
+    for piece in flat.split(_PIECE):  # type: ignore[no-untyped-call]  # torch's own
         here = piece.cpu()
         # As NumPy may be missing, and a list of the bytes takes a second per 16 MiB.
         yield memoryview((ctypes.c_uint8 * here.numel()).from_address(here.data_ptr()))
