@@ -210,7 +210,6 @@ def test_the_model_section_fills_in_what_the_host_left_open():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"name": "other"}, r"model\.name \(from code\): the engine's host says 'toy'"),
         ({"salt": "b"}, r"model\.salt \(from code\): the engine's host says something else$"),
         ({"extra": {"q": "8"}}, r"model\.extra\.q \(from code\): the engine's host says '4'"),
     ],
@@ -219,6 +218,15 @@ def test_a_model_section_that_contradicts_the_host_is_an_error(model, message):
     host = Namespace("toy", LAYOUT, revision="digest", salt="a", extra=(("q", "4"),))
     with pytest.raises(ConfigError, match=message):
         identify(host, load(None, {}, {"model": model}))
+
+
+def test_a_configured_name_replaces_the_hosts_where_a_digest_tells_the_weights():
+    loaded = load(None, {}, {"model": {"name": "other"}})
+    assert identify(Namespace("toy", LAYOUT, revision="digest"), loaded).model == "other"
+    with pytest.raises(
+        ConfigError, match=r"model\.name \(from code\): the engine's host says 'toy'"
+    ):
+        identify(Namespace("toy", LAYOUT), loaded)
 
 
 @pytest.mark.parametrize("model", [{}, {"revision": "r"}, {"revision": "d1"}, {"name": "toy"}])

@@ -207,6 +207,7 @@ def test_a_name_on_the_hub_is_its_local_copy(tmp_path, monkeypatch):
     assert asked == [("org/here", "config.json", "copies", "main")]
     assert folder_of("org/there") is None
     assert folder_of("no name") is None
+    assert folder_of("") is None
     assert folder_of(str(copy)) == copy
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert folder_of("org/here") is None

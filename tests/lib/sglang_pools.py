@@ -81,7 +81,7 @@ def extra(root=None, **more):
         "module_path": "hexkv.adapters.sglang.hicache",
         "class_name": "HexKVStorage",
         "interface_v1": 1,
-        "model": {"revision": "one"},
+        "model": {"weights": "one"},
         "pool": {"bytes": "16MiB"},
         "deadlines": PATIENT,
         "tiers": [tier],

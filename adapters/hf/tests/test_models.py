@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     MambaConfig,
     MambaForCausalLM,
     Qwen3NextConfig,
@@ -14,8 +19,8 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer
 
+from hexkv.adapters.hf import shape
 from hexkv.adapters.hf.cache import ReservedLayer
-from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch
@@ -78,6 +83,57 @@ def test_a_model_whose_kv_is_not_a_prefixs_alone_is_refused(model, reason):
         layout_of(model())
 
 
+SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+
+
+def not_causal(llama):
+    model = llama()
+    model.config.is_causal = False
+    return model
+
+
+def gemma_both_ways(llama):
+    config = Gemma3TextConfig(
+        **SMALL,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        use_bidirectional_attention=True,
+    )
+    return Gemma3ForCausalLM(config).eval()
+
+
+def bert(llama):
+    return BertLMHeadModel(BertConfig(**SMALL, num_attention_heads=2)).eval()
+
+
+def bert_of_masks(llama):
+    return BertForMaskedLM(BertConfig(**SMALL, num_attention_heads=2)).eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (not_causal, r"attends both ways \(is_causal=False\)"),
+        (gemma_both_ways, r"attends both ways \(use_bidirectional_attention=True\)"),
+        (bert, "attends both ways: KV of layer 1"),
+        (bert_of_masks, "does not generate"),
+        (lambda llama: llama().model, "does not generate"),
+    ],
+)
+def test_a_model_that_sees_later_tokens_is_refused(llama, model, reason):
+    with pytest.raises(LayoutMismatch, match=reason):
+        layout_of(model(llama))
+
+
+@pytest.mark.parametrize("model", [not_causal, gemma_both_ways])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_it_is_refused_whatever_its_configuration_says(llama, model, dtype, monkeypatch):
+    monkeypatch.setattr(shape, "_BOTH_WAYS", {})
+    with pytest.raises(LayoutMismatch, match="attends both ways: KV of layer 1"):
+        layout_of(model(llama).to(dtype))
+
+
 def test_a_model_that_scales_rope_by_length_is_refused(llama):
     with pytest.raises(LayoutMismatch, match="scales RoPE"):
         layout_of(llama(rope_scaling={"rope_type": "dynamic", "factor": 2.0}))
@@ -86,33 +142,6 @@ def test_a_model_that_scales_rope_by_length_is_refused(llama):
 def test_a_model_in_training_mode_is_refused(llama):
     with pytest.raises(LayoutMismatch, match="training mode"):
         layout_of(llama().train())
-
-
-def test_a_namespace_names_the_model_and_its_weights(llama):
-    model = llama()
-    namespace = namespace_of_model(model, salt="tenant", extra={"b": "2", "a": "1"})
-    assert namespace.model == "llama"
-    assert namespace.layout == layout_of(model)
-    assert namespace.revision == weights_digest(llama()), "equal weights are one model"
-    assert namespace.salt == "tenant"
-    assert namespace.extra == (("a", "1"), ("b", "2"))
-    assert namespace_of_model(model, name="ours", revision="v1").model == "ours"
-    assert namespace_of_model(model, name="ours", revision="v1").revision == "v1"
-
-
-def test_models_that_differ_in_seed_or_configuration_have_different_digests(llama):
-    digests = {
-        weights_digest(model)
-        for model in (llama(), llama(seed=1), llama(rms_norm_eps=1e-3), llama(hidden_act="gelu"))
-    }
-    assert len(digests) == 4
-
-
-def test_a_digest_does_not_depend_on_where_the_model_was_loaded_from(tmp_path, llama):
-    model = llama()
-    model.save_pretrained(tmp_path / "copy")
-    again = type(model).from_pretrained(tmp_path / "copy")
-    assert weights_digest(again) == weights_digest(model)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""One chunk for several engines: what transformers computed, SGLang loads, and the other way."""
+"""One chunk for several engines: what transformers computed, SGLang loads, and the other way.
+
+Nothing says that it is one model but the folder that both have loaded.
+"""
 
 import pytest
 
@@ -13,7 +16,6 @@ from sglang_engines import PAGE, PAGES, PATIENT, TOKENS, behind, frames, prompt
 @pytest.fixture
 def config(tmp_path):
     return {
-        "model": {"name": "tiny", "revision": "one"},
         "pool": {"bytes": "128MiB"},
         "deadlines": PATIENT,
         "tiers": [{"store": "disk", "settings": {"root": str(tmp_path)}}],
@@ -23,7 +25,7 @@ def config(tmp_path):
 @pytest.fixture
 def hf(transformer, config):
     """An engine of hexkv under transformers, which names pages like SGLang."""
-    namespace = namespace_of_model(transformer, name="tiny", revision="one")
+    namespace = namespace_of_model(transformer)
     settings = load(environ={}, overrides=config | {"chunk": {"size": PAGE, "seeded": False}})
     with build(settings, namespace) as engine:
         yield CachedModel(transformer, engine)

@@ -47,7 +47,7 @@ def backend(pool, root, *, latent):
         "backend_name": "hexkv",
         "module_path": "hexkv.adapters.sglang.hicache",
         "class_name": "HexKVStorage",
-        "model": {"revision": "one"},
+        "model": {"weights": "one"},
         "pool": {"bytes": "16MiB"},
         "tiers": [{"store": "disk", "settings": {"root": root}}],
     }

@@ -134,9 +134,13 @@ def test_models_and_ranks_do_not_find_each_others_pages(one, other, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"model": {"revision": "two"}}, {"model": {"revision": "one", "salt": "secret"}}],
+    [
+        {"model": {"weights": "two"}},
+        {"model": {"weights": "one", "revision": "two"}},
+        {"model": {"weights": "one", "salt": "secret"}},
+    ],
 )
-def test_revisions_and_tenants_do_not_find_each_others_pages(settings, tmp_path):
+def test_weights_revisions_and_tenants_do_not_find_each_others_pages(settings, tmp_path):
     pool, keys = host_pool("mha", "page_first", seed=1), names(1)
     with backend(pool, extra(tmp_path)) as storage:
         storage.batch_set_v1(keys, slots(0))

@@ -22,7 +22,7 @@ FROM, TO = (3, 1, 8), (2, 7, 4)
 @contextmanager
 def linker(pool, root, components=(ComponentType.FULL,), sizes=None, **more):
     """A linker as SGLang makes one, on one rank."""
-    given = extra(root, **{"model": {"name": "tiny", "revision": "one"}} | more)
+    given = extra(root, **{"model": {"name": "tiny", "weights": "one"}} | more)
     params = SimpleNamespace(
         token_to_kv_pool_allocator=TokenToKVPoolAllocator(
             pool.size, pool.dtype, "cpu", pool, need_sort=False
@@ -159,7 +159,7 @@ def test_behind_host_memory_and_behind_the_device_are_one_cache(order, tmp_path)
     with linker(device, tmp_path) as one:
         assert offloaded(one, keys, FROM)
     host = host_pool("mha", order)
-    given = extra(tmp_path, model={"name": "tiny", "revision": "one"})
+    given = extra(tmp_path, model={"name": "tiny", "weights": "one"})
     storage = HexKVStorage(SimpleNamespace(extra_config=given))
     storage.register_mem_pool_host(host)
     assert storage.batch_get_v1(keys, slots(*TO)) == [True] * 3

@@ -183,13 +183,17 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
     """*namespace* with what the section ``model`` adds to it.
 
     A configured revision stands beside what the host knows of the weights, never in its place;
-    ``model.weights`` stands in its place, and says so in the identity.
+    ``model.weights`` stands in its place, and says so in the identity. A configured name replaces
+    the host's where a digest tells the weights.
 
     Raises:
         ConfigError: both say something, and not the same: one of them is wrong, and a cache
             that believed it would mix KV that must not be mixed.
     """
     model = loaded.settings.model
+    if model.name and (namespace.revision or model.weights):
+        # The digest tells models apart; the name is what hosts that share a cache call them.
+        namespace = replace(namespace, model=model.name)
     host = {"name": namespace.model, "lora": namespace.lora, "salt": namespace.salt}
     configured = {
         "name": model.name,

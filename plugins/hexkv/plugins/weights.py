@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 PIECE = 32 << 10
 """Bytes that are read in one place."""
@@ -152,6 +153,8 @@ def folder_of(name: str, revision: str | None = None, cache: str | None = None) 
         revision: branch, tag or commit there.
         cache: where the host keeps copies, if not at the usual place.
     """
+    if not name:
+        return None
     if Path(name).is_dir():
         return Path(name)
     try:
@@ -164,7 +167,9 @@ def folder_of(name: str, revision: str | None = None, cache: str | None = None) 
 
 def _weights(directory: Path) -> Iterator[Path]:
     yield from tensor_files(directory)
-    yield from (file for file in sorted(directory.iterdir()) if file.suffix in _OPAQUE)
+    yield from (
+        file for file in sorted(directory.iterdir()) if file.suffix in _OPAQUE and file.is_file()
+    )
 
 
 def _stretches(file: Path) -> Iterator[_Stretch]:
@@ -194,11 +199,11 @@ def _tensors(file: Path, size: int) -> list[_Stretch] | None:
             return None
 
 
-def _tensor(name: str, said: dict[str, object], file: Path, base: int, size: int) -> _Stretch:
-    start, end = said["data_offsets"]  # type: ignore[misc]  # foreign: refused if it is no pair
+def _tensor(name: str, said: dict[str, Any], file: Path, base: int, size: int) -> _Stretch:
+    start, end = map(int, said["data_offsets"])
     if not 0 <= start <= end <= size - base:
         raise ValueError(f"{name} lies outside of the file")
-    shape = [int(length) for length in said["shape"]]  # type: ignore[attr-defined]
+    shape = [int(length) for length in said["shape"]]
     text = json.dumps([name, str(said["dtype"]), shape])
     return _Stretch(text, end - start, file, base + start)
 

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from hashlib import sha256
+from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
+from hexkv.adapters.hf.checkpoint import checkpoint_of
+from hexkv.adapters.hf.memory import memory_digest
 from hexkv.adapters.hf.shape import layout_of
+from hexkv.plugins.compose import VOUCHED
+from hexkv.plugins.weights import digest_of
 from hexkv.ports import Namespace
-
-_SAMPLES = 1024
-"""Elements that are looked at of each tensor."""
-
-_UNRELATED = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
-"""Fields of a configuration that do not change KV, or are in the layout."""
 
 
 def namespace_of_model(
     model: PreTrainedModel,
     *,
     name: str = "",
-    revision: str = "",
+    weights: str = "",
     lora: str = "",
     salt: str = "",
     extra: Mapping[str, str] | None = None,
 ) -> Namespace:
     """The namespace of *model*'s KV.
 
+    The section ``model`` of a configuration adds to it, as it does under every host.
+
     Args:
         model: its layout is found by running it on a few tokens.
-        name: how the model is called; by default as it was loaded, or its type. Hosts
-            that share a cache must call it the same.
-        revision: of the weights, for instance a commit hash. Without one it is a digest of
-            the configuration and of a sample of the weights, see :func:`weights_digest`.
+        name: how the model is called; by default the last part of the folder that it was
+            loaded from, its name on the hub, or its type. Hosts that share a cache must call it
+            the same.
+        weights: in place of :func:`weights_digest`, as ``model.weights`` in a configuration: the
+            caller vouches that it means equal weights, configurations and code.
         lora: identity of the LoRA adapter, if one is active.
         salt: the tenant's.
         extra: further identity.
 
     Raises:
-        LayoutMismatch: the model's KV cannot be cached by prefix.
+        LayoutMismatch: the model's KV cannot be cached by prefix, or parts of it are not in
+            memory and *weights* is not given.
     """
     return Namespace(
-        model=name or model.config.name_or_path or model.config.model_type,
+        model=name or _name(model),
         layout=layout_of(model),
-        revision=revision or weights_digest(model),
+        revision=f"{VOUCHED}{weights}" if weights else weights_digest(model),
         lora=lora,
         salt=salt,
         extra=tuple(sorted((extra or {}).items())),
@@ -54,16 +54,19 @@ def namespace_of_model(
 
 
 def weights_digest(model: PreTrainedModel) -> str:
-    """A digest of the configuration and of up to 1,024 evenly spaced elements of every tensor.
+    """A digest of the weights: ``weights-...`` of a checkpoint, or ``memory-...`` of this model.
 
-    Takes milliseconds per hundred tensors. Models trained or initialised apart differ in it
-    for sure; two that differ in a few rows of one matrix alone need a *revision*.
+    Of the checkpoint, as other hosts compute it, if the model in memory is proven to be what the
+    checkpoint holds; else of all parameters and buffers, which transformers alone can share.
+    Either way each byte of the model in memory is looked at.
+
+    Raises:
+        LayoutMismatch: a part of the model is not in memory.
     """
-    config = {k: v for k, v in model.config.to_dict().items() if k not in _UNRELATED}
-    digest = sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES].cpu()
-        digest.update(bytes(sample.contiguous().view(torch.uint8).tolist()))
-    return f"weights-{digest.hexdigest()[:32]}"
+    folder = checkpoint_of(model)
+    return memory_digest(model) if folder is None else digest_of(folder)
+
+
+def _name(model: PreTrainedModel) -> str:
+    name = model.config.name_or_path or model.config.model_type
+    return Path(name).absolute().name if Path(name).is_dir() else name

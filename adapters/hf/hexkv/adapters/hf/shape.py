@@ -15,8 +15,20 @@ from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 _PROBE = 3
 """Tokens to run: a length that tells the token dimension from that of one head or batch."""
 
+_NOISE = 1e-4
+"""What equal KV may differ by, relative to its norm, or half of the dtype's epsilon if that is
+more: batches of experts change their shape with the other tokens, and sums their order."""
+
 _PER_TOKEN = (DynamicLayer, DynamicSlidingWindowLayer)
 """Kinds of layer that keep KV per token. A window is the mask's affair, not the KV's."""
+
+
+_BOTH_WAYS: Mapping[str, tuple[object, ...]] = {
+    "is_causal": (False,),
+    # "vision" is of images alone, which are not cached here.
+    "use_bidirectional_attention": (True, "all"),
+}
+"""Fields of a configuration, and the values with which a token's KV depends on later ones."""
 
 
 def layout_of(model: PreTrainedModel) -> KVLayout:
@@ -35,15 +47,8 @@ def probe(model: PreTrainedModel) -> CacheShape:
         LayoutMismatch: as for :func:`layout_of`.
     """
     _refuse_unfit(model)
-    cache = DynamicCache()
-    with torch.no_grad():
-        model(
-            input_ids=torch.zeros(1, _PROBE, dtype=torch.long, device=model.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-    layers = planes_of(cache)
+    layers = _run(model, [0] * _PROBE)
+    _refuse_seeing_ahead(model, layers, _run(model, [0] * (_PROBE - 1) + [1]))
     dtypes = {plane.dtype for planes in layers for plane in planes}
     if len(dtypes) != 1:
         raise LayoutMismatch(f"the cache has {len(dtypes)} dtypes: {sorted(map(str, dtypes))}")
@@ -84,6 +89,15 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
     """
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
+    if not model.can_generate():
+        raise LayoutMismatch(f"{name} does not generate: it is no causal model with a head")
+    for part in (model.config, config):
+        for field, value in _BOTH_WAYS.items():
+            if (said := getattr(part, field, None)) in value:
+                raise LayoutMismatch(
+                    f"{name} attends both ways ({field}={said!r}), so equal prefixes have different"
+                    " KV"
+                )
     if model.training:
         raise LayoutMismatch(f"{name} is in training mode, where dropout changes KV: call eval()")
     if model.config.is_encoder_decoder:
@@ -100,6 +114,48 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
                 f"{name} scales RoPE ({kind}) by the length of the whole sequence, so equal "
                 "prefixes have different KV"
             )
+
+
+def _run(model: PreTrainedModel, tokens: list[int]) -> list[list[torch.Tensor]]:
+    """``[layer][plane]`` of the KV of *tokens*.
+
+    Raises:
+        LayoutMismatch: the model keeps none.
+    """
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(
+            input_ids=torch.tensor([tokens], device=model.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+    if not cache.layers:
+        raise LayoutMismatch(f"{type(model).__name__} caches no KV")
+    return planes_of(cache)
+
+
+def _refuse_seeing_ahead(
+    model: PreTrainedModel, one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]
+) -> None:
+    """Refuse a model whose KV of all tokens but the last changes with the last.
+
+    Whatever makes it do so: not every such model has a field that says it.
+
+    Raises:
+        LayoutMismatch: says which layer.
+    """
+    for index, pair in enumerate(zip(one, other, strict=True)):
+        for first, second in zip(*pair, strict=True):
+            known, again = (plane[..., :-1, :].double() for plane in (first, second))
+            change = float((known - again).norm() / known.norm().clamp_min(1e-30))
+            if change > max(_NOISE, torch.finfo(first.dtype).eps / 2):
+                raise LayoutMismatch(
+                    f"{type(model).__name__} attends both ways: KV of layer {index} changes by"
+                    f" {change:.1%} with a later token, so equal prefixes have different KV"
+                )
+            if change:
+                return  # what one layer rounds, the next ones make more of
 
 
 def _rope_kinds(rope: object) -> Iterable[object]:

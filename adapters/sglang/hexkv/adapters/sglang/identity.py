@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +16,9 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
+from hexkv.adapters.sglang.arguments import joined_by
 from hexkv.adapters.sglang.configuration import Configuration
-from hexkv.plugins.weights import digest_of
+from hexkv.plugins.weights import digest_of, folder_of
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 
 log = logging.getLogger("hexkv.sglang")
@@ -104,27 +106,27 @@ def namespace_of(
     Args:
         layout: of the KV here.
         rank: whose KV it is.
-        configured: name and revision in here are taken for true.
+        configured: what is said of the model in here is added by
+            :func:`hexkv.plugins.compose.identify`.
         page: tokens in a page.
         arguments: SGLang's own; ``None`` outside a server.
         name: of the model, where there are no arguments.
         inside: what else decides about the bytes in a page, where only SGLang understands them.
 
     Raises:
-        ConfigError: nothing says which model it is, or SGLang would mix LoRA adapters.
+        ConfigError: nothing says which model or which weights it is, or SGLang would mix LoRA
+            adapters.
     """
     said = configured.engine.settings.model
     path = str(getattr(arguments, "model_path", None) or name or "")
     if not path and not said.name:
         raise ConfigError("nothing says which model this is: set model.name")
     _refuse_mixing(arguments)
-    extra = dict(inside or {})
-    if quantization := getattr(arguments, "quantization", None):
-        extra["quantization"] = str(quantization)
-    overrides = getattr(arguments, "json_model_override_args", None)
-    if overrides and overrides != "{}":
-        extra["overrides"] = sha256(str(overrides).encode()).hexdigest()[:32]
-    if (length := _length(path, arguments)) is not None:
+    extra = joined_by(arguments) | dict(inside or {})
+    place = _place(path, arguments)
+    if (dtype := _dtype(arguments)) not in ("auto", layout.dtype.value):
+        extra["dtype"] = dtype
+    if (length := _length(place, arguments)) is not None:
         extra["length"] = length
     # SGLang keeps eight bits in plain bytes, whatever they stand for.
     if layout.dtype is DType.UINT8:
@@ -136,26 +138,85 @@ def namespace_of(
     if configured.ours.namespace == "own":
         extra |= {"engine": "sglang", "page": str(page)}
     return Namespace(
-        model="" if said.name else Path(path).name if Path(path).is_dir() else path,
+        model="" if said.name else Path(path).name if Path(path).exists() else path,
         layout=layout,
-        revision="" if said.revision else _revision(path, arguments),
+        revision="" if said.weights else _weights(path, place, arguments),
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
 
 
-def _revision(path: str, arguments: object | None) -> str:
-    if str(getattr(arguments, "load_format", "")).rpartition(".")[2].lower() == "dummy":
-        return f"dummy-{getattr(arguments, 'random_seed', '')}"
-    if Path(path).is_dir():
-        return digest_of(Path(path))
-    revision = str(getattr(arguments, "revision", None) or "")
-    if not revision:
-        log.warning(
-            "nothing says which weights %s has: set model.revision, or equal names mean equal KV",
-            path,
-        )
-    return revision
+def _place(path: str, arguments: object | None) -> Path | None:
+    """Where SGLang read the weights: a folder, a file, or a copy of what the hub has."""
+    if path and Path(path).exists():
+        return Path(path)
+    return folder_of(path, _given(arguments, "revision"), _given(arguments, "download_dir"))
+
+
+def _weights(path: str, place: Path | None, arguments: object | None) -> str:
+    """What tells the weights that SGLang serves from all others."""
+    way = str(getattr(arguments, "load_format", "auto")).rpartition(".")[2].lower()
+    elsewhere = [
+        name for name in _ELSEWHERE if _given(arguments, name) not in (None, "off", "False")
+    ]
+    seed = _given(arguments, "random_seed")
+    commit = _given(arguments, "revision") or ""
+    if way == "dummy" and seed is not None:
+        # The folder has a configuration at least.
+        return f"dummy-{seed} {_digest(place) if place else path}"
+    if way in _FROM_FOLDER and not elsewhere:
+        if place is not None:
+            return _digest(place)
+        if _COMMIT.fullmatch(commit):
+            return commit
+    how = f" ({', '.join([f'load_format={way}', *elsewhere])})"
+    raise ConfigError(
+        f"nothing says which weights {path} has{how}: set model.weights to what tells them from"
+        " all others"
+    )
+
+
+def _digest(place: Path) -> str:
+    try:
+        return digest_of(place)
+    except OSError as error:
+        raise ConfigError(f"the weights in {place} cannot be read: {error}") from error
+
+
+_FROM_FOLDER = {
+    "auto",
+    "bitsandbytes",
+    "fastsafetensors",
+    "gguf",
+    "instanttensor",
+    "layered",
+    "mistral",
+    "npcache",
+    "pt",
+    "runai_streamer",
+    "safetensors",
+    "sharded_state",
+}
+"""Ways of loading that read the model's folder, and nothing else."""
+
+_ELSEWHERE = ("checkpoint_engine_wait_weights_before_ready", "weight_cache_mode")
+"""Arguments with which weights come from another process, whatever the folder holds by now."""
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+"""What names weights on the hub for good; a branch or a tag does not."""
+
+_DTYPES = {"half": "float16", "float": "float32"}
+
+
+def _given(arguments: object | None, name: str) -> str | None:
+    value = getattr(arguments, name, None)
+    return None if value is None else str(value)
+
+
+def _dtype(arguments: object | None) -> str:
+    """What the model computes in. By default what its checkpoint says."""
+    said = _given(arguments, "dtype") or "auto"
+    return _DTYPES.get(said, said)
 
 
 def _adapters(arguments: object | None) -> str | None:
@@ -182,11 +243,11 @@ def _name_and_path(given: object) -> tuple[str, str]:
     return str(read("lora_name", None)), str(read("lora_path", None))
 
 
-def _length(path: str, arguments: object | None) -> str | None:
+def _length(place: Path | None, arguments: object | None) -> str | None:
     """How long sequences may be, where RoPE depends on it."""
-    config = Path(path) / "config.json"
+    config = None if place is None else place / "config.json"
     asked = getattr(arguments, "context_length", None)
-    if not config.is_file():
+    if config is None or not config.is_file():
         return None if asked is None else str(asked)
     try:
         read = json.loads(config.read_bytes())

@@ -13,7 +13,8 @@ from typing import Any
 
 from sglang.srt.mem_cache import hicache_storage
 
-from hexkv.adapters.sglang.identity import Rank
+from hexkv.adapters.sglang.arguments import joined_by_draft
+from hexkv.adapters.sglang.identity import Rank, server_arguments
 from hexkv.adapters.sglang.pools import (
     FlatPool,
     HostPages,
@@ -29,6 +30,9 @@ KV = "kv"
 
 _OWN = "mamba"
 """A state that each rank has a share of, also where the KV is the same on all."""
+
+_DRAFT = "draft"
+"""How SGLang's names of pools begin that a draft model has."""
 
 _TRAILING = "trailing_pages"
 _ALL = "all_pages"
@@ -80,6 +84,8 @@ class Sides:
         pages = self._pages_of(pool)
         base = self._engine.namespace
         extra = dict(base.extra) | {"engine": "sglang", "pool": name}
+        if name.startswith(_DRAFT):
+            extra |= joined_by_draft(server_arguments())
         if isinstance(pages, OpaquePages):
             extra["pages"] = packing_of(pool)
         namespace = replace(
