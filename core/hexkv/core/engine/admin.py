@@ -8,10 +8,10 @@ from itertools import chain
 
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
-from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.keys.tokens import words
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.tier import Tier, Writes
-from hexkv.ports import ChunkKey, InvalidRequest, Namespace
+from hexkv.ports import ChunkKey, InvalidRequest, Namespace, Tokens
 
 
 class Maintained(Lifecycle):
@@ -25,17 +25,6 @@ class Maintained(Lifecycle):
         seconds: float | None = None,
         namespace: Namespace | None = None,
     ) -> int:
-        """Keep the stored prefix of *tokens* from eviction for *owner*. How many tokens it has.
-
-        Args:
-            tokens: the prompt.
-            owner: who ends the pin by :meth:`unpin`; pinning again renews it.
-            seconds: after which the owner is taken for vanished; by default as configured.
-            namespace: of this request, where it is not the engine's own.
-
-        Raises:
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call():
             prompt = self._prompt(tokens, namespace)
             found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))
@@ -43,7 +32,6 @@ class Maintained(Lifecycle):
             return prompt.ends[len(found) - 1] if found else 0
 
     def unpin(self, owner: str) -> int:
-        """Let go of everything pinned for *owner*. How many pins there were, over all tiers."""
         with self._call():
             return self._stack.pins.unpin(owner)
 
@@ -54,14 +42,6 @@ class Maintained(Lifecycle):
         tiers: Sequence[str] | None = None,
         namespace: Namespace | None = None,
     ) -> int:
-        """Delete the chunks of a prompt, or everything that the engine's index knows.
-
-        Pins do not protect against this. Returns how many distinct chunks went.
-
-        Raises:
-            InvalidRequest: there is no such tier.
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call():
             chosen = self._stack.named(tiers)
             deadline = self._until(self._deadlines.store)
@@ -72,12 +52,9 @@ class Maintained(Lifecycle):
             known = chain.from_iterable(t.index.keys() for t in listed if t.index is not None)
             return self._stack.forget(list(dict.fromkeys(known)), listed, deadline)
 
-    def names(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Sequence[ChunkKey]:
-        """What the chunks of *tokens* are called, in order: the keys that events speak of.
-
-        Raises:
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
+    def chunk_keys(
+        self, tokens: Tokens, *, namespace: Namespace | None = None
+    ) -> Sequence[ChunkKey]:
         with self._call():
             return self._prompt(tokens, namespace).keys
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 from hexkv.core.keys.hashing import Chunks, Keyer
-from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.keys.tokens import words
 from hexkv.core.memory.pool import Label
-from hexkv.ports import Chunker, ChunkKey, HashFunction, KVLayout, Namespace, Span
+from hexkv.ports import Chunker, ChunkKey, HashFunction, KVLayout, Namespace, Span, Tokens
 
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 
-from hexkv.adapters.vllm.engine import Engine
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import InvalidRequest, Namespace, PrefixCache, StoreUnreachable
 
 _SCOPES = 256
 
@@ -42,7 +41,7 @@ class Scopes:
 class Desk:
     """Answers the scheduler's questions about one engine. Called from several threads."""
 
-    def __init__(self, engine: Engine, scopes: Scopes, *, prefetch: bool = True) -> None:
+    def __init__(self, engine: PrefixCache, scopes: Scopes, *, prefetch: bool = True) -> None:
         self._engine = engine
         self._scopes = scopes
         self._prefetch = prefetch

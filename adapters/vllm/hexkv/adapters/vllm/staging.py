@@ -15,9 +15,8 @@ from threading import Lock
 
 import torch
 
-from hexkv.adapters.vllm.engine import Engine
 from hexkv.kernels.blocks import BlockKV
-from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import InvalidRequest, Namespace, PrefixCache, StoreUnreachable
 
 WORDS = 8
 """Tokens of a block's prompt: a SHA-256 in words of 32 bits."""
@@ -47,7 +46,7 @@ class Staging:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PrefixCache,
         groups: Mapping[int, tuple[Namespace, Sequence[torch.Tensor]]],
         limit: int,
     ) -> None:
