@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from hexkv.ports.results import Health
+from hexkv.ports.telemetry import Telemetry
 
 
 class CacheLifecycle(Protocol):
@@ -13,6 +14,11 @@ class CacheLifecycle(Protocol):
 
     All but ``health`` and ``close`` raise ``EngineClosed`` once the cache is closed.
     """
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What receives every count and duration."""
+        ...
 
     def freeze(self, frozen: bool = True) -> None:
         """While frozen, store nothing: what is cached stays as it is."""

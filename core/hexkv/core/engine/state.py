@@ -109,7 +109,6 @@ class Lifecycle:
 
     @property
     def telemetry(self) -> Telemetry:
-        """What is told about every operation."""
         return self._telemetry
 
     def freeze(self, frozen: bool = True) -> None:
