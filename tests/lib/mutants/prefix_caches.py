@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event
 
@@ -188,10 +188,8 @@ class TestCountsBytesOfWhatWasThere(EngineContract):
     class Make(CacheEngine):
         def store(self, tokens, device, **options):
             report = super().store(tokens, device, **options)
-            size = (
-                report.present_tokens + report.stored_tokens
-            ) * self.namespace.layout.token_bytes
-            return replace(report, stored_bytes=size)
+            tokens = report.present_tokens + report.stored_tokens
+            return replace(report, stored_bytes=tokens * self.namespace.layout.token_bytes)
 
 
 class TestCancelsAnything(EngineContract):
@@ -264,10 +262,8 @@ class Lenient:
         self.layers = layers
 
     def layer_done(self, layer):
-        try:
+        with suppress(InvalidRequest):
             self.layers.layer_done(layer)
-        except InvalidRequest:
-            pass
 
 
 class TestUnpinsForAll(EngineContract):

@@ -107,7 +107,7 @@ class Faults(PrefixCacheCase):
                 assert found in (0, self.chunk, 2 * self.chunk, 3 * self.chunk)
                 cache.unpin(f"thread {number}")
 
-        works = {f"request {n}": (lambda n=n: work(n)) for n in range(4)}  # type: ignore[misc]
+        works = {f"request {n}": (lambda n=n: work(n)) for n in range(4)}
         with UnderWay(works, patience=6 * PATIENCE):
             pass
         assert not cache.health().pins

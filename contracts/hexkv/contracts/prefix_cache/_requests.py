@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hexkv.contracts.heap_kv import HeapKV
@@ -45,7 +47,7 @@ class Requests(PrefixCacheCase):
         put(cache, tokens)
         kv, size = computed(cache, tokens), len(tokens)
         other = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=3)
-        wrong = [
+        wrong: list[tuple[type[Exception], Any, Any, dict[str, Any]]] = [
             (InvalidTokens, [-1, *tokens[1:]], kv, {}),
             (InvalidTokens, [1 << 32, *tokens[1:]], kv, {}),
             (InvalidTokens, ["token"] * size, kv, {}),
@@ -61,9 +63,9 @@ class Requests(PrefixCacheCase):
         for error, given, window, options in wrong:
             for call in (cache.store, cache.retrieve):
                 with pytest.raises(error):
-                    call(given, window, **options)  # type: ignore[operator] # nonsense
+                    call(given, window, **options)
             for context in (cache.store_layers, cache.retrieve_layers):
-                with pytest.raises(error), context(given, window, **options):  # type: ignore[operator]
+                with pytest.raises(error), context(given, window, **options):
                     pass
         assert kv.agrees(computed(cache, tokens), size), "a refused call wrote to the window"
         with pytest.raises(InvalidRequest):
