@@ -12,8 +12,8 @@ from benchmarks.rig import TokenArray, prompt
 from benchmarks.scale import THIN, Scale
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import Keyer
-from hexkv.core.keys.tokens import TOKEN_BYTES, Tokens, pack
-from hexkv.ports import Namespace
+from hexkv.core.keys.tokens import TOKEN_BYTES, pack
+from hexkv.ports import Namespace, Tokens
 
 LIMIT = "bare chained SHA-256"
 

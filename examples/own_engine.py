@@ -11,9 +11,7 @@ import sys
 import torch
 
 from hexkv.adapters.cuda.streams import CudaKV
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.ports import DType, KVLayout, Namespace
+from hexkv.api import DType, KVLayout, open_cache
 
 LAYERS, HEADS, WIDTH = 2, 4, 16
 BLOCK, BLOCKS = 16, 128
@@ -64,15 +62,15 @@ def main() -> int:
     slots = (order[:, None] * BLOCK + torch.arange(BLOCK)).flatten()[: len(prompt)]
     on_device = slots.to(device)
 
-    settings = load(environ={}, overrides={"pool": {"bytes": "16MiB", "provider": "pinned"}})
-    with build(settings, Namespace("own-model", LAYOUT)) as engine:
+    config = {"pool": {"bytes": "16MiB", "provider": "pinned"}}
+    with open_cache(config, model="own-model", layout=LAYOUT) as cache:
         window = cuda.paged(LAYOUT, own.pages, slots)
         computed = own.run(prompt, on_device, 0)
-        stored = engine.store(prompt, window).stored_tokens
+        stored = cache.store(prompt, window).stored_tokens
         for planes in own.pages:
             for plane in planes:
                 plane.zero_()  # other requests came and went
-        hit = engine.retrieve(prompt, window).hit_tokens
+        hit = cache.retrieve(prompt, window).hit_tokens
         answer = own.run(prompt, on_device, hit)
     same = torch.allclose(answer, computed, atol=1e-4)
     print(f"on {cuda.device}: stored {stored}, loaded {hit}, computed {len(prompt) - hit} tokens")

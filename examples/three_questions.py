@@ -11,8 +11,7 @@ from importlib.resources import files
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
+from hexkv.api import open_cache
 
 DOCUMENT = files("hexkv.ports").joinpath("store.py").read_text(encoding="utf-8")[:2048]
 QUESTIONS = ("What is a sink?", "Who closes a store?", "What may a scan leave out?")
@@ -20,14 +19,12 @@ QUESTIONS = ("What is a sink?", "Who closes a store?", "What may a scan leave ou
 model = trained("text")
 
 with tempfile.TemporaryDirectory() as directory:
-    settings = load(
-        overrides={
-            "pool": {"bytes": "64MiB"},
-            "tiers": [{"store": "memory"}, {"store": "disk", "settings": {"root": directory}}],
-        }
-    )
-    with build(settings, namespace_of_model(model)) as engine:
-        cached = CachedModel(model, engine)
+    config = {
+        "pool": {"bytes": "64MiB"},
+        "tiers": [{"store": "memory"}, {"store": "disk", "settings": {"root": directory}}],
+    }
+    with open_cache(config, namespace=namespace_of_model(model)) as cache:
+        cached = CachedModel(model, cache)
         for question in QUESTIONS:
             prompt = list(f"{DOCUMENT}\n\n{question}\n".encode())
             answer = cached.generate(prompt, max_new_tokens=8)

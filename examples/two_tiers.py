@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 import tempfile
 
+from hexkv.api import DType, KVLayout, Namespace, PrefixCache, open_cache
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.engine.engine import CacheEngine
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load
-from hexkv.ports import DType, KVLayout, Namespace
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=8)
 NAMESPACE = Namespace("toy-model", LAYOUT, revision="1")
 PROMPT = [token * token % 50_000 for token in range(2_000)]
 
 
-def engine_over(root: str) -> CacheEngine:
-    """An engine as a new process would build it: its memory empty, its disk as it was left."""
+def cache_over(root: str) -> PrefixCache:
+    """A cache as a new process would open it: its memory empty, its disk as it was left."""
     configuration = {
         "pool": {"bytes": "4MiB"},
         "tiers": [
@@ -29,7 +26,7 @@ def engine_over(root: str) -> CacheEngine:
             {"store": "disk", "budget": "64MiB", "settings": {"root": root}},
         ],
     }
-    return build(load(environ={}, overrides=configuration), NAMESPACE)
+    return open_cache(configuration, namespace=NAMESPACE)
 
 
 def main() -> int:
@@ -37,13 +34,13 @@ def main() -> int:
     computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
     correct = True
     with tempfile.TemporaryDirectory() as root:
-        with engine_over(root) as engine:
-            report = engine.store(PROMPT, computed)
+        with cache_over(root) as cache:
+            report = cache.store(PROMPT, computed)
             print(f"stored {report.stored_tokens} of {report.tokens} tokens: {report.tiers}")
-        with engine_over(root) as engine:
+        with cache_over(root) as cache:
             for _ in range(2):
                 loaded = HeapKV(LAYOUT, len(PROMPT))
-                got = engine.retrieve(PROMPT, loaded)
+                got = cache.retrieve(PROMPT, loaded)
                 print(f"loaded {got.loaded_tokens} of {got.tokens} tokens: {got.tiers}")
                 correct = correct and loaded.agrees(computed, got.hit_tokens)
     print("the KV is the one that was stored" if correct else "the KV differs")

@@ -123,7 +123,9 @@ def test_ports_and_core_import_the_standard_library_only():
 
 
 def test_importing_hexkv_starts_no_thread_and_nothing_heavy():
-    found = imported("hexkv.ports", "hexkv.core", "hexkv.plugins", "hexkv.adapters.local")
+    found = imported(
+        "hexkv.ports", "hexkv.core", "hexkv.plugins", "hexkv.api", "hexkv.adapters.local"
+    )
     assert found["threads"] == ["MainThread"]
     assert not {"torch", "numpy", "transformers"} & set(found["loaded"])
 

@@ -202,7 +202,7 @@ def test_damage_in_an_encoded_layer_ends_the_hit_and_reaches_no_device(rig, laye
     r = deep(rig, memory(), tier("ranges", store, serdes=("plain/1",)))
     r.engine.store(PROMPT, smooth())
     r.engine.clear(PROMPT, tiers=["memory"])
-    key = r.engine.names(PROMPT)[4]
+    key = r.engine.chunk_keys(PROMPT)[4]
     frame = bytearray(store.medium[key])
     frame[PAGE + parts_on(r, key, store.medium)[layer] - 1] ^= 1
     store.medium[key] = bytes(frame)
@@ -225,7 +225,7 @@ def test_encoded_frames_of_one_part_are_read_whole(rig):
     r = deep(rig, tier("ranges", store, serdes=("plain/1",)))
     r.engine.store(PROMPT, smooth())
     codec = r.engine._stack.runtime.codec
-    for key in r.engine.names(PROMPT)[3:5]:
+    for key in r.engine.chunk_keys(PROMPT)[3:5]:
         frame = bytearray(store.medium[key])
         codec.seal(memoryview(frame), replace(codec.open(memoryview(frame)), parts=()))
         store.medium[key] = bytes(frame)

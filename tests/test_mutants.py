@@ -19,6 +19,7 @@ CORRECT = [
     "TestPlainChunker",
     "TestListPolicy",
     "TestGramophone",
+    "TestCacheEngine",
 ]
 MODEST = {
     "TestPlainStore": (

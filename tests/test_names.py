@@ -15,5 +15,5 @@ def test_chunks_are_called_what_events_call_them():
     settings = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}}
     with build(load(None, {}, settings), NAMESPACE, events=[Listener()]) as engine:
         engine.store(PROMPT, computed())
-        assert told == list(engine.names(PROMPT))
-        assert list(engine.names(PROMPT[: CHUNK - 1])) == []
+        assert told == list(engine.chunk_keys(PROMPT))
+        assert list(engine.chunk_keys(PROMPT[: CHUNK - 1])) == []

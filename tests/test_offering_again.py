@@ -47,7 +47,7 @@ def test_chunks_that_were_dropped_are_written_when_their_prompt_comes_again(besi
     report = r.engine.store(longer, computed(longer))
     assert (report.present_tokens, report.stored_tokens) == (FULL, CHUNK)
     assert r.engine.flush()
-    assert set(r.engine.names(longer)) == set(store.medium)
+    assert set(r.engine.chunk_keys(longer)) == set(store.medium)
     r.engine.clear(tiers=["memory"])
     target = empty()
     assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
@@ -70,7 +70,7 @@ def test_chunks_that_found_the_queue_full_are_written_by_and_by(beside):
         r.engine.store(other, computed(other))
         r.engine.store(PROMPT[: 8 * CHUNK], computed(PROMPT[: 8 * CHUNK]))
     assert r.engine.flush()
-    wanted = {*r.engine.names(other), *r.engine.names(PROMPT[: 8 * CHUNK])}
+    wanted = {*r.engine.chunk_keys(other), *r.engine.chunk_keys(PROMPT[: 8 * CHUNK])}
     assert wanted == set(store.inner.medium)
     assert settled(r)
 
@@ -84,8 +84,8 @@ def test_what_memory_no_longer_holds_is_forgotten(beside):
     switch_on(r)
     r.engine.store(PROMPT, computed())
     assert r.engine.flush()
-    assert set(r.engine.names(PROMPT)) == set(store.medium), "the others were new again"
-    assert r.tiers["slow"].owed(r.engine.names(PROMPT)) == []
+    assert set(r.engine.chunk_keys(PROMPT)) == set(store.medium), "the others were new again"
+    assert r.tiers["slow"].owed(r.engine.chunk_keys(PROMPT)) == []
 
 
 def test_a_tier_for_what_memory_evicts_is_offered_nothing(beside):

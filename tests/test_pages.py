@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.keys.tokens import Pages, pack
-from hexkv.ports import InvalidTokens
+from hexkv.core.keys.tokens import pack
+from hexkv.ports import InvalidTokens, Pages
 from prompts import FULL, PROMPT, computed, empty, memory
 from rigging import CHUNK, LAYOUT
 

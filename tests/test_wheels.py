@@ -18,14 +18,16 @@ ROOT = Path(__file__).parent.parent
 INSTALLED = ("hexkv", "hexkv_local", "hexkv_contracts")
 CONSUMER = """\
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.api import open_cache
 from hexkv.core.engine.engine import Deadlines
 from hexkv.ports import ChunkKey, ChunkStore
 
 store: ChunkStore = DiskStore("cache")
 key: ChunkKey = 1
 late: str = Deadlines().store
+hits: str = open_cache().lookup([1]).hit_tokens
 """
-WRONG = [6, 7]
+WRONG = [7, 8, 9]
 """Lines that a type checker complains about, if it sees the types."""
 
 

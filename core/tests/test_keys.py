@@ -18,7 +18,7 @@ import hexkv.core
 import hexkv.ports
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.hashing import BLAKE2B, SHA256, Keyer, identity
-from hexkv.core.keys.tokens import Pages, pack
+from hexkv.core.keys.tokens import pack
 from hexkv.ports import (
     IDENTITY_BYTES,
     KEY_BYTES,
@@ -29,6 +29,7 @@ from hexkv.ports import (
     KVLayout,
     LayerGroup,
     Namespace,
+    Pages,
     ParallelSlice,
     Plane,
     namespace_of,
@@ -122,7 +123,8 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
 from hexkv.core.keys.hashing import Keyer
-from hexkv.core.keys.tokens import Pages, pack
+from hexkv.core.keys.tokens import pack
+from hexkv.ports import Pages
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
 extra = (("image", "0f3a"), ("quant", "awq"))

@@ -12,8 +12,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
-from hexkv.core.engine.state import Lifecycle
-from hexkv.ports import Counter, Histogram
+from hexkv.ports import CacheLifecycle, Counter, Histogram
 
 BUCKETS = (
     0.0005,
@@ -147,7 +146,7 @@ class Totals:
         return counts, sorted(durations)
 
 
-def render(engine: Lifecycle, totals: Totals | None = None) -> str:
+def render(engine: CacheLifecycle, totals: Totals | None = None) -> str:
     """All metrics of *engine* as Prometheus reads them: totals, and its state right now.
 
     Without *totals* those of the telemetry that the engine was built with are taken.

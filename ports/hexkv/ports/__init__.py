@@ -3,6 +3,7 @@
 Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
 the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
 then ``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock``, ``errors`` as needed.
+An engine's side begins with ``prefix_cache``, and with ``results``.
 """
 
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
@@ -47,7 +48,9 @@ from hexkv.ports.keys import (
     ParallelSlice,
     namespace_of,
 )
+from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
+from hexkv.ports.lifecycle import CacheLifecycle
 from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion, SupportsRegistration
 from hexkv.ports.outcomes import (
     Corrupt,
@@ -62,6 +65,7 @@ from hexkv.ports.outcomes import (
     WriteOutcome,
 )
 from hexkv.ports.policy import Policy
+from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.reasons import Reason
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.serde import LayerSerde, Serde
@@ -77,6 +81,7 @@ from hexkv.ports.store import (
     SupportsSharing,
 )
 from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histogram, Telemetry
+from hexkv.ports.tokens import Tokens
 
 __all__ = [
     "DIGEST_BYTES",
@@ -90,6 +95,7 @@ __all__ = [
     "AdapterUnavailable",
     "Bounds",
     "CacheEvent",
+    "CacheLifecycle",
     "Change",
     "ChunkCache",
     "ChunkKey",
@@ -126,6 +132,9 @@ __all__ = [
     "KeySpace",
     "LayerGroup",
     "LayerSerde",
+    "LayeredRead",
+    "LayeredWrite",
+    "LayerwiseCache",
     "LayoutMismatch",
     "Lease",
     "Lookup",
@@ -140,6 +149,7 @@ __all__ = [
     "Plane",
     "Policy",
     "PoolExhausted",
+    "PrefixCache",
     "Publishing",
     "ReadOutcome",
     "Reason",
@@ -163,6 +173,7 @@ __all__ = [
     "Telemetry",
     "TierHealth",
     "TimedOut",
+    "Tokens",
     "Transfer",
     "WriteOutcome",
     "frame_bytes",

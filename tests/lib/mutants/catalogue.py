@@ -13,6 +13,7 @@ from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
+from hexkv.contracts.prefix_cache import PrefixCacheContract
 from hexkv.contracts.promise import Promise
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
@@ -64,6 +65,7 @@ PORTS = (
     Port("chunker", ChunkerContract, ("chunkers",)),
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches",)),
+    Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 
 

@@ -12,6 +12,7 @@ from mutants.chunkers import PlainChunkerContract
 from mutants.memories import PlainMemoryContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
+from mutants.prefix_caches import EngineContract
 from plain_serde import CutSerde, PlainContract, PlainSerde
 from slot_kv import BlockwiseContract, SlotContract
 
@@ -21,6 +22,10 @@ class TestCapableStore(WholeContract):
 
 
 class TestHeapChunkCache(HeapCacheContract):
+    pass
+
+
+class TestCacheEngine(EngineContract):
     pass
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
-from hexkv.core.keys.tokens import Tokens, words
+from hexkv.core.keys.tokens import words
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.tier import Tier, Writes
-from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace
+from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace, Tokens
 
 
 class Maintained(Lifecycle):
@@ -26,18 +26,6 @@ class Maintained(Lifecycle):
         seconds: float | None = None,
         namespace: Namespace | None = None,
     ) -> int:
-        """Keep the stored prefix of *tokens* from eviction for *owner*. How many tokens it has.
-
-        Args:
-            tokens: the prompt.
-            owner: who ends the pin by :meth:`unpin`; pinning again renews it.
-            seconds: after which the owner is taken for vanished; by default as configured.
-            namespace: of this request, where it is not the engine's own.
-
-        Raises:
-            InvalidRequest: *seconds* is no time, or one without end.
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
         with self._call():
             prompt = self._prompt(tokens, namespace)
@@ -46,7 +34,6 @@ class Maintained(Lifecycle):
             return prompt.ends[len(found) - 1] if found else 0
 
     def unpin(self, owner: str) -> int:
-        """Let go of everything pinned for *owner*. How many pins there were, over all tiers."""
         with self._call():
             return self._stack.pins.unpin(owner)
 
@@ -58,26 +45,6 @@ class Maintained(Lifecycle):
         namespace: Namespace | None = None,
         everything: bool = False,
     ) -> Cleared:
-        """Delete the chunks of a prompt, or of namespaces; what was stored before is gone then.
-
-        Pins do not protect against this. A call under way meanwhile may store, or promote,
-        what it had copied before: clear between requests.
-
-        Args:
-            tokens: the prompt; ``None`` for all that the namespaces have.
-            tiers: by default all of them.
-            namespace: whose chunks; by default, without *tokens*, of every namespace that
-                this engine has met, its own among them. Other models' on the same tiers stay.
-            everything: whoever's, of other models and other engines, too.
-
-        Returns:
-            what went, and which tiers may hold some still. One that has no index, and whose
-            store cannot list what it holds, can be cleared of a prompt only.
-
-        Raises:
-            InvalidRequest: there is no such tier, or *everything* of a prompt or namespace.
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         if everything and not (tokens is None and namespace is None):
             raise InvalidRequest("everything is more than one prompt or namespace")
         with self._call():
@@ -95,12 +62,9 @@ class Maintained(Lifecycle):
                 done = self._stack.clear(self._stack.prefixes, chosen, deadline)
             return replace(done, left={**writing, **done.left})
 
-    def names(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Sequence[ChunkKey]:
-        """What the chunks of *tokens* are called, in order: the keys that events speak of.
-
-        Raises:
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
+    def chunk_keys(
+        self, tokens: Tokens, *, namespace: Namespace | None = None
+    ) -> Sequence[ChunkKey]:
         with self._call():
             return self._prompt(tokens, namespace).keys
 

@@ -12,16 +12,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from hexkv.core.engine.admin import Maintained
 from hexkv.core.engine.state import Deadlines
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.keys.tokens import Tokens
 from hexkv.core.requests.checks import check_window, skipped
 from hexkv.core.requests.layers import LayeredRetrieve, LayeredStore, Patience
 from hexkv.core.requests.retrieve import Arrived, load_prefix
 from hexkv.core.requests.store import Kept, Storing
-from hexkv.ports import Counter, DeviceKV, Histogram, Lookup, Namespace, Retrieved, StoreReport
+from hexkv.ports import (
+    Counter,
+    DeviceKV,
+    Histogram,
+    Lookup,
+    Namespace,
+    PrefixCache,
+    Retrieved,
+    StoreReport,
+    Tokens,
+)
 
 __all__ = ["CacheEngine", "Deadlines"]
 
@@ -32,14 +42,6 @@ class CacheEngine(Maintained):
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
-        """How long a prefix of *tokens* the tiers hold, without loading any of it.
-
-        A hint: what another thread evicts meanwhile is not loaded later. With *pin* the
-        chunks are pinned for that owner until :meth:`unpin`.
-
-        Raises:
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call():
             prompt = self._prompt(tokens, namespace)
             found = self._stack.offer(prompt.keys, self._until(self._deadlines.lookup))
@@ -57,25 +59,12 @@ class CacheEngine(Maintained):
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> int | None:
-        """Begin to load what the tiers hold of *tokens*, for a retrieve with this *lookup_id*.
-
-        Never blocks. Asking again under one id starts nothing new. What no retrieve picks
-        up is given back after a time, or by :meth:`cancel`.
-
-        Returns:
-            how many tokens the tiers hold from the beginning; ``None`` while a store that
-            has to be asked has not answered: ask again later.
-
-        Raises:
-            InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call():
             prompt = self._prompt(tokens, namespace)
             read = self._until(self._deadlines.retrieve)
             return self._prefetches.begin(lookup_id, prompt, read)
 
     def cancel(self, lookup_id: str) -> bool:
-        """Give back what a prefetch loaded. Whether there was one of that id."""
         with self._call():
             return self._prefetches.cancel(lookup_id)
 
@@ -89,21 +78,6 @@ class CacheEngine(Maintained):
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Retrieved:
-        """Load the longest prefix that really arrives into *device*.
-
-        Args:
-            tokens: the prompt.
-            device: a window on as many positions as there are tokens.
-            skip: tokens at the front whose KV the device holds already. Rounded down to a
-                chunk, so the device may be given the same KV again for a few positions; a
-                paged window protects pages that others share by mapping them to no slot.
-            mask: the same as booleans, one per token: ``False`` for the first *skip*.
-            namespace: of this request, where it is not the engine's own.
-            lookup_id: of the prefetch that began to load this prompt.
-
-        Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call() as owner:
             prompt = self._prompt(tokens, namespace)
             check_window(device, prompt.layout, prompt.length)
@@ -133,16 +107,6 @@ class CacheEngine(Maintained):
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Iterator[LayeredRetrieve]:
-        """A context that loads like :meth:`retrieve`, layer by layer in order.
-
-        Iterating over what it gives brings one layer of all chunks after the other into
-        *device*, while the next ones are being read; every layer comes, also when nothing
-        was found. Arguments as for :meth:`retrieve`. Leaving the context early frees
-        everything, and counts nothing.
-
-        Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call() as owner:
             prompt = self._prompt(tokens, namespace)
             check_window(device, prompt.layout, prompt.length)
@@ -178,16 +142,6 @@ class CacheEngine(Maintained):
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
-        """Keep the KV of *tokens*: copy what no tier holds from *device*, and write it.
-
-        When this returns, what the report calls stored is readable from the tiers that it
-        names. Arguments as for :meth:`retrieve`; chunks wholly before *skip* are left out.
-        Without *wait* the slower tiers are written after the call: what only they take is
-        reported as queued, and :meth:`flush` waits for it.
-
-        Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call() as owner:
             prompt = self._prompt(tokens, namespace)
             check_window(device, prompt.layout, prompt.length)
@@ -218,15 +172,6 @@ class CacheEngine(Maintained):
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> Iterator[LayeredStore]:
-        """A context that stores like :meth:`store`, each layer when the host says that it is done.
-
-        What does not find room in the pool for all layers at once is dropped, from the end.
-        Nothing is on a tier before the result was asked for, after the last layer: leaving
-        the context early stores nothing, and frees everything. Arguments as for :meth:`store`.
-
-        Raises:
-            InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
-        """
         with self._call() as owner:
             whole = self._prompt(tokens, namespace)
             check_window(device, whole.layout, whole.length)
@@ -294,3 +239,9 @@ class CacheEngine(Maintained):
             stored_bytes=kept.size,
             tiers=dict(kept.tiers),
         )
+
+
+if TYPE_CHECKING:
+
+    def _is_a_cache(engine: CacheEngine) -> PrefixCache:
+        return engine

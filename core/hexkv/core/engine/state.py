@@ -14,7 +14,6 @@ from typing import Self
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer, Prompt
-from hexkv.core.keys.tokens import Tokens
 from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.checks import check_namespace, check_seconds
 from hexkv.core.requests.layers import Hosts
@@ -32,6 +31,7 @@ from hexkv.ports import (
     Namespace,
     Telemetry,
     TierHealth,
+    Tokens,
 )
 
 log = logging.getLogger("hexkv")
@@ -111,27 +111,18 @@ class Lifecycle:
 
     @property
     def telemetry(self) -> Telemetry:
-        """What is told about every operation."""
         return self._telemetry
 
     def freeze(self, frozen: bool = True) -> None:
-        """While frozen, nothing is stored: what is cached stays as it is."""
         with self._call():
             self._frozen = frozen
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything queued is written. Whether that came within *seconds*.
-
-        Raises:
-            InvalidRequest: *seconds* is no time, or one without end.
-            EngineClosed
-        """
         seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
         with self._call():
             return self._stack.flush(self._until(seconds))
 
     def health(self) -> Health:
-        """The state of the engine and its tiers. Also after :meth:`close`."""
         pins: Tally[str] = Tally()
         tiers = []
         for tier in self._stack.tiers:
@@ -167,11 +158,6 @@ class Lifecycle:
         )
 
     def close(self) -> None:
-        """Refuse new calls, wait for those under way, close the tiers, free the pool.
-
-        Always returns: calls that outlive the deadline keep their memory, and are logged.
-        Calling it twice is allowed.
-        """
         with self._idle:
             if self._state == "closed":
                 return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hexkv.core.keys.tokens import TOKEN_BYTES, Tokens, pack
-from hexkv.ports import Bounds, ConfigError, InvalidTokens
+from hexkv.core.keys.tokens import TOKEN_BYTES, pack
+from hexkv.ports import Bounds, ConfigError, InvalidTokens, Tokens
 
 
 @dataclass(frozen=True, slots=True)

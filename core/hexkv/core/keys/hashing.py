@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.tokens import TOKEN_BYTES, Pages, Words
+from hexkv.core.keys.tokens import TOKEN_BYTES, Words
 from hexkv.ports import (
     DIGEST_BYTES,
     IDENTITY_BYTES,
@@ -35,6 +35,7 @@ from hexkv.ports import (
     HashFunction,
     InvalidTokens,
     Namespace,
+    Pages,
 )
 
 KEY_FORMAT = 2

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from threading import Lock
 
 from hexkv.core.keys.hashing import Chunks, Keyer
-from hexkv.core.keys.tokens import Tokens, words
-from hexkv.ports import RAW, Chunker, ChunkKey, ChunkSpec, HashFunction, KVLayout, Namespace, Span
+from hexkv.core.keys.tokens import words
+from hexkv.ports import (
+    RAW,
+    Chunker,
+    ChunkKey,
+    ChunkSpec,
+    HashFunction,
+    KVLayout,
+    Namespace,
+    Span,
+    Tokens,
+)
 
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""

@@ -8,28 +8,13 @@ from array import array
 from collections.abc import Sequence
 from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
-from hexkv.ports import InvalidTokens, Pages
-
-__all__ = ["TOKEN_BYTES", "Pages", "Tokens", "Words", "beginning", "pack", "words"]
+from hexkv.ports import InvalidTokens, Pages, Tokens
+from hexkv.ports.tokens import Buffer
 
 TOKEN_BYTES = 4
 
 _SIGNED = "bhilqn"
 _UNSIGNED = "BHILQN"
-
-
-class Buffer(Protocol):
-    """Anything ``memoryview`` takes: ``collections.abc.Buffer``, from Python 3.12 on."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
-class Values(Protocol):
-    """An array library's array. Most are buffers, too; some type stubs do not say so."""
-
-    def tolist(self) -> object:
-        """Its elements as (nested) lists."""
-        ...
 
 
 @runtime_checkable
@@ -41,10 +26,6 @@ class _Tensor(Protocol):
     def numpy(self) -> Buffer: ...
     def tolist(self) -> object: ...
 
-
-Tokens: TypeAlias = Sequence[int] | Buffer | Values | Pages
-"""What a caller may give as tokens: a sequence of integers, a one-dimensional buffer of an
-integer format (``array.array``, numpy, memoryview), a torch tensor on any device, or pages."""
 
 Words: TypeAlias = memoryview | Pages
 """Tokens as keys are computed from them: packed, or named already."""

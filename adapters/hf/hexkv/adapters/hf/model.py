@@ -5,42 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.cache import Room, planes_of, window
 from hexkv.adapters.hf.shape import probe
-from hexkv.ports import DeviceKV, InvalidRequest, InvalidTokens
-
-
-class Retrieved(Protocol):
-    """What :class:`hexkv.core.engine.engine.CacheEngine` says of a retrieve."""
-
-    @property
-    def hit_tokens(self) -> int: ...
-
-    @property
-    def loaded_bytes(self) -> int: ...
-
-    @property
-    def tiers(self) -> Mapping[str, int]: ...
-
-
-class Stored(Protocol):
-    """What it says of a store."""
-
-    @property
-    def stored_tokens(self) -> int: ...
-
-
-class Engine(Protocol):
-    """A cache engine in this model's namespace; :func:`hexkv.plugins.compose.build` gives one."""
-
-    def retrieve(self, tokens: Sequence[int], device: DeviceKV, /) -> Retrieved: ...
-
-    def store(self, tokens: Sequence[int], device: DeviceKV, /, *, skip: int = 0) -> Stored: ...
+from hexkv.ports import InvalidRequest, InvalidTokens, PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +72,7 @@ class CachedModel:
     between threads as the model itself.
     """
 
-    def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
+    def __init__(self, model: PreTrainedModel, engine: PrefixCache) -> None:
         """Put *engine* under *model*.
 
         Raises:

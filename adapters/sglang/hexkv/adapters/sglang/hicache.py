@@ -24,11 +24,11 @@ from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, packing_of, pages_of
-from hexkv.adapters.sglang.shelf import Engine, Shelf
+from hexkv.adapters.sglang.shelf import Shelf
 from hexkv.adapters.sglang.sides import KV, Sides
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.guard import Guard
-from hexkv.ports import ConfigError, InvalidRequest, Namespace
+from hexkv.ports import ConfigError, InvalidRequest, Namespace, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
@@ -61,7 +61,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         self._said = Said(getattr(storage_config, "extra_config", None) or {}, discover())
         self._rank = Rank.of(storage_config)
         self._name = getattr(storage_config, "model_name", None)
-        self._engine: Engine | None = None
+        self._engine: PrefixCache | None = None
 
     def register_mem_pool_host(self, mem_pool_host: FlatPool) -> None:
         """Take the pool of the model's KV, and open the tiers.

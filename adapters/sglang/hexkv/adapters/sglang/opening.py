@@ -9,9 +9,8 @@ from importlib import metadata
 from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
 from hexkv.adapters.sglang.metrics import telemetry
-from hexkv.adapters.sglang.shelf import Engine
 from hexkv.plugins.compose import build
-from hexkv.ports import KVLayout
+from hexkv.ports import KVLayout, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
 
@@ -24,7 +23,7 @@ def open_engine(
     page: int,
     name: str | None,
     inside: Mapping[str, str] | None = None,
-) -> Engine:
+) -> PrefixCache:
     """The engine of one rank, for pages of *page* tokens.
 
     Args:

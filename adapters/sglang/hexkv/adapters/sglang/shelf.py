@@ -4,69 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
-from typing import Protocol
 
-from hexkv.ports import DIGEST_BYTES, Cleared, DeviceKV, Namespace, Pages
+from hexkv.ports import DIGEST_BYTES, DeviceKV, Namespace, Pages, PrefixCache
 
 _KEPT = 1024
 """Measurements that are kept until SGLang asks for them."""
-
-
-class Lookup(Protocol):
-    """What the tiers hold."""
-
-    @property
-    def hit_tokens(self) -> int: ...
-
-
-class Retrieved(Protocol):
-    """What was loaded."""
-
-    @property
-    def hit_tokens(self) -> int: ...
-    @property
-    def loaded_bytes(self) -> int: ...
-    @property
-    def misses(self) -> Mapping[str, int]: ...
-
-
-class Stored(Protocol):
-    """What was kept."""
-
-    @property
-    def stored_bytes(self) -> int: ...
-    @property
-    def dropped_tokens(self) -> int: ...
-
-
-class Engine(Protocol):
-    """What is needed of a cache engine; :func:`hexkv.plugins.compose.build` gives one."""
-
-    namespace: Namespace
-
-    def lookup(
-        self, tokens: Pages, *, pin: str | None = None, namespace: Namespace | None = None
-    ) -> Lookup: ...
-    def prefetch(self, lookup_id: str, tokens: Pages) -> int | None: ...
-    def cancel(self, lookup_id: str) -> bool: ...
-    def unpin(self, owner: str) -> int: ...
-    def retrieve(
-        self,
-        tokens: Pages,
-        device: DeviceKV,
-        *,
-        namespace: Namespace | None = None,
-        lookup_id: str | None = None,
-    ) -> Retrieved: ...
-    def store(
-        self, tokens: Pages, device: DeviceKV, *, namespace: Namespace | None = None
-    ) -> Stored: ...
-    def clear(self) -> Cleared: ...
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -102,7 +48,7 @@ class Shelf:
     """Pages of one pool. Safe from any thread, as the engine is."""
 
     def __init__(
-        self, engine: Engine, tokens: int, namespace: Namespace | None = None, pieces: int = 1
+        self, engine: PrefixCache, tokens: int, namespace: Namespace | None = None, pieces: int = 1
     ) -> None:
         """Put pages of *tokens* tokens on *engine*.
 

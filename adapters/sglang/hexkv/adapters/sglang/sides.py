@@ -23,7 +23,8 @@ from hexkv.adapters.sglang.pools import (
     packing_of,
     pages_of,
 )
-from hexkv.adapters.sglang.shelf import Engine, Shelf
+from hexkv.adapters.sglang.shelf import Shelf
+from hexkv.ports import PrefixCache
 
 KV = "kv"
 """SGLang's name of the model's own pool."""
@@ -69,7 +70,7 @@ class Side:
 class Sides:
     """The pools beside the model's own, by name."""
 
-    def __init__(self, engine: Engine, main: Pages, rank: Rank) -> None:
+    def __init__(self, engine: PrefixCache, main: Pages, rank: Rank) -> None:
         self._engine = engine
         self._main = main
         self._rank = rank

@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 
-from hexkv.adapters.vllm.engine import Engine
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import InvalidRequest, Namespace, PrefixCache, StoreUnreachable
 
 _SCOPES = 256
 
@@ -71,7 +70,7 @@ def joined(own: str, asked: str) -> str:
 class Desk:
     """Answers the scheduler's questions about one engine. Called from several threads."""
 
-    def __init__(self, engine: Engine, scopes: Scopes, *, prefetch: bool = True) -> None:
+    def __init__(self, engine: PrefixCache, scopes: Scopes, *, prefetch: bool = True) -> None:
         self._engine = engine
         self._scopes = scopes
         self._prefetch = prefetch
@@ -114,7 +113,7 @@ class Desk:
         return {"hit": found.hit_tokens, "tiers": dict(found.tiers)}
 
 
-def emptied(engine: Engine) -> int:
+def emptied(engine: PrefixCache) -> int:
     """How many chunks went when *engine* was cleared.
 
     Raises:

@@ -15,10 +15,9 @@ from threading import Lock
 
 import torch
 
-from hexkv.adapters.vllm.engine import Engine
 from hexkv.adapters.vllm.serving import emptied
 from hexkv.kernels.blocks import BlockKV
-from hexkv.ports import InvalidRequest, Namespace
+from hexkv.ports import InvalidRequest, Namespace, PrefixCache
 
 WORDS = 8
 """Tokens of a block's prompt: a SHA-256 in words of 32 bits."""
@@ -45,7 +44,7 @@ class Staging:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PrefixCache,
         groups: Mapping[int, tuple[Namespace, Sequence[torch.Tensor]]],
         limit: int,
     ) -> None:

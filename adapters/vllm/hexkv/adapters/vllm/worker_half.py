@@ -15,12 +15,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hexkv.adapters.vllm.engine import Engine, Layers, Retrieved
 from hexkv.adapters.vllm.events import Ledger, Shown, Told
 from hexkv.adapters.vllm.messages import Load, Save, Step
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.serving import Scopes
-from hexkv.ports import DeviceKV, Namespace
+from hexkv.ports import DeviceKV, LayeredRead, Namespace, PrefixCache, Retrieved
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -39,7 +38,7 @@ class _Layered:
     """A load that keeps pace with the model."""
 
     load: Load
-    layers: Layers
+    layers: LayeredRead
     done: int = 0
 
 
@@ -67,7 +66,7 @@ class WorkerHalf:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PrefixCache,
         windows: Windows,
         scopes: Scopes,
         *,
@@ -255,7 +254,7 @@ class WorkerHalf:
         """Tell the ledger what vLLM calls the chunks that are about to be stored."""
         if self._ledger is None or not save.hashes:
             return
-        names = self._engine.names(tokens, namespace=namespace)
+        names = self._engine.chunk_keys(tokens, namespace=namespace)
         block, size = self._windows.block, save.end // len(names)
         own = (save.end - save.start) // block
         parent = save.hashes[0] if len(save.hashes) > own else None

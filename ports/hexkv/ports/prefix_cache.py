@@ -1,0 +1,143 @@
+"""The cache by tokens: what a serving engine's adapter, or any program, stores KV in.
+
+Safe from any thread; every call waits for its configured deadline at most. A tier that fails
+makes a result smaller, never an exception, and never KV of other tokens or of another namespace.
+
+Every call with tokens takes a *namespace* where the request has one of its own, and raises
+``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
+``EngineClosed``; it raises them before anything is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from hexkv.ports.device import DeviceKV
+from hexkv.ports.keys import ChunkKey, Namespace
+from hexkv.ports.layerwise import LayerwiseCache
+from hexkv.ports.lifecycle import CacheLifecycle
+from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
+from hexkv.ports.tokens import Tokens
+
+
+@runtime_checkable
+class PrefixCache(LayerwiseCache, CacheLifecycle, Protocol):
+    """Stores KV under the tokens that it was computed from, and gives back the longest prefix."""
+
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace of calls that give none."""
+        ...
+
+    def lookup(
+        self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
+    ) -> Lookup:
+        """Return how long a prefix of *tokens* the tiers hold. Loads nothing.
+
+        A hint: what another thread evicts after it is not loaded later. With *pin* the chunks
+        are pinned for that owner, until :meth:`unpin`.
+        """
+        ...
+
+    def prefetch(
+        self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
+    ) -> int | None:
+        """Begin to load *tokens* for a retrieve with this *lookup_id*. Waits for no tier.
+
+        Return how many tokens the tiers hold; ``None`` while a store has not answered: ask
+        again later. Asking again begins nothing new. What no retrieve takes is given back
+        after a time, or by :meth:`cancel`.
+        """
+        ...
+
+    def cancel(self, lookup_id: str) -> bool:
+        """Give back what a prefetch loaded. True if there was one of that id."""
+        ...
+
+    def retrieve(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        mask: Sequence[bool] | None = None,
+        namespace: Namespace | None = None,
+        lookup_id: str | None = None,
+    ) -> Retrieved:
+        """Load the longest prefix that arrives whole into *device*.
+
+        Args:
+            tokens: the prompt.
+            device: a window on as many positions as there are tokens.
+            skip: tokens at the front whose KV the device holds already; rounded down to a
+                chunk, so a few positions may be written again, with the same KV.
+            mask: the same as booleans, one per token: ``False`` for the first *skip*.
+            namespace: of this request.
+            lookup_id: of the prefetch that began to load this prompt.
+
+        Raises:
+            InvalidRequest: the window, *skip* or *mask* does not fit the tokens.
+        """
+        ...
+
+    def store(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        mask: Sequence[bool] | None = None,
+        namespace: Namespace | None = None,
+        wait: bool = True,
+    ) -> StoreReport:
+        """Copy what no tier holds of *tokens* from *device*, and write it.
+
+        What the report calls stored can be retrieved. Chunks wholly before *skip* are left
+        out. Without *wait* slower tiers are written after the call, until :meth:`flush`.
+        Arguments and errors as for :meth:`retrieve`.
+        """
+        ...
+
+    def pin(
+        self,
+        tokens: Tokens,
+        owner: str,
+        *,
+        seconds: float | None = None,
+        namespace: Namespace | None = None,
+    ) -> int:
+        """Keep the stored prefix of *tokens* from eviction; return how many tokens it has.
+
+        Until :meth:`unpin`, or until *owner* has not renewed the pin for *seconds* (by default
+        as configured).
+        """
+        ...
+
+    def unpin(self, owner: str) -> int:
+        """End all pins of *owner*; return how many there were, over all tiers."""
+        ...
+
+    def clear(
+        self,
+        tokens: Tokens | None = None,
+        *,
+        tiers: Sequence[str] | None = None,
+        namespace: Namespace | None = None,
+        everything: bool = False,
+    ) -> Cleared:
+        """Delete the chunks of a prompt, or of a whole namespace; pins do not protect them.
+
+        With neither, those of every namespace that this cache has met; other models' on the same
+        tiers stay, unless *everything* is to go. The result says which tiers may hold some still.
+
+        Raises:
+            InvalidRequest: there is no such tier, or *everything* of a prompt or namespace.
+        """
+        ...
+
+    def chunk_keys(
+        self, tokens: Tokens, *, namespace: Namespace | None = None
+    ) -> Sequence[ChunkKey]:
+        """Return the keys of the chunks of *tokens*, in order: those that events name."""
+        ...

@@ -1,0 +1,375 @@
+"""Caches by tokens that mix prompts up, promise too much, or keep what they should give back."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+from configured import CHUNK, FRAME, NAMESPACE, PATIENT
+from dict_store import DictStore
+from hexkv.contracts.faults import FaultyStore, Scripted
+from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
+from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.ports import InvalidRequest, Lookup, StoreReport, StoreUnreachable
+from rigging import rigging, tier
+
+LONG, SHORT = Deadlines(**PATIENT), Deadlines(lookup=0.1, retrieve=0.1, store=0.1, close=0.1)
+
+
+class EngineContract(PrefixCacheContract):
+    """The cache in this process, over memory."""
+
+    Make = CacheEngine
+    chunk = CHUNK
+    most = 32
+
+    @pytest.fixture
+    def cache(self):
+        tiers = [{"store": "memory", "budget": self.most * FRAME}]
+        wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "tiers": tiers}
+        with build(load(None, {}, wanted | {"deadlines": PATIENT}), NAMESPACE) as engine:
+            engine.__class__ = self.Make
+            yield engine
+
+    @pytest.fixture
+    def damaged(self):
+        medium = {}
+
+        def spoil():
+            for key, frame in medium.items():
+                medium[key] = bytes(frame[:-1]) + bytes([frame[-1] ^ 1])
+
+        with rigging() as built:
+            yield Damaged(self._over(built, DictStore(medium)), spoil)
+
+    @pytest.fixture
+    def stuck(self):
+        store = FaultyStore(DictStore({}), Scripted())
+        with rigging() as built:
+            cache = self._over(built, store)
+
+            def hang():
+                store.hang()
+                cache._deadlines = SHORT
+                cache._stack.patience = SHORT.lookup
+
+            yield Stuck(cache, hang)
+            store.release()
+
+    def _over(self, built, store):
+        engine = built([tier("slow", store)], clock=SystemClock(), deadlines=LONG).engine
+        engine.__class__ = self.Make
+        return engine
+
+
+class TestFlipsABit(EngineContract):
+    """One bit of what is loaded is wrong."""
+
+    breaks = "prefix.1"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, **options):
+            got = super().retrieve(tokens, device, **options)
+            if got.loaded_tokens:
+                device.memory[-1][-1][0] ^= 1
+            return got
+
+
+class TestNamesChunksAlone(EngineContract):
+    """A chunk is named by its own tokens, whatever stands before it."""
+
+    breaks = "prefix.2"
+
+    class Make(CacheEngine):
+        def _prompt(self, tokens, namespace):
+            prompt = super()._prompt(tokens, namespace)
+            spans = zip(prompt.starts, prompt.ends, strict=True)
+            alone = [super(type(self), self)._prompt(tokens[a:b], namespace) for a, b in spans]
+            return replace(prompt, keys=[key for one in alone for key in one.keys])
+
+
+class TestSeesBeyondGaps(EngineContract):
+    """Chunks behind a missing one count as found."""
+
+    breaks = "prefix.3"
+
+    class Make(CacheEngine):
+        def lookup(self, tokens, **options):
+            keys, deadline = self.chunk_keys(tokens), self._until(60.0)
+            there = sum(bool(self._stack.locate([key], deadline)) for key in keys)
+            return Lookup(len(tokens), there * CHUNK)
+
+
+class TestForgetsTheTenant(EngineContract):
+    """The salt is not part of a chunk's name."""
+
+    breaks = "prefix.4"
+
+    class Make(CacheEngine):
+        def _prompt(self, tokens, namespace):
+            return super()._prompt(tokens, replace(namespace or self.namespace, salt=""))
+
+
+class TestLoadsWhatIsThere(EngineContract):
+    """What is to be skipped is loaded all the same."""
+
+    breaks = "prefix.5"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, *, skip=0, mask=None, **options):
+            return super().retrieve(tokens, device, **options)
+
+
+class TestNamesFromTheEnd(EngineContract):
+    """The keys of the last chunks come first."""
+
+    breaks = "prefix.6"
+
+    class Make(CacheEngine):
+        def chunk_keys(self, tokens, **options):
+            return super().chunk_keys(tokens, **options)[::-1]
+
+
+class TestHasNoUnpin(EngineContract):
+    """A method of the port is missing."""
+
+    breaks = "prefix.7"
+
+    class Make(CacheEngine):
+        unpin = None
+
+
+class TestTakesAnyMask(EngineContract):
+    """A mask is as good as its first true value, however long it is."""
+
+    breaks = "prefix.8"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, *, skip=0, mask=None, **options):
+            skip = mask.index(True) if mask else skip
+            return super().retrieve(tokens, device, skip=skip, **options)
+
+
+class TestHopesForAll(EngineContract):
+    """A lookup that finds something promises everything."""
+
+    breaks = "prefix.9"
+
+    class Make(CacheEngine):
+        def lookup(self, tokens, **options):
+            found = super().lookup(tokens, **options)
+            if not found.hit_tokens:
+                return found
+            return replace(found, hit_tokens=len(tokens), tiers={"memory": len(tokens)})
+
+
+class TestCountsTheFirstMiss(EngineContract):
+    """Of all chunks that miss for one reason, one is counted."""
+
+    breaks = "prefix.10"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, **options):
+            got = super().retrieve(tokens, device, **options)
+            return replace(got, misses=dict.fromkeys(got.misses, 1))
+
+
+class TestCountsBytesOfWhatWasThere(EngineContract):
+    """Bytes of chunks that a tier held already count as stored."""
+
+    breaks = "prefix.10"
+
+    class Make(CacheEngine):
+        def store(self, tokens, device, **options):
+            report = super().store(tokens, device, **options)
+            tokens = report.present_tokens + report.stored_tokens
+            return replace(report, stored_bytes=tokens * self.namespace.layout.token_bytes)
+
+
+class TestCancelsAnything(EngineContract):
+    """A cancelled prefetch is one that never was, and the answer the same."""
+
+    breaks = "prefix.11"
+
+    class Make(CacheEngine):
+        def cancel(self, lookup_id):
+            super().cancel(lookup_id)
+            return True
+
+
+class TestLoadsAtTheEnd(EngineContract):
+    """Layers are given before they are loaded, which is done with the last one."""
+
+    breaks = "prefix.12"
+
+    class Make(CacheEngine):
+        @contextmanager
+        def retrieve_layers(self, tokens, device, **options):
+            yield Eager(self, tokens, device, options)
+
+
+class Eager:
+    def __init__(self, cache, tokens, device, options):
+        self.layers = iter(range(cache.namespace.layout.layers))
+        self.load = lambda: cache.retrieve(tokens, device, **options)
+        self.hit_tokens = cache.lookup(tokens).hit_tokens
+        self.done = False
+
+    def __iter__(self):
+        yield from self.layers
+        self.done = True
+
+    def result(self):
+        if not self.done:
+            raise InvalidRequest("there are layers to come")
+        return self.load()
+
+
+class TestStoresWhatWasLeft(EngineContract):
+    """Leaving the context stores the prompt."""
+
+    breaks = "prefix.13"
+
+    class Make(CacheEngine):
+        @contextmanager
+        def store_layers(self, tokens, device, **options):
+            with super().store_layers(tokens, device, **options) as layers:
+                yield layers
+            self.store(tokens, device, **options)
+
+
+class TestTakesALayerTwice(EngineContract):
+    """A layer that is out of place is passed over."""
+
+    breaks = "prefix.14"
+
+    class Make(CacheEngine):
+        @contextmanager
+        def store_layers(self, tokens, device, **options):
+            with super().store_layers(tokens, device, **options) as layers:
+                yield Lenient(layers)
+
+
+class Lenient:
+    def __init__(self, layers):
+        self.result = layers.result
+        self.layers = layers
+
+    def layer_done(self, layer):
+        with suppress(InvalidRequest):
+            self.layers.layer_done(layer)
+
+
+class TestUnpinsForAll(EngineContract):
+    """One owner's unpin ends the pins of all."""
+
+    breaks = "prefix.15"
+
+    class Make(CacheEngine):
+        def unpin(self, owner):
+            owners = {owner, *self.health().pins}
+            return sum(super(type(self), self).unpin(one) for one in owners)
+
+
+class TestSparesThePinned(EngineContract):
+    """As long as anything is pinned, nothing is cleared."""
+
+    breaks = "prefix.16"
+
+    class Make(CacheEngine):
+        def clear(self, tokens=None, **options):
+            return 0 if self.health().pins else super().clear(tokens, **options)
+
+
+class TestThawsByItself(EngineContract):
+    """Layerwise stores do not know that it is frozen."""
+
+    breaks = "prefix.17"
+
+    class Make(CacheEngine):
+        @contextmanager
+        def store_layers(self, tokens, device, **options):
+            frozen, self._frozen = self._frozen, False
+            with super().store_layers(tokens, device, **options) as layers:
+                self._frozen = frozen
+                yield layers
+
+
+class TestForgetsTheQueue(EngineContract):
+    """What is not waited for is reported as queued, and never written."""
+
+    breaks = "prefix.18"
+
+    class Make(CacheEngine):
+        def store(self, tokens, device, *, wait=True, **options):
+            if wait:
+                return super().store(tokens, device, **options)
+            return StoreReport(len(tokens), queued_tokens=len(tokens) // CHUNK * CHUNK)
+
+
+class TestUnpinsAfterTheEnd(EngineContract):
+    """A call that finds nothing to do does not notice that it is closed."""
+
+    breaks = "prefix.19"
+
+    class Make(CacheEngine):
+        def unpin(self, owner):
+            return self._stack.pins.unpin(owner)
+
+
+class TestRemembersItsHits(EngineContract):
+    """What was a hit once is one for ever."""
+
+    breaks = "prefix.20"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, **options):
+            known = vars(self).setdefault("known", {})
+            if tuple(tokens) not in known:
+                known[tuple(tokens)] = super().retrieve(tokens, device, **options)
+            return known[tuple(tokens)]
+
+
+class TestRaisesWhatATierRaises(EngineContract):
+    """A tier that does not answer is an error of the call."""
+
+    breaks = "prefix.21"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, **options):
+            got = super().retrieve(tokens, device, **options)
+            if "timed out" in got.misses or "tier off" in got.misses:
+                raise StoreUnreachable("the tier did not answer")
+            return got
+
+
+class TestAsksForTheLatestPrompt(EngineContract):
+    """The prompt of a call is an attribute, which the next call overwrites."""
+
+    breaks = "prefix.22"
+
+    class Make(CacheEngine):
+        def retrieve(self, tokens, device, **options):
+            self.tokens = tokens
+            Event().wait(0.005)
+            return super().retrieve(self.tokens, device, **options)
+
+
+class TestKeepsWhatWasLeftByAnError(EngineContract):
+    """The pins of a layerwise retrieve end with the context, unless an error ends it."""
+
+    breaks = "prefix.23"
+
+    class Make(CacheEngine):
+        @contextmanager
+        def retrieve_layers(self, tokens, device, **options):
+            with super().retrieve_layers(tokens, device, **options) as layers:
+                self.pin(tokens, "layers")
+                yield layers
+                self.unpin("layers")
