@@ -2,6 +2,7 @@
 
 import pytest
 
+from hexkv.contracts.cases import each
 from mutants import PORTS, WITNESSES, mutants, trial
 
 MUTANTS = mutants()
@@ -56,13 +57,13 @@ def test_each_says_what_is_wrong_with_it():
     assert [mutant.case for mutant in MUTANTS if not mutant.wrong] == []
 
 
-@pytest.mark.parametrize("port", PORTS, ids=lambda port: port.name)
+@each("port", PORTS, ids=lambda port: port.name)
 def test_every_promise_is_broken_by_somebody(port):
     broken = {mutant.promise.number for mutant in MUTANTS if mutant.port == port.name}
     assert sorted(set(port.promises()) - broken) == []
 
 
-@pytest.mark.parametrize("port", PORTS, ids=lambda port: port.name)
+@each("port", PORTS, ids=lambda port: port.name)
 def test_every_test_of_a_contract_is_a_promise_and_no_number_means_two_things(port):
     promises = port.tests()
     tests = {name for name in dir(port.contract) if name.startswith("test_")}

@@ -7,6 +7,7 @@ from threading import Condition
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
@@ -22,7 +23,7 @@ SEEDS = 100
 STEPS = 200
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+@each("first", range(0, SEEDS, 20))
 def test_whatever_befalls_the_tiers_every_promise_holds(first):
     for seed in range(first, first + 20):
         wrong = fails(seed, STEPS)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import hexkv.core
 import hexkv.ports
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import IDENTITY_BYTES
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.hashing import BLAKE2B, SHA256, Keyer, identity
@@ -101,7 +102,7 @@ def of_golden(case):
     return Keyer(namespace, algorithm, chunker), tokens
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+@each("case", CASES, ids=lambda case: case["case"])
 def test_identity_bounds_and_keys_are_the_committed_ones(case):
     keyer, tokens = of_golden(case)
     chunks = name(keyer, tokens)
@@ -288,7 +289,7 @@ def test_an_identity_fits_a_frame_s_header_or_is_refused():
         Keyer(replace(PLAIN, model="m" * (spare + 1)))
 
 
-@pytest.mark.parametrize("field", ["model", "revision", "lora", "salt"])
+@each("field", ["model", "revision", "lora", "salt"])
 def test_surrogates_are_no_text(field):
     with pytest.raises(ConfigError):
         Keyer(replace(PLAIN, **{field: "\ud83d\ude00"}))
@@ -317,7 +318,7 @@ def test_keys_can_be_named_from_what_a_frame_says_alone():
     assert found.identity == keyer.identity
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (lambda text: text.replace("sha256", "md5"), "are made with"),

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins import AdapterSpec
@@ -204,7 +205,7 @@ def test_the_model_section_fills_in_what_the_host_left_open():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "message"),
     [
         ({"name": "other"}, r"model\.name \(from code\): the engine's host says 'toy'"),

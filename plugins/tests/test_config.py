@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.plugins.config import load
 from hexkv.plugins.schema import EngineSettings, known_keys, parse_size
 from hexkv.plugins.sources import MAX_FILE_BYTES
@@ -112,7 +113,7 @@ def test_the_file_can_be_named_by_the_environment_but_an_argument_wins(write, tm
     assert load(other, {"HEXKV_CONFIG": str(path)}).settings.chunk.size == 256
 
 
-@pytest.mark.parametrize(
+@each(
     ("environ", "message"),
     [
         (
@@ -221,7 +222,7 @@ def test_a_size_is_its_number_times_its_unit(number, unit, space):
     assert parse_size(f"{number}{space}{unit}".strip()) == number * UNITS[unit]
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "1.5", "0.3B", "1e3", "-1", "1 kib", "1_0", "٣"])
+@each("text", ["", "GiB", "1.5", "0.3B", "1e3", "-1", "1 kib", "1_0", "٣"])
 def test_what_is_no_whole_number_of_bytes_is_refused(text):
     with pytest.raises(ValueError, match=r"size|whole number"):
         parse_size(text)

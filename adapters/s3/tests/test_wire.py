@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hexkv.adapters.s3._wire import OutOfTime, Wire
+from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
 
@@ -83,7 +84,7 @@ def test_a_reply_to_head_has_no_body_whatever_it_says():
         assert one.free
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         b"",

@@ -7,6 +7,7 @@ import pytest
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scope_of
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes
+from hexkv.contracts.cases import each
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 
@@ -96,7 +97,7 @@ def multimodal(cache, prefix, **media):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("cache", "prefix", "counted"),
     [(4, True, False), (4, False, False), (0, True, False), (0, False, True)],
 )
@@ -123,7 +124,7 @@ def test_every_part_of_a_scope_makes_another_namespace():
     assert Scopes(Namespace("m", LAYOUT)).namespace(Scope(salt="guest")).salt == "guest"
 
 
-@pytest.mark.parametrize(
+@each(
     ("rank", "piece", "first"),
     [
         (Rank(3, 4, 2, replicated=False), ParallelSlice(3, 4), True),
@@ -149,7 +150,7 @@ def served(longest=4096, rope=None, media=None):
     return namespace_of(config, LAYOUT, rank, said, inside={})
 
 
-@pytest.mark.parametrize(
+@each(
     ("rope", "differs"),
     [
         ({}, False),
