@@ -7,7 +7,7 @@ from threading import Condition
 
 import pytest
 
-from hexkv.contracts.cases import each
+from depth import thorough
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
@@ -23,7 +23,7 @@ SEEDS = 100
 STEPS = 200
 
 
-@each("first", range(0, SEEDS, 20))
+@pytest.mark.parametrize("first", [0, *thorough(*range(20, SEEDS, 20))])
 def test_whatever_befalls_the_tiers_every_promise_holds(first):
     for seed in range(first, first + 20):
         wrong = fails(seed, STEPS)
@@ -167,18 +167,20 @@ def miscounted(patch):
     [
         unverified,
         under_any_key,
-        unlimited,
         kept_leases,
-        no_breaker,
-        stuck_breaker,
-        early_hits,
-        early_release,
-        unpinned,
-        forgotten_deletes,
-        wishful_writes,
-        unnotified,
-        patient,
-        miscounted,
+        *thorough(
+            unlimited,
+            no_breaker,
+            stuck_breaker,
+            early_hits,
+            early_release,
+            unpinned,
+            forgotten_deletes,
+            wishful_writes,
+            unnotified,
+            patient,
+            miscounted,
+        ),
     ],
     ids=lambda plant: plant.__name__,
 )

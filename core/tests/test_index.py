@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hexkv.contracts.cases import each
+from depth import thorough
 from hexkv.contracts.doubles import chunk_key
 from hexkv.core.policies import LRU, POLICIES
 from hexkv.core.tiers.index import TierIndex
@@ -279,7 +279,7 @@ def test_a_scan_with_senseless_times_is_restored_all_the_same():
     assert len(index) == 3
 
 
-@each("name", POLICIES)
+@pytest.mark.parametrize("name", ["lru", *thorough(*(name for name in POLICIES if name != "lru"))])
 def test_a_chunk_costs_at_most_600_bytes(name):
     count = 100_000
     tracemalloc.start()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.contracts.cases import each
+from depth import covering
 from hexkv.core.planning import replay
 from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
@@ -19,8 +19,7 @@ from hexkv.ports import ChunkKey
 SEED = 7
 
 
-@each("share", [0.05, 0.3])
-@each("name", WORKLOADS)
+@pytest.mark.parametrize(("share", "name"), covering([0.05, 0.3], WORKLOADS))
 def test_adaptive_never_finds_noticeably_less_than_lru(name, share):
     """By more than a hundredth, that is; two of a thousand tokens are noise in a short trace."""
     requests = synthetic(name, 2500, SEED)
@@ -29,7 +28,8 @@ def test_adaptive_never_finds_noticeably_less_than_lru(name, share):
     assert found >= 0.99 * replay(requests, LRU, chunks).hit_rate - 0.002
 
 
-@each(
+@pytest.mark.thorough
+@pytest.mark.parametrize(
     ("name", "share", "near"),
     [("assistants", 0.05, 0.95), ("scans", 0.08, 0.9), ("loops", 0.6, 0.9), ("mixed", 0.05, 1.0)],
 )

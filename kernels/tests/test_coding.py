@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from depth import examples
 from hexkv.contracts.cases import each
 from hexkv.kernels.coding import compiled, in_torch, plain
 from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, counted, tables
@@ -79,7 +80,7 @@ def test_what_was_coded_comes_back_from_everybody(chunk, kind):
     assert equal(into.numpy().astype(kind), wanted)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(coded(), st.data())
 def test_a_damaged_stream_is_noticed_or_gives_values_and_nothing_else(chunk, data):
     symbols, classes, turns, found = chunk

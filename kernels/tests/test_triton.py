@@ -27,6 +27,7 @@ def test_interpreted_they_do_what_numpy_and_torch_do():
     assert " passed" in done.stdout
 
 
+@pytest.mark.thorough
 def test_they_compile_for_gpus_that_are_not_here(tmp_path):
     """A100 and H100; the interpreter does not know what a GPU cannot do."""
     done = subprocess.run(

@@ -303,7 +303,7 @@ def test_plugins_that_contradict_each_other_are_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "error: store adapter 'a' is offered twice: by x and by y\n"
 
 
-@pytest.mark.parametrize(
+@each(
     "words",
     [
         ["nonsense"],

@@ -134,7 +134,7 @@ def test_an_adapter_learns_its_tiers_name_and_the_clock(registry):
     assert registry.shelves[0].closed
 
 
-@pytest.mark.parametrize(
+@each(
     ("sections", "message"),
     [
         (

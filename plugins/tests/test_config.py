@@ -37,7 +37,7 @@ def test_the_schemas_defaults_satisfy_the_schema():
     assert EngineSettings.model_validate_json(json.dumps(dumped)) == EngineSettings()
 
 
-@pytest.mark.parametrize("present", range(8))
+@each("present", range(8))
 def test_a_stronger_layer_wins_over_all_weaker_ones(present, write):
     path = write("chunk:\n  size: 16\n" if present & 1 else "hash: sha256\n")
     environ = {"HEXKV_CHUNK__SIZE": "32"} if present & 2 else {}
@@ -150,7 +150,7 @@ def test_a_bad_environment_is_an_error_that_names_the_variable(environ, message)
         load(None, environ)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         (

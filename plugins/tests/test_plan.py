@@ -80,7 +80,7 @@ def test_the_plot_is_a_drawing_with_a_line_for_each_policy(plan, short, tmp_path
     assert {"lru", "mru", "knowing the future", "without limits", "1", "2"} <= set(texts)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "code", "message"),
     [
         (["absent.jsonl"], 1, "error: absent.jsonl: No such file or directory\n"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
@@ -99,7 +100,7 @@ def test_numpy_writes_and_reads_the_same_payloads(chunk, level):
     assert decode(slow, payload, layout, tokens) == decode(fast, payload, layout, tokens)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(list(SERDES)), st.integers(1, 20), st.data())
 def test_damage_is_corrupt_or_gives_a_chunk(name, tokens, data):
     serde = SERDES[name]

@@ -57,6 +57,7 @@ def play(tmp_path: Path):
     return run
 
 
+@pytest.mark.thorough
 def test_the_demo_hits_after_the_kill_with_a_real_model(tmp_path):
     done = subprocess.run(
         (*HEXKV, "demo", "--tokens", "512", "--json", "--dir", str(tmp_path)),

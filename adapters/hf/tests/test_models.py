@@ -18,6 +18,7 @@ from hexkv.adapters.hf.cache import ReservedLayer
 from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
+from hexkv.contracts.cases import each
 from hexkv.ports import DType, InvalidRequest, InvalidTokens, KVLayout, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut
@@ -115,7 +116,7 @@ def test_a_digest_does_not_depend_on_where_the_model_was_loaded_from(tmp_path, l
     assert weights_digest(again) == weights_digest(model)
 
 
-@pytest.mark.parametrize(
+@each(
     "ids",
     [
         [],

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.cases import each
@@ -98,7 +99,7 @@ def test_every_bit_comes_back_and_numpy_writes_and_reads_the_same(chunk):
     assert (decode(payload, layout, tokens, SLOW) == raw) is True
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_damage_is_corrupt_or_gives_a_chunk(data):
     payload = bytearray(encode(words(LAYOUT, TOKENS), LAYOUT, TOKENS))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.s3._wire import OutOfTime, Wire
 from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
@@ -116,7 +117,7 @@ def test_what_is_no_reply_fails_and_takes_no_memory(said):
         listen(one)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 @example(b"\r\n\r\n", False)
 @example(b"x\r\n\r\n", False)
