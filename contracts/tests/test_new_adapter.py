@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from depth import thorough
 from hexkv.contracts.cases import each
 from hexkv.contracts.new_adapter import Kind, make
 from hexkv.plugins.__main__ import main
@@ -34,7 +33,8 @@ def installed(site, name):
     (info / "entry_points.txt").write_text(f"[hexkv]\n{name} = {name.replace('-', '_')}\n")
 
 
-@pytest.mark.parametrize("kind", ["store", *thorough("serde", "policy")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", Kind)
 def test_a_new_adapter_passes_its_tests_and_the_check(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = f"toy-{kind}"

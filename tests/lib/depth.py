@@ -10,8 +10,9 @@ from hypothesis import settings
 
 
 def thorough(*cases: object) -> list[object]:
-    """*cases* for ``parametrize`` that ``make test`` leaves out."""
-    return [pytest.param(case, marks=pytest.mark.thorough) for case in cases]
+    """*cases* for ``parametrize`` that ``make test`` leaves out; a tuple is of several values."""
+    rows = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*row, marks=pytest.mark.thorough) for row in rows]
 
 
 def covering(*columns: Iterable[object]) -> list[object]:
