@@ -1,10 +1,12 @@
 # Needs python3 (3.11 or newer), pip and make; nothing else.
 #
 #   make demo    a language model with and without the cache: time to first token, side by side
-#   make test    every test that needs no GPU and no serving engine, with all set-up
+#   make test    what every change is held to, in minutes, with all set-up: no GPU, no serving engine
+#   make test-thorough  every test of that kind: all variants, matrices, mutants, outages, long fuzzing
 #   make test-ceph   the S3 contract on Ceph's gateway (Debian's packages, 200 MB)
 #   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
+#   make test-vllm-ci  the most telling of those tests, four minutes of them
 #   make test-vllm-matrix  the older versions of vLLM that hexkv supports, VLLMS="0.30.0 0.31.0"
 #   make test-sglang-parts  SGLang's own pools, tree, controller and threads under the backend and the linker
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
@@ -18,11 +20,13 @@
 #   make train   the two small models again, from the standard library's text; an hour of one core
 #   make wheels  one wheel per distribution, in dist/
 #
-# TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest.
+# TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest. WORKERS says
+# how many processes run tests: make test WORKERS=4.
 
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
+WORKERS ?= 2
 SEEDS  ?= 2000
 STEPS  ?= 200
 RUN    := $(VENV)/bin/python
@@ -39,6 +43,8 @@ ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
+# Every test, and five times as many examples where a test leaves their number open.
+THOROUGH     := -m "" --hypothesis-profile thorough
 
 SGLANG_DISTS := . contracts kernels adapters/local adapters/redis adapters/hf adapters/sglang
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
@@ -48,32 +54,39 @@ TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-ceph test-network-files test-vllm test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
+.PHONY: demo test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
 
 test: namespace $(VENV)/full $(VENV)/lmcache/made servers
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses $(WORKERS)
+
+# One process: what takes long or compares times is to have the machine to itself.
+test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made servers
+	$(RUN) -m pytest $(THOROUGH)
 
 test-ceph: namespace $(VENV)/full
 	@command -v radosgw > /dev/null || { apt-get update -qq && \
 	  apt-get install -qq -y --no-install-recommends ceph-mon ceph-osd radosgw; } > /dev/null
-	$(RUN) -m pytest adapters/s3/tests/on_ceph.py
+	$(RUN) -m pytest -m "" adapters/s3/tests/on_ceph.py
 
 test-network-files: namespace $(VENV)/full
 	@command -v sshfs > /dev/null || { apt-get update -qq && \
 	  apt-get install -qq -y --no-install-recommends sshfs openssh-sftp-server; } > /dev/null
-	$(RUN) -m pytest adapters/local/tests/on_network.py
+	$(RUN) -m pytest -m "" adapters/local/tests/on_network.py
 
 test-vllm: namespace $(ENGINE)/full
+	$(TEST_ENGINE) -m "" adapters/vllm/tests_vllm adapters/vllm/e2e
+
+test-vllm-ci: namespace $(ENGINE)/full
 	$(TEST_ENGINE) adapters/vllm/tests_vllm adapters/vllm/e2e
 
 # All of them need the same torch, so one environment serves them all.
 test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS))
 	$(INTO_ENGINE) openai-harmony
 	for version in $(VLLMS); do \
-	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) \
+	  echo "vLLM $$version"; PYTHONPATH=$(CURDIR)/$(ENGINE)/older/$$version $(TEST_ENGINE) -m "" \
 	    adapters/vllm/tests_vllm adapters/vllm/e2e/test_memory.py adapters/vllm/e2e/test_disk.py \
 	    adapters/vllm/e2e/test_hybrid.py || exit 1; done
 
@@ -84,10 +97,10 @@ bench-vllm: $(ENGINE)/full
 	$(TTFT) --tier cold --connector example hexkv --output benchmarks/results/vllm_ttft_cold.json
 
 test-sglang-parts: namespace $(SGLANG_ENGINE)/full
-	$(TEST_SGLANG) adapters/sglang/tests_sglang
+	$(TEST_SGLANG) -m "" adapters/sglang/tests_sglang
 
 test-sglang: test-sglang-parts
-	$(TEST_SGLANG) adapters/sglang/e2e
+	$(TEST_SGLANG) -m "" adapters/sglang/e2e
 
 # With a transformers that all of them know; the rest of the environment serves all.
 test-sglang-matrix: namespace $(SGLANG_ENGINE)/full
@@ -96,7 +109,7 @@ test-sglang-matrix: namespace $(SGLANG_ENGINE)/full
 	    transformers==5.6.0 tokenizers==0.22.2 || exit 1; \
 	  PYTHONPATH=adapters/sglang/tests_sglang/rig:$$older \
 	    $(SGLANG_ENGINE)/bin/python adapters/sglang/tests_sglang/older.py || exit 1; done
-	$(TEST_SGLANG) adapters/sglang/e2e/older.py
+	$(TEST_SGLANG) -m "" adapters/sglang/e2e/older.py
 
 bench-sglang: $(SGLANG_ENGINE)/full
 	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft \

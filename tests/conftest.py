@@ -1,6 +1,18 @@
+import gc
+
 import pytest
 
 from rigging import rigging
+
+
+def pytest_collection_finish():
+    """What was collected stays: no garbage collection is to walk through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture

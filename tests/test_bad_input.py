@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, built, computed, hit, prompt, settle
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.kernels import PagedKV
 from hexkv.ports import (
@@ -41,10 +42,8 @@ def engine(tmp_path):
 # --- what means nothing -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "tokens", [[-1], [2**32], [None], ["7"], "text", 5, [[1]], [1.0]], ids=repr
-)
-@pytest.mark.parametrize(
+@each("tokens", [[-1], [2**32], [None], ["7"], "text", 5, [[1]], [1.0]], ids=repr)
+@each(
     "call",
     [
         lambda e, tokens: e.prefetch("id", tokens),
@@ -66,7 +65,7 @@ def test_wrong_tokens_are_refused_by_every_call(engine, call, tokens):
     assert hit(engine) == len(PROMPT)
 
 
-@pytest.mark.parametrize("tokens", [[], [7], PROMPT[: CHUNK - 1]], ids=len)
+@each("tokens", [[], [7], PROMPT[: CHUNK - 1]], ids=len)
 def test_prompts_shorter_than_a_chunk_pass_through_every_call(engine, tokens):
     engine.store(tokens, computed(tokens))
     assert engine.prefetch("id", tokens) == 0
@@ -78,14 +77,14 @@ def test_prompts_shorter_than_a_chunk_pass_through_every_call(engine, tokens):
         assert list(layers) == list(range(LAYOUT.layers))
 
 
-@pytest.mark.parametrize("namespace", [{}, "", "toy", 0, object()], ids=repr)
+@each("namespace", [{}, "", "toy", 0, object()], ids=repr)
 def test_nothing_else_is_taken_for_a_namespace(engine, namespace):
     engine.store(PROMPT, computed())
     with pytest.raises(InvalidRequest, match="is no namespace"):
         engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT)), namespace=namespace)
 
 
-@pytest.mark.parametrize("skip", [None, "3", 1.5, float("nan"), [1]], ids=repr)
+@each("skip", [None, "3", 1.5, float("nan"), [1]], ids=repr)
 def test_only_a_whole_number_of_tokens_can_be_skipped(engine, skip):
     with pytest.raises(InvalidRequest, match="skip must be"):
         engine.store(PROMPT, computed(), skip=skip)
@@ -299,6 +298,7 @@ with built(sys.argv[1]) as engine:
 """
 
 
+@pytest.mark.thorough
 def test_ten_kills_in_the_middle_of_stores_cost_no_acknowledged_chunk(tmp_path):
     acknowledged = {}
     for kill in range(10):

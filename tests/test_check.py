@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,10 +24,12 @@ def test_every_file_is_formatted():
     passes("ruff", "format", "--check", ".")
 
 
+@pytest.mark.thorough
 def test_mypy_has_nothing_to_say():
     passes("mypy")
 
 
+@pytest.mark.thorough
 def test_the_examples_are_typed():
     scripts = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
     assert scripts

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.ports import (
@@ -21,7 +22,7 @@ from prompts import FULL, PROMPT, computed, empty, memory
 from rigging import CHUNK, LAYOUT
 
 
-@pytest.mark.parametrize(
+@each(
     "spell",
     [tuple, lambda t: array("I", t), lambda t: np.array(t), lambda t: torch.tensor(t)],
     ids=["tuple", "array", "numpy", "torch"],
@@ -40,7 +41,7 @@ def test_prompts_shorter_than_a_chunk_store_and_hit_nothing(rig, tokens):
     assert r.engine.retrieve(tokens, empty(tokens)).hit_tokens == 0
 
 
-@pytest.mark.parametrize("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None]])
+@each("tokens", [[-1], [2**32], [1.5], "text", None, 5, [[1, 2]], [None]])
 def test_wrong_tokens_are_refused(rig, tokens):
     r = rig([memory()])
     with pytest.raises(InvalidTokens):
@@ -61,7 +62,7 @@ def test_a_window_of_the_wrong_length_is_refused(rig):
             call(PROMPT, object())
 
 
-@pytest.mark.parametrize(
+@each(
     ("mask", "says"),
     [
         ([True] * 3, "3 values for 165 tokens"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from depth import covering
 from dict_store import ScanningStore
 from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (
@@ -38,16 +39,19 @@ class Breaking(Ranged):
         return super().answer(key, start, into)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("number", [0, 4, 9])
-@pytest.mark.parametrize(
-    "outcome",
-    [Hit(1), Miss(), Failed(StoreUnreachable("gone")), TimedOut(), None],
-    ids=["short", "absent", "failed", "timed out", "nonsense"],
-)
+OUTCOMES = {
+    "short": Hit(1),
+    "absent": Miss(),
+    "failed": Failed(StoreUnreachable("gone")),
+    "timed out": TimedOut(),
+    "nonsense": None,
+}
+
+
+@pytest.mark.parametrize(("outcome", "number", "layer"), covering(OUTCOMES, [0, 4, 9], LAYERS))
 def test_a_layer_that_is_not_given_is_looked_for_in_the_whole_chunk(rig, number, layer, outcome):
     store = Breaking()
-    store.at, store.outcome = (number, layer), outcome
+    store.at, store.outcome = (number, layer), OUTCOMES[outcome]
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())
     target = empty()
@@ -64,8 +68,7 @@ def damage(store, key, layer):
     store.medium[key] = bytes(frame)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("number", [0, 4, 9])
+@pytest.mark.parametrize(("number", "layer"), covering([0, 4, 9], LAYERS))
 def test_a_damaged_layer_ends_the_hit_before_its_chunk_and_is_never_used(rig, number, layer):
     store = Ranged()
     r = rig([memory(), tier("ranges", store)])

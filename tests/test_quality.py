@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from depth import thorough
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.hf.trained import trained
@@ -71,7 +72,7 @@ def test_the_table_is_of_the_models_that_come_along():
         assert recipe == json.loads((folder / name / "recipe.json").read_text())
 
 
-@pytest.mark.parametrize("model", ["text", "recall"])
+@pytest.mark.parametrize("model", [*thorough("text"), "recall"])
 def test_a_serde_is_judged_by_what_the_model_expects_after_it(part, one_thread, model):
     cases = part("cases")
     text = (ROOT / "docs" / "architecture.md").read_bytes()

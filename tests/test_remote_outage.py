@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from configured import CHUNK, settle
+from depth import thorough
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.waiting import promptly
 from lm_servers import SMALL, BreakableServer, Served
@@ -49,7 +50,7 @@ def s3(_):
 SERVERS = {"redis": redis, "hexkv": lm_server, "lm": lm_server, "s3": s3}
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=["redis", *thorough("hexkv", "lm", "s3")])
 def remote(request, tmp_path):
     """A breakable server, and the tier that stands on it."""
     with SERVERS[request.param](tmp_path) as (server, settings):

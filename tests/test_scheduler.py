@@ -2,6 +2,7 @@
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
 from hexkv.core.io.scheduler import LaneRules
 from hexkv.core.requests.retrieve import BEHIND
@@ -33,8 +34,8 @@ class Sim:
         self.world = self.stage.world
         self.world.advance(0.0)  # what the places hold is indexed
         self.calls = []
-        for each in places:
-            each.store.inner = recording = RecordingStore(each.store.inner)
+        for place in places:
+            place.store.inner = recording = RecordingStore(place.store.inner)
             self.calls.append(recording.calls)
 
     @property
@@ -321,7 +322,7 @@ def test_a_budget_holds_though_the_first_scan_fails():
     assert sim.do(lambda: sim.store(tuple(range(900, 900 + ALL)))).tiers["disk"] == ALL
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "mru"])
+@each("policy", ["lru", "lfu", "fifo", "mru"])
 def test_the_end_of_a_prompt_never_pushes_out_its_beginning(policy):
     disk = place(frames=5, policy=policy)
     sim = Sim(disk, slots=8)  # so it goes through in pieces

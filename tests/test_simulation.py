@@ -7,6 +7,7 @@ from threading import Condition
 
 import pytest
 
+from depth import thorough
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
@@ -28,7 +29,7 @@ SEEDS = 100
 STEPS = 200
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+@pytest.mark.parametrize("first", [0, *thorough(*range(20, SEEDS, 20))])
 def test_whatever_befalls_the_tiers_every_promise_holds(first):
     for seed in range(first, first + 20):
         wrong = fails(seed, STEPS)
@@ -236,24 +237,26 @@ def miscounted(patch):
     [
         unverified,
         under_any_key,
-        unlimited,
         kept_leases,
-        no_breaker,
-        stuck_breaker,
-        early_hits,
-        early_release,
-        unpinned,
-        forgotten_deletes,
-        deleting_callers,
-        naming_under_a_lock,
-        uncounted_victims,
-        unlimited_shares,
-        untrimmed_shares,
-        wishful_writes,
-        unnotified,
-        patient,
-        impatient,
-        miscounted,
+        *thorough(
+            unlimited,
+            no_breaker,
+            stuck_breaker,
+            early_hits,
+            early_release,
+            unpinned,
+            forgotten_deletes,
+            deleting_callers,
+            naming_under_a_lock,
+            uncounted_victims,
+            unlimited_shares,
+            untrimmed_shares,
+            wishful_writes,
+            unnotified,
+            patient,
+            impatient,
+            miscounted,
+        ),
     ],
     ids=lambda plant: plant.__name__,
 )

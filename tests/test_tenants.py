@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from depth import examples
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
@@ -161,7 +162,9 @@ class Shares(RuleBasedStateMachine):
         assert self.index.contains(sorted(self.held)) == [True] * len(self.held)
 
 
-Shares.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Shares.TestCase.settings = settings(
+    max_examples=examples(15), stateful_step_count=30, deadline=None
+)
 TestShares = Shares.TestCase
 
 

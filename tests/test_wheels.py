@@ -141,6 +141,7 @@ def complaints(output):
     return [int(line.partition("consumer.py:")[2].partition(":")[0]) for line in lines]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("install", ["editable", "wheels"])
 def test_mypy_sees_the_types_of_an_install(install, request, tmp_path):
     python = sys.executable if install == "editable" else request.getfixturevalue("clean")
@@ -151,6 +152,7 @@ def test_mypy_sees_the_types_of_an_install(install, request, tmp_path):
     assert complaints(said) == WRONG, said
 
 
+@pytest.mark.thorough
 def test_pyright_sees_the_types_of_an_editable_install(tmp_path):
     (tmp_path / "consumer.py").write_text(CONSUMER)
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "consumer.py"]

@@ -69,6 +69,7 @@ def certified(pytester, monkeypatch):
     return {card["subject"]["name"].rpartition("::Test")[2]: card["promises"] for card in cards}
 
 
+@pytest.mark.thorough
 def test_a_sound_server_keeps_every_promise_and_each_flaw_is_caught_by_its_own(certified):
     sound = {promise["number"]: promise["verdict"] for promise in certified.pop("Server")}
     assert sound == dict.fromkeys(promises(), "kept")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.check._apart import RawApart, Salt, apart
 from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
@@ -133,7 +134,7 @@ def test_a_factory_may_give_more_than_the_store(check, factories):
     assert len(importlib.import_module(factories).closed) > 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "message"),
     [
         (["nonsense"], "no adapter 'nonsense'"),
@@ -160,7 +161,7 @@ def test_what_cannot_be_checked_is_one_line_of_error(check, words, message):
     assert message in err
 
 
-@pytest.mark.parametrize(
+@each(
     "words",
     [
         [],

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import HeapBlock, ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.faults import (
     Call,
@@ -93,7 +94,7 @@ def test_without_a_plan_nothing_is_changed():
     assert block.held == 0
 
 
-@pytest.mark.parametrize("operation", ["contains", "read", "write", "delete", "scan"])
+@each("operation", ["contains", "read", "write", "delete", "scan"])
 def test_an_error_is_raised_and_nothing_done(operation):
     store = faulty(plan=Scripted(**{operation: [Fault.ERROR]}), written=operation != "write")
     calls = {

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.new_adapter import Kind, make
 from hexkv.plugins.__main__ import main
 
@@ -32,6 +33,7 @@ def installed(site, name):
     (info / "entry_points.txt").write_text(f"[hexkv]\n{name} = {name.replace('-', '_')}\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", Kind)
 def test_a_new_adapter_passes_its_tests_and_the_check(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -90,9 +92,7 @@ def test_a_new_adapter_can_be_built_and_brings_ci(tmp_path):
         }
 
 
-@pytest.mark.parametrize(
-    "name", ["", "Upper", "two words", "-a", "a_b", "1a", "json", "class", "hexkv"]
-)
+@each("name", ["", "Upper", "two words", "-a", "a_b", "1a", "json", "class", "hexkv"])
 def test_a_name_that_no_package_can_have_is_refused(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new-adapter", "--", name]) == 2

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import CONTRACT, Level, Promise, promise
 from hexkv.contracts.scorecard import SCHEMA, Card, Kit, Line, Scorecard, Subject, Verdict, badge
 from hexkv.contracts.scorecard import show as show_scorecard
@@ -103,7 +104,7 @@ def test_the_json_says_everything_and_can_be_read_back():
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("verdicts", "words"),
     [
         ({"L0_1": Verdict.KEPT, "L1_1": Verdict.KEPT, "L3_1": Verdict.KEPT}, "L0-L1 L3"),

@@ -2,10 +2,10 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.store._history import Act, Event, could_be
 
 W, R, C, D = Act.WRITE, Act.READ, Act.CONTAINS, Act.DELETE
@@ -16,7 +16,7 @@ def one_by_one(*calls):
     return [Event(act, value, 2 * i, 2 * i + 1) for i, (act, value) in enumerate(calls)]
 
 
-@pytest.mark.parametrize(
+@each(
     "calls",
     [
         [],
@@ -29,7 +29,7 @@ def test_what_one_thread_sees_of_a_right_store_is_right(calls):
     assert could_be(one_by_one(*calls))
 
 
-@pytest.mark.parametrize(
+@each(
     "calls",
     [
         [(R, 1)],

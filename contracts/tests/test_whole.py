@@ -2,6 +2,7 @@
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.whole import Whole, dropped_tests, waive
 
 
@@ -84,7 +85,7 @@ def switched_off():
     return Kettle
 
 
-@pytest.mark.parametrize(
+@each(
     "define",
     [
         replaced,

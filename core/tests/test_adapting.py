@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.core.tiers.encoding_choice import Decision, Form, Rate, choose
 
 RAW = Form("raw")
@@ -79,7 +80,7 @@ def test_of_what_is_in_time_the_most_faithful_is_taken(rate, prefill_rate, withi
         assert not in_time, "a better one would have been in time"
 
 
-@pytest.mark.parametrize(
+@each(
     ("link_rate", "fastest", "in_time"),
     [
         (50e9, "raw", "raw"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
 from hexkv.core.keys.tokens import pack
@@ -68,7 +69,7 @@ class TestSegmentChunker(ChunkerContract):
         return lambda prompt: pieces(prompt, list(self.separator), minimum=2, maximum=9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("count", "full", "with_tail"),
     [
         (0, [], []),
@@ -107,7 +108,7 @@ def test_a_chunk_without_tokens_is_refused(size):
         PrefixChunker(size)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tokens", "bounds"),
     [
         ([], []),
@@ -166,7 +167,7 @@ def test_a_hostile_prompt_is_cut_in_linear_time():
     assert time.thread_time() - began < 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("separator", "limits"),
     [
         ([], {}),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import (
     CRC32,
     PARTS,
@@ -111,7 +112,7 @@ def test_a_frame_opens_to_what_was_sealed(header, seed):
     assert not any(frame[PAGE + header.payload_bytes :])
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         {"tokens": 0, "raw_bytes": 0},
@@ -134,7 +135,7 @@ def test_fields_at_their_limits_come_back(field):
     assert CODEC.open(memoryview(seal(header))) == header
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         {"tokens": -1},
@@ -175,7 +176,7 @@ def test_a_header_without_room_for_it_is_not_sealed_and_nothing_is_written(field
     assert frame == b"\xaa" * 2 * PAGE
 
 
-@pytest.mark.parametrize("length", [PAGE, 2 * PAGE - 1, 2 * PAGE + 1, 3 * PAGE])
+@each("length", [PAGE, 2 * PAGE - 1, 2 * PAGE + 1, 3 * PAGE])
 def test_a_buffer_of_another_length_is_not_sealed(length):
     with pytest.raises(ValueError, match="10"):
         CODEC.seal(memoryview(bytearray(length)), HEADER)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.ports import IDENTITY_BYTES, KEY_BYTES, PAGE, CorruptFrame, FrameHeader, frame_bytes
 
@@ -47,7 +48,7 @@ def sign(page):
     return page
 
 
-@pytest.mark.parametrize(
+@each(
     ("at", "value", "said"),
     [
         (0, b"HEXKV", "magic"),
@@ -63,7 +64,7 @@ def test_what_is_no_frame_of_this_version_is_refused_with_the_reason(at, value, 
     assert refuses(sign(frame), said)
 
 
-@pytest.mark.parametrize(
+@each(
     ("at", "value", "said"),
     [
         (12, (IDENTITY_BYTES + 1).to_bytes(4, "little"), "none belong"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from depth import thorough
 from hexkv.contracts.doubles import chunk_key
 from hexkv.core.tiers.history import Cause, History, Note
 
@@ -51,7 +52,7 @@ def test_details_are_cut_to_a_line():
     assert len(detail) == 120
 
 
-@pytest.mark.parametrize("texts", [1, 10**9], ids=["one error", "an error each"])
+@pytest.mark.parametrize("texts", [*thorough(1), 10**9], ids=["one error", "an error each"])
 def test_a_note_takes_at_most_250_bytes_whatever_happened(texts):
     limit = 8192
     keys = [random.Random(n).randbytes(48) for n in range(3 * limit)]

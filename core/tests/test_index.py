@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from depth import thorough
 from hexkv.contracts.doubles import chunk_key
 from hexkv.core.policies import LRU, POLICIES
 from hexkv.core.tiers.index import TierIndex
@@ -278,7 +279,7 @@ def test_a_scan_with_senseless_times_is_restored_all_the_same():
     assert len(index) == 3
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", ["lru", *thorough(*(name for name in POLICIES if name != "lru"))])
 def test_a_chunk_costs_at_most_600_bytes(name):
     count = 100_000
     tracemalloc.start()

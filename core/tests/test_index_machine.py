@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from depth import examples
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Entry, Policy
@@ -207,5 +208,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.delete(everything)
 
 
-IndexMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+IndexMachine.TestCase.settings = settings(
+    max_examples=examples(30), stateful_step_count=30, deadline=None
+)
 TestAnySequenceOfCalls = IndexMachine.TestCase

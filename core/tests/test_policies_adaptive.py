@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from depth import covering
 from hexkv.core.planning import replay
 from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
@@ -18,8 +19,7 @@ from hexkv.ports import ChunkKey
 SEED = 7
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(("share", "name"), covering([0.05, 0.3], WORKLOADS))
 def test_adaptive_never_finds_noticeably_less_than_lru(name, share):
     """By more than a hundredth, that is; two of a thousand tokens are noise in a short trace."""
     requests = synthetic(name, 2500, SEED)
@@ -28,6 +28,7 @@ def test_adaptive_never_finds_noticeably_less_than_lru(name, share):
     assert found >= 0.99 * replay(requests, LRU, chunks).hit_rate - 0.002
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "share", "near"),
     [("assistants", 0.05, 0.95), ("scans", 0.08, 0.9), ("loops", 0.6, 0.9), ("mixed", 0.05, 1.0)],

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.core.planning import BadTrace, Request, optimal, read_mooncake, replay, unlimited
 from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import LRU, MRU, POLICIES
@@ -138,7 +139,7 @@ def test_a_recorded_trace_is_read_in_full(excerpt):
 LINE = {"timestamp": 5, "input_length": 1300, "output_length": 9, "hash_ids": [1, 2, 3]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "message"),
     [
         ("{", "line 2: "),
@@ -172,6 +173,6 @@ def test_blocks_may_have_another_size_and_lines_may_be_empty():
         list(read_mooncake([], 0))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@each("name", WORKLOADS)
 def test_a_workload_is_a_function_of_its_seed(name):
     assert synthetic(name, 50, 3) == synthetic(name, 50, 3) != synthetic(name, 50, 4)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from depth import examples
 from hexkv.contracts.doubles import deadline
 from hexkv.core.memory.pool import BlockPool
 from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest, PoolExhausted, frame_bytes
@@ -242,7 +243,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert len(whole) == 4
 
 
-PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(
+    max_examples=examples(15), stateful_step_count=40, deadline=None
+)
 TestPool = PoolMachine.TestCase
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import InvalidTokens
 
@@ -82,7 +83,7 @@ def test_any_integer_buffer_packs_whatever_its_width_sign_order_and_stride(
     assert (packed.format, packed.ndim, packed.readonly) == ("B", 1, True)
 
 
-@pytest.mark.parametrize("code", list("BHILQbhilq"))
+@each("code", list("BHILQbhilq"))
 def test_arrays_of_every_integer_type_pack(code):
     tokens = [0, 1, 127, 5]
     assert pack(array(code, tokens)) == expected(tokens)
@@ -98,7 +99,7 @@ def test_ranges_and_numpy_scalars_are_integers():
     assert pack([np.int64(7), np.uint8(3)]) == expected([7, 3])
 
 
-@pytest.mark.parametrize(
+@each(
     "empty", [[], (), array("q"), np.array([], np.int64), np.array([], np.uint32), b"", Window([])]
 )
 def test_no_tokens_are_no_bytes(empty):
@@ -138,7 +139,7 @@ def test_torch_tensors_pack():
             pack(refused)
 
 
-@pytest.mark.parametrize("wrong", [-1, TOP + 1, -(2**63), 2**63, 2**64])
+@each("wrong", [-1, TOP + 1, -(2**63), 2**63, 2**64])
 def test_a_sequence_with_a_token_outside_uint32_is_refused_and_the_token_named(wrong):
     with pytest.raises(InvalidTokens, match=r"at position 2 is not in \[0, 2\*\*32\)"):
         pack([1, 2, wrong, 3])
@@ -162,7 +163,7 @@ def test_a_buffer_with_a_token_outside_uint32_is_refused_and_the_token_named(dat
         pack(tokens)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "said"),
     [
         ([1, 2.0], "position 1 is a float"),

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.kernels import NOWHERE, BlockKV, opaque_layout
 from hexkv.ports import InvalidRequest, LayoutMismatch, Span
 
@@ -38,8 +39,8 @@ def layout_for(given):
     return opaque_layout(TOKENS, [page[0].numel() * page.element_size() for page in given])
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
+@each("order", ORDERS)
+@each("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
 def test_a_chunk_has_each_layers_blocks_one_after_the_other(order, dtype):
     given = pages(2, 6, order, dtype)
     layout = layout_for(given)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from threading import Event
 
+import pytest
+
 from hexkv.kernels.coding import compiled, plain
 from hexkv.kernels.coding.choosing import Choice
 
@@ -50,6 +52,7 @@ def test_coding_needs_no_torch():
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
+@pytest.mark.thorough
 def test_a_folder_that_cannot_be_written_to_does_not_keep_numba_from_compiling(tmp_path):
     """The cache is for speed; a read-only installation has none."""
     check = (

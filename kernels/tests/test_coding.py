@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from depth import examples
+from hexkv.contracts.cases import each
 from hexkv.kernels.coding import compiled, in_torch, plain
 from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, counted, tables
 
@@ -78,7 +80,7 @@ def test_what_was_coded_comes_back_from_everybody(chunk, kind):
     assert equal(into.numpy().astype(kind), wanted)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(coded(), st.data())
 def test_a_damaged_stream_is_noticed_or_gives_values_and_nothing_else(chunk, data):
     symbols, classes, turns, found = chunk
@@ -157,14 +159,14 @@ def test_tables_that_were_counted_code_what_was_seen(seen):
         assert np.array_equal(into, symbols)
 
 
-@pytest.mark.parametrize("half", HALVES)
+@each("half", HALVES)
 def test_tables_are_the_same_on_every_machine(half):
     """Another table scrambles every chunk that was stored: then the format needs a new number."""
     digest = hashlib.sha256(tables(half).counts.astype("<u4").tobytes()).hexdigest()
     assert digest[:16] == GOLDEN[half]
 
 
-@pytest.mark.parametrize("half", HALVES)
+@each("half", HALVES)
 def test_tables_say_of_every_symbol_that_it_is_possible(half):
     found = tables(half)
     assert found.counts.shape == (CLASSES, 2 * half + 1)
@@ -174,7 +176,7 @@ def test_tables_say_of_every_symbol_that_it_is_possible(half):
     assert (np.diff(found.spreads) > 0).all()
 
 
-@pytest.mark.parametrize("half", HALVES)
+@each("half", HALVES)
 def test_slots_are_the_counts_from_the_decoders_side(half):
     found = tables(half)
     for row in (0, 13, CLASSES - 1):

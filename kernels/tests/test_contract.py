@@ -93,10 +93,12 @@ class TestContiguous(Windows):
         return ContiguousKV(self.layout, tensors), raw
 
 
+@pytest.mark.thorough
 class TestContiguousOfUnlikeLayers(TestContiguous):
     layout = MIXED
 
 
+@pytest.mark.thorough
 class TestTheMiddleOfASequenceWithRoom(Windows):
     """As the adapter for Hugging Face has it: a part of tensors that have room for more."""
 
@@ -107,6 +109,7 @@ class TestTheMiddleOfASequenceWithRoom(Windows):
         return ContiguousKV(self.layout, parts), raw
 
 
+@pytest.mark.thorough
 class TestTokensBeforeHeads(Windows):
     def make(self):
         words, tensors = zeros(self.layout, lambda plane: (1, 29, plane.heads, plane.width))
@@ -141,6 +144,7 @@ class TestPaged(Windows):
         return Holed(*self.window(slots), {5, 6, 13})
 
 
+@pytest.mark.thorough
 class TestPagedOfUnlikeLayers(TestPaged):
     layout = MIXED
 
@@ -150,6 +154,7 @@ class TestPagedWithSlotsInNoOrder(TestPaged):
         return [(17 * at + 3) % 44 for at in range(26)]
 
 
+@pytest.mark.thorough
 class TestPagesOfOneToken(TestPaged):
     block = 1
     blocks = 30
@@ -158,6 +163,7 @@ class TestPagesOfOneToken(TestPaged):
         return list(range(28, -1, -1))
 
 
+@pytest.mark.thorough
 class TestPagedWithHeadsFirst(TestPaged):
     def window(self, slots):
         words, tensors = zeros(
@@ -209,6 +215,7 @@ class TestOpaqueBlocks(Windows):
         return Holed(*self.window(blocks), range(5 * self.block, 7 * self.block))
 
 
+@pytest.mark.thorough
 class TestOpaqueBlocksWithGaps(TestOpaqueBlocks):
     """Blocks whose bytes are not one run, as where heads are outermost in memory."""
 

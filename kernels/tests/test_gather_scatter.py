@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.kernels import ContiguousKV, PagedKV, dtype_of, reference, torch_dtype
 from hexkv.kernels.dtypes import bits
 from hexkv.ports import (
@@ -246,7 +246,7 @@ def test_a_run_of_slots_that_starts_inside_a_block_is_not_taken_for_whole_blocks
     assert data.cast("f").tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+@each("dtype", list(DType))
 def test_every_dtype_of_the_ports_has_its_torch_dtype(dtype: DType):
     assert dtype_of(torch_dtype(dtype)) is dtype
     assert torch.empty(0, dtype=torch_dtype(dtype)).element_size() == dtype.itemsize

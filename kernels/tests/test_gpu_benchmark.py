@@ -32,6 +32,7 @@ def test_without_a_gpu_it_says_so_in_a_line():
     ]
 
 
+@pytest.mark.thorough
 def test_every_path_is_compared_with_its_reference_and_told(tmp_path):
     pytest.importorskip("triton", reason="Triton exists for Linux only")
     told = tmp_path / "gpu.json"

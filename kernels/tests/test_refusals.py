@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hexkv.contracts.cases import each
 from hexkv.kernels import ContiguousKV, PagedKV, dtype_of
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 
@@ -28,7 +29,7 @@ def spoiled(tensors, replacement):
     return tensors
 
 
-@pytest.mark.parametrize(
+@each(
     ("tensors", "reason"),
     [
         (sequence()[:1], "1 layers"),
@@ -49,7 +50,7 @@ def test_a_sequence_of_another_shape_is_refused(tensors, reason):
         ContiguousKV(LAYOUT, tensors)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tensors", "reason"),
     [
         (pages()[:1], "1 layers"),
@@ -68,7 +69,7 @@ def test_pages_of_another_shape_are_refused(tensors, reason):
 WRONG = [[12], [-2], [0.5], [1j], [True], ["a"], [None], [[0]], [[0], [1, 2]], [2**70], None, 5]
 
 
-@pytest.mark.parametrize("slots", [*WRONG, torch.tensor([2**40])])
+@each("slots", [*WRONG, torch.tensor([2**40])])
 def test_a_slot_mapping_that_is_none_or_leaves_the_pages_is_refused(slots):
     with pytest.raises(InvalidRequest):
         PagedKV(LAYOUT, pages(), slots)
@@ -78,10 +79,8 @@ def test_an_empty_slot_mapping_is_a_window_on_no_tokens():
     assert PagedKV(LAYOUT, pages(), []).tokens == 0
 
 
-@pytest.mark.parametrize(
-    "window", [ContiguousKV(LAYOUT, sequence()), PagedKV(LAYOUT, pages(), range(5))]
-)
-@pytest.mark.parametrize(
+@each("window", [ContiguousKV(LAYOUT, sequence()), PagedKV(LAYOUT, pages(), range(5))])
+@each(
     ("span", "layers"),
     [
         (Span(0, 6, chunk(6)), None),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from depth import thorough
+
 HERE = Path(__file__).parent
 LIMIT = 600
 """Seconds; it takes fifteen on a machine that does nothing else."""
@@ -14,10 +16,12 @@ LIMIT = 600
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
 
-def test_interpreted_they_do_what_numpy_and_torch_do():
+@pytest.mark.parametrize("options", [[], *thorough(["-m", "", "--hypothesis-profile", "thorough"])])
+def test_interpreted_they_do_what_numpy_and_torch_do(options):
     """Triton decides while it is imported, so this takes a process of its own."""
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "interpreted"],
+        [*pytest_, HERE / "interpreted"],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
@@ -27,6 +31,7 @@ def test_interpreted_they_do_what_numpy_and_torch_do():
     assert " passed" in done.stdout
 
 
+@pytest.mark.thorough
 def test_they_compile_for_gpus_that_are_not_here(tmp_path):
     """A100 and H100; the interpreter does not know what a GPU cannot do."""
     done = subprocess.run(

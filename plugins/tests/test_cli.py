@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins import AdapterSpec, CommandSpec
 from hexkv.plugins.__main__ import main
@@ -302,7 +303,7 @@ def test_plugins_that_contradict_each_other_are_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "error: store adapter 'a' is offered twice: by x and by y\n"
 
 
-@pytest.mark.parametrize(
+@each(
     "words",
     [
         ["nonsense"],
@@ -335,7 +336,7 @@ def test_a_registry_of_nothing_still_gives_help(monkeypatch, capsys):
     assert "demo" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each(
     ("size", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (33_558_528, "32 MiB"), (2**40, "1.0 TiB")],
 )
@@ -343,8 +344,6 @@ def test_sizes_are_printed_for_people(size, text):
     assert human_size(size) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (90, "2 min"), (7200, "2 h"), (2e5, "2 d")]
-)
+@each(("seconds", "text"), [(-1, "0 s"), (59, "59 s"), (90, "2 min"), (7200, "2 h"), (2e5, "2 d")])
 def test_ages_are_printed_for_people(seconds, text):
     assert human_age(seconds) == text

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
@@ -135,7 +136,7 @@ def test_a_directory_in_use_can_be_looked_at(hexkv, cache):
         assert hexkv(PROMPT, cache)[0] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("identity", "why"),
     [
         ('{"algorithm":"sha256","format":2,"scheme":"segment/256"}', "by a prompt alone"),
@@ -180,9 +181,7 @@ def test_a_configuration_is_compared_field_by_field(hexkv, cache, tmp_path, text
     assert code == (1 if fields else 0)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "one two", "[1, -2]", "[1.5]", '["1"]', "{}", "[" * 100_000, "9" * 6000]
-)
+@each("text", ["", "[]", "one two", "[1, -2]", "[1.5]", '["1"]', "{}", "[" * 100_000, "9" * 6000])
 def test_a_prompt_file_of_something_else_is_one_line_and_called_wrongly(hexkv, cache, text):
     code, out, err = hexkv(text, cache)
     assert (code, out) == (2, "")

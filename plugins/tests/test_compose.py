@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins import AdapterSpec
@@ -133,7 +134,7 @@ def test_an_adapter_learns_its_tiers_name_and_the_clock(registry):
     assert registry.shelves[0].closed
 
 
-@pytest.mark.parametrize(
+@each(
     ("sections", "message"),
     [
         (
@@ -207,7 +208,7 @@ def test_the_model_section_fills_in_what_the_host_left_open():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "message"),
     [
         ({"salt": "b"}, r"model\.salt \(from code\): the engine's host says something else$"),

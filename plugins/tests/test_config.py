@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.plugins.config import load
 from hexkv.plugins.schema import EngineSettings, known_keys, parse_size
 from hexkv.plugins.sources import MAX_FILE_BYTES
@@ -36,7 +37,7 @@ def test_the_schemas_defaults_satisfy_the_schema():
     assert EngineSettings.model_validate_json(json.dumps(dumped)) == EngineSettings()
 
 
-@pytest.mark.parametrize("present", range(8))
+@each("present", range(8))
 def test_a_stronger_layer_wins_over_all_weaker_ones(present, write):
     path = write("chunk:\n  size: 16\n" if present & 1 else "hash: sha256\n")
     environ = {"HEXKV_CHUNK__SIZE": "32"} if present & 2 else {}
@@ -112,7 +113,7 @@ def test_the_file_can_be_named_by_the_environment_but_an_argument_wins(write, tm
     assert load(other, {"HEXKV_CONFIG": str(path)}).settings.chunk.size == 256
 
 
-@pytest.mark.parametrize(
+@each(
     ("environ", "message"),
     [
         (
@@ -149,7 +150,7 @@ def test_a_bad_environment_is_an_error_that_names_the_variable(environ, message)
         load(None, environ)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         (
@@ -221,7 +222,7 @@ def test_a_size_is_its_number_times_its_unit(number, unit, space):
     assert parse_size(f"{number}{space}{unit}".strip()) == number * UNITS[unit]
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "1.5", "0.3B", "1e3", "-1", "1 kib", "1_0", "٣"])
+@each("text", ["", "GiB", "1.5", "0.3B", "1e3", "-1", "1 kib", "1_0", "٣"])
 def test_what_is_no_whole_number_of_bytes_is_refused(text):
     with pytest.raises(ValueError, match=r"size|whole number"):
         parse_size(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli.chart import Series, bar, to_svg
 from hexkv.plugins.cli.plan import parse_chunks
@@ -79,7 +80,7 @@ def test_the_plot_is_a_drawing_with_a_line_for_each_policy(plan, short, tmp_path
     assert {"lru", "mru", "knowing the future", "without limits", "1", "2"} <= set(texts)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "code", "message"),
     [
         (["absent.jsonl"], 1, "error: absent.jsonl: No such file or directory\n"),
@@ -111,7 +112,7 @@ def test_a_plot_that_cannot_be_written_is_an_error(plan, short, tmp_path):
     assert "No such file" in err
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "chunk_bytes", "chunks"),
     [("7", None, 7), ("3k", None, 3000), ("2M", None, 2_000_000), ("1GiB", 2**25, 32)],
 )
@@ -119,9 +120,7 @@ def test_a_size_is_a_number_of_blocks_or_of_bytes(text, chunk_bytes, chunks):
     assert parse_chunks(text, chunk_bytes) == chunks
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(0.0, ""), (1.0, "████"), (0.5, "██"), (0.03125, "▏")]
-)
+@each(("value", "expected"), [(0.0, ""), (1.0, "████"), (0.5, "██"), (0.03125, "▏")])
 def test_a_bar_is_as_long_as_its_value(value, expected):
     assert bar(value, 1.0, 4) == expected
     assert bar(value, 0.0, 4) == ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Origin, Registry
@@ -45,7 +46,7 @@ def offering(**changes):
     return registry, opened
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "two words", "-dash", "a" * 65, "ü"])
+@each("name", ["", "Upper", "two words", "-dash", "a" * 65, "ü"])
 def test_names_are_words_that_a_configuration_can_hold(name):
     with pytest.raises(ValueError, match="is no name"):
         AdapterSpec("store", name, "", lambda s, c: None)
@@ -89,7 +90,7 @@ def test_settings_arrive_as_the_adapters_dataclass():
     assert parsed == Settings(path="/x", hosts=("a", "b"), seconds=2.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "message"),
     [
         ({}, r"shelf\.path: missing"),

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
+from hexkv.contracts.cases import each
 from hexkv.contracts.serde import beyond
 from hexkv.kernels.coding import compiled, plain
 from hexkv.kernels.coding.choosing import Choice
@@ -98,7 +100,7 @@ def test_numpy_writes_and_reads_the_same_payloads(chunk, level):
     assert decode(slow, payload, layout, tokens) == decode(fast, payload, layout, tokens)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(list(SERDES)), st.integers(1, 20), st.data())
 def test_damage_is_corrupt_or_gives_a_chunk(name, tokens, data):
     serde = SERDES[name]
@@ -139,8 +141,8 @@ def test_the_default_level_makes_less_than_a_quarter_of_bfloat16():
     assert len(raw) / len(encode(cachegen("small"), raw, layout, 256)) > 5
 
 
-@pytest.mark.parametrize("name", SERDES)
-@pytest.mark.parametrize("dtype", [DType.UINT8, DType.FLOAT8_E4M3, DType.FLOAT8_E5M2])
+@each("name", SERDES)
+@each("dtype", [DType.UINT8, DType.FLOAT8_E4M3, DType.FLOAT8_E5M2])
 def test_opaque_bytes_are_left_alone(name, dtype):
     """Only the engine knows what they mean; the core keeps such chunks as they are."""
     layout = KVLayout.attention(dtype, layers=2, heads=1, key_width=16)
@@ -149,8 +151,8 @@ def test_opaque_bytes_are_left_alone(name, dtype):
     assert payload[24:] == raw
 
 
-@pytest.mark.parametrize("name", SERDES)
-@pytest.mark.parametrize("bad", [b"\x80\x7f", b"\x80\xff", b"\xc1\x7f", b"\x81\xff"])
+@each("name", SERDES)
+@each("bad", [b"\x80\x7f", b"\x80\xff", b"\xc1\x7f", b"\x81\xff"])
 def test_a_plane_with_an_element_that_is_no_number_is_left_as_it_was(name, bad):
     raw = bytearray(gaussian(LAYOUT, 32))
     raw[:2] = bad
@@ -160,7 +162,7 @@ def test_a_plane_with_an_element_that_is_no_number_is_left_as_it_was(name, bad):
     assert back[plane:] != raw[plane:]
 
 
-@pytest.mark.parametrize("name", SERDES)
+@each("name", SERDES)
 def test_one_token_may_stay_as_it_was_but_does_not_grow(name):
     raw = gaussian(LAYOUT, 1)
     assert len(encode(SERDES[name], raw, LAYOUT, 1)) <= 24 + len(raw)
@@ -178,7 +180,7 @@ GOLDEN = {
 """Digests of payloads: they must stay as they are for as long as the format's number does."""
 
 
-@pytest.mark.parametrize("name", SERDES)
+@each("name", SERDES)
 def test_the_format_stays_as_it_is(name):
     steps = np.arange(LAYOUT.chunk_bytes(20) // 2, dtype=np.int64)
     values = ((steps * 2654435761 % 4093 - 2046) / 256).astype(np.float32)
@@ -207,7 +209,7 @@ def test_a_lane_of_a_kind_that_there_is_not_is_corrupt(field):
         decode(cachegen(), bytes(payload), LAYOUT, 20)
 
 
-@pytest.mark.parametrize("name", SERDES)
+@each("name", SERDES)
 def test_a_scale_that_is_no_number_is_corrupt(name):
     payload = bytearray(encode(SERDES[name], gaussian(LAYOUT, 20), LAYOUT, 20))
     at = FIRST + name.startswith("cachegen")

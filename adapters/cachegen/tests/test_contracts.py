@@ -2,6 +2,7 @@
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
@@ -19,11 +20,12 @@ def choice():
 
 
 class TestCacheGen(SerdeContract):
-    @pytest.fixture(params=["default", "small"])
+    @pytest.fixture(params=["default", *thorough("small")])
     def serde(self, request, choice):
         return LossySerde(CacheGen(LEVELS[request.param], choice))
 
 
+@pytest.mark.thorough
 class TestCacheGenInNumpy(SerdeContract):
     @pytest.fixture
     def serde(self):

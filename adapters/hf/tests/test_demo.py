@@ -18,6 +18,7 @@ from hexkv.adapters.hf.demo.command import main
 from hexkv.adapters.hf.demo.outcome import Outcome
 from hexkv.adapters.hf.demo.plan import Plan, parse
 from hexkv.adapters.hf.demo.subject import subject
+from hexkv.contracts.cases import each
 from hexkv.ports import HexKVError, InvalidRequest
 
 HEXKV = (sys.executable, "-m", "hexkv.plugins")
@@ -56,6 +57,7 @@ def play(tmp_path: Path):
     return run
 
 
+@pytest.mark.thorough
 def test_the_demo_hits_after_the_kill_with_a_real_model(tmp_path):
     done = subprocess.run(
         (*HEXKV, "demo", "--tokens", "512", "--json", "--dir", str(tmp_path)),
@@ -128,7 +130,7 @@ def test_the_directory_is_kept_on_demand(play, tmp_path, capsys):
     assert f"kept: {kept}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         ["--tokens", "255"],
@@ -179,7 +181,7 @@ def test_the_default_text_is_long_enough_for_a_tokenizer_of_words(play, tmp_path
     assert len((kept / "text").read_text().split()) > 4200
 
 
-@pytest.mark.parametrize("line", ["", "text", "[1]", "12", "{"])
+@each("line", ["", "text", "[1]", "12", "{"])
 def test_a_line_that_is_no_report_is_passed_over(line):
     assert parse(line) == {}
 

@@ -53,6 +53,7 @@ def test_all_hosts_call_it_the_same(name):
     assert namespace_of_model(trained(name)).model == f"hexkv-{name}"
 
 
+@pytest.mark.thorough
 def test_it_knows_text_that_it_never_saw(training):
     held_out = training("corpus").standard_library().held_out
     # Another Python has another text: the band is wider than the recipe's digits.

@@ -148,10 +148,12 @@ class TestHexkvStore(_OverTheWire):
     pass
 
 
+@pytest.mark.thorough
 class TestHexkvStoreWithChecksums(_OverTheWire):
     settings: ClassVar = {"checksums": True}
 
 
+@pytest.mark.thorough
 class TestHexkvStoreOnADirectory(_OverTheWire):
     @pytest.fixture
     def address(self, directory_server):

@@ -91,6 +91,7 @@ def broken(random):
     return bytes(sound)
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_malformed_frames_leave_it_as_it_was(server, open_store, soon):
     random = Random(20_26)
     assert serves(open_store, server, soon)

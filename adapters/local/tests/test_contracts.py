@@ -70,6 +70,7 @@ class TestDiskStore(StoreContract):
         opened[-1].close()
 
 
+@pytest.mark.thorough
 class TestDiskStoreThroughTheCache(TestDiskStore):
     direct = "off"
 
@@ -81,6 +82,7 @@ def three_on(root):
     )
 
 
+@pytest.mark.thorough
 class TestSharedDiskStore(TestDiskStore):
     """Every call goes to another of three stores that share the directory."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import covering
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import PAGE, Failed, Hit, Item, StoreBusy, Stored, StoreFull, StoreUnreachable
@@ -55,24 +56,20 @@ def store(tmp_path):
 # --- failpoints between system calls ----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (errno.ENOSPC, StoreFull),
-        (errno.EDQUOT, StoreFull),
-        (errno.EIO, StoreUnreachable),
-        (errno.EROFS, StoreUnreachable),
-        (errno.EACCES, StoreUnreachable),
-        (errno.EMFILE, StoreUnreachable),
-    ],
-    ids=errno.errorcode.get,
-)
-@pytest.mark.parametrize("direct", ["auto", "off"])
-@pytest.mark.parametrize(
-    "call", ["open", "posix_fallocate", "pwritev", "close", "replace", "pread", "pwrite"]
-)
+NUMBERS = {
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EIO: StoreUnreachable,
+    errno.EROFS: StoreUnreachable,
+    errno.EACCES: StoreUnreachable,
+    errno.EMFILE: StoreUnreachable,
+}
+CALLS = ["open", "posix_fallocate", "pwritev", "close", "replace", "pread", "pwrite"]
+
+
+@pytest.mark.parametrize(("call", "number", "direct"), covering(CALLS, NUMBERS, ["auto", "off"]))
 def test_a_write_that_fails_at_any_call_leaves_everything_as_it_was(
-    tmp_path, monkeypatch, call, number, kind, direct
+    tmp_path, monkeypatch, call, number, direct
 ):
     store = DiskStore(tmp_path, capacity=2 * PAGE, direct=direct)
     put(store, A, b"old")
@@ -80,7 +77,7 @@ def test_a_write_that_fails_at_any_call_leaves_everything_as_it_was(
     with monkeypatch.context() as patch:
         fail(patch, call, number, after=call == "close")
         outcomes = store.write([Item(A, page), Item(B, memoryview(b"b"))], deadline())
-    assert [type(outcome.error) for outcome in outcomes] == [kind, kind]
+    assert [type(outcome.error) for outcome in outcomes] == [NUMBERS[number]] * 2
     assert os.strerror(number) in str(outcomes[0].error)
     assert get(store, A) == b"old"
     assert get(store, B) is None
@@ -181,17 +178,18 @@ def test_what_cannot_be_set_aside_is_removed(store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"),
-    [(errno.EROFS, StoreUnreachable), (errno.EACCES, StoreUnreachable), (errno.ENOSPC, StoreFull)],
-    ids=errno.errorcode.get,
+    ("call", "number"),
+    covering(
+        ["makedirs", "open", "pread", "pwrite", "replace", "scandir"],
+        [errno.EROFS, errno.EACCES, errno.ENOSPC],
+    ),
 )
-@pytest.mark.parametrize("call", ["makedirs", "open", "pread", "pwrite", "replace", "scandir"])
 def test_a_directory_that_cannot_be_used_is_refused_at_start_and_given_back(
-    tmp_path, monkeypatch, call, number, kind
+    tmp_path, monkeypatch, call, number
 ):
     with monkeypatch.context() as patch:
         fail(patch, call, number)
-        with pytest.raises(kind, match=re.escape(f"{tmp_path} cannot be used")):
+        with pytest.raises(NUMBERS[number], match=re.escape(f"{tmp_path} cannot be used")):
             DiskStore(tmp_path)
     DiskStore(tmp_path).close()
 

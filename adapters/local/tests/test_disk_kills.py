@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Hit, Item, Stored
@@ -99,8 +100,9 @@ def acknowledged(said: str) -> set[bytes]:
     return kept
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "shared"])
-@pytest.mark.parametrize("direct", ["auto", "off"])
+@pytest.mark.parametrize(
+    ("direct", "alone"), [("auto", True), *thorough(("auto", False), ("off", True), ("off", False))]
+)
 def test_a_kill_at_any_system_call_costs_no_acknowledged_frame_and_leaves_nothing(
     tmp_path, direct, alone
 ):

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from depth import examples
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Failed, Hit, Item, Miss, MissReason, Stored, StoreFull
@@ -94,4 +95,6 @@ class DiskBesideDictionary(RuleBasedStateMachine):
 
 
 TestDiskBesideDictionary = DiskBesideDictionary.TestCase
-TestDiskBesideDictionary.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestDiskBesideDictionary.settings = settings(
+    max_examples=examples(15), stateful_step_count=25, deadline=None
+)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.plugin import PluginContract
@@ -17,6 +18,7 @@ class TestFast(SerdeContract):
         return ZstdSerde()
 
 
+@pytest.mark.thorough
 class TestThorough(SerdeContract):
     @pytest.fixture
     def serde(self):
@@ -24,7 +26,7 @@ class TestThorough(SerdeContract):
 
 
 class TestRans(SerdeContract):
-    @pytest.fixture(params=[compiled, plain], ids=["compiled", "numpy"])
+    @pytest.fixture(params=[compiled, *thorough(plain)], ids=["compiled", "numpy"])
     def serde(self, request):
         choice = Choice(lambda: request.param)
         choice.wait(60)

@@ -5,10 +5,10 @@ from itertools import count
 from pathlib import Path
 from struct import unpack_from
 
-import pytest
 import zstandard
 
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.ports import DType, KVLayout
 
 TOKENS = 64
@@ -70,7 +70,7 @@ GOLDEN = {
 GOLDEN["v1-as-it-was.bin"] = (noise(3072), layout(DType.UINT8))
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@each("name", GOLDEN)
 def test_a_payload_of_the_first_version_can_be_read_for_ever(name):
     raw, layout = GOLDEN[name]
     into = bytearray(len(raw))
@@ -80,8 +80,8 @@ def test_a_payload_of_the_first_version_can_be_read_for_ever(name):
     assert read(payload, layout, TOKENS) == raw
 
 
-@pytest.mark.parametrize("level", [0, 1, 19])
-@pytest.mark.parametrize("name", GOLDEN)
+@each("level", [0, 1, 19])
+@each("name", GOLDEN)
 def test_what_is_written_today_is_what_the_description_says(name, level):
     raw, layout = GOLDEN[name]
     serde = ZstdSerde(level)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.kernels.coding import compiled, in_torch, plain
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.tables import Tables
@@ -97,7 +99,7 @@ def test_every_bit_comes_back_and_numpy_writes_and_reads_the_same(chunk):
     assert (decode(payload, layout, tokens, SLOW) == raw) is True
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_damage_is_corrupt_or_gives_a_chunk(data):
     payload = bytearray(encode(words(LAYOUT, TOKENS), LAYOUT, TOKENS))
@@ -147,7 +149,7 @@ def test_zeros_cost_no_more_than_other_numbers():
     assert len(payload) < 1.02 * before
 
 
-@pytest.mark.parametrize("value", [0x0000, 0x8000, 0x3F80, 0x7FC0, 0xFF80])
+@each("value", [0x0000, 0x8000, 0x3F80, 0x7FC0, 0xFF80])
 def test_a_chunk_of_one_value_shrinks_to_its_lower_bits(value):
     layout = KVLayout.attention(DType.BFLOAT16, layers=1, heads=2, key_width=64)
     raw = np.full(256 * 256, value, "<u2").tobytes()
@@ -170,7 +172,7 @@ def steps(layout):
     return bits.astype(f"<u{layout.dtype.itemsize}").tobytes()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 def test_a_payload_of_the_first_version_can_be_read_for_ever(dtype):
     """Read, not written again: which lanes share a table may come out otherwise some day."""
     payload = (GOLDEN / f"v1-{dtype}.bin").read_bytes()
@@ -218,7 +220,7 @@ SYMBOLS = 1 + encode(words(LAYOUT, TOKENS), LAYOUT, TOKENS)[TOP]
 COUNTS = TOP + 2 + 2 * SYMBOLS
 
 
-@pytest.mark.parametrize(
+@each(
     ("at", "lie", "said"),
     [
         (TOP, b"\0", "an alphabet"),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.lossless.zstd import ZstdSerde
+from hexkv.contracts.cases import each
 from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
 SERDE = ZstdSerde()
@@ -127,7 +128,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@each("lie", LIES)
 def test_a_frame_that_lies_is_corrupt(lie):
     with pytest.raises(CorruptFrame):
         decode(around(LIES[lie]), BYTES, 1)

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from hexkv.plugins.__main__ import main
+
+pytestmark = pytest.mark.thorough
 
 
 def test_a_live_store_is_certified_and_left_as_it_was(master, client, capsys):

@@ -68,6 +68,7 @@ class BareCalls:
         return [ctypes.addressof(ctypes.c_char.from_buffer(memory))], [len(memory)]
 
 
+@pytest.mark.thorough
 class TestMooncakeOfItsOwn(Lifecycle, Threads, Reopening, StoreCase):
     """With a client that begins and ends with the store, as in an engine."""
 

@@ -48,6 +48,7 @@ def test_another_engine_finds_what_one_has_stored(master, open_engine):
         until(lambda: hit(other) == len(PROMPT))
 
 
+@pytest.mark.thorough
 def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_engine, tmp_path):
     with Master(tmp_path, "--client_ttl=6") as master, Node(tmp_path, master):
         with open_engine(master, lookup=2.0, retrieve=3.0, store=5.0, close=10.0) as engine:

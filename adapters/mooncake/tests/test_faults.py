@@ -95,6 +95,7 @@ class MooncakeService(BehindProxy):
             self._filler = None
 
 
+@pytest.mark.thorough
 class TestMaster(Faults, StoreCase):
     """The master is killed, restarted, frozen, slow, cut off, talks nonsense, and has no room."""
 
@@ -221,6 +222,7 @@ def test_a_master_that_comes_later_is_found(secluded, open_store, tmp_path):
         until_stored(store, {KEY: FRAME})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("reply", "says", "seconds"),
     [

@@ -17,6 +17,8 @@ from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
 from mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
 from processes import held_port, until
 
+pytestmark = pytest.mark.thorough
+
 KEY = chunk_key("frame")
 FRAME = bytes(range(250)) * 9000
 

@@ -14,6 +14,7 @@ from hexkv.adapters.mooncake._rehearsal import Place, _wrong
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.adapters.mooncake.plugin import MooncakeSettings
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -27,7 +28,7 @@ from hexkv.ports import (
 from mooncake_servers import Region
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         {"address": "nowhere"},
@@ -52,7 +53,7 @@ def test_a_master_is_named_plainly_or_by_a_url():
     assert MooncakeSettings("[::1]:1234").master == "[::1]:1234"
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "kind"),
     [
         (-200, StoreFull),
@@ -83,7 +84,7 @@ def test_a_missing_library_is_said_with_what_to_install(monkeypatch):
 COMPLAINT = b"E1121 01:29:52.557592 26336 master_client.cpp:370] RPC call failed\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "wrong"),
     [
         ([b"I1121 01:29:52.557592 2 a.cpp:1] fine\n", b"hexkv: connected\n", COMPLAINT], None),
@@ -96,7 +97,7 @@ def test_a_rehearsal_says_what_the_library_complained_of_or_what_came_last(said,
     assert _wrong(said) == wrong
 
 
-@pytest.mark.parametrize(
+@each(
     ("host", "without_port"),
     [
         ("10.0.0.7", "10.0.0.7"),

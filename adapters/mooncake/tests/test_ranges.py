@@ -48,6 +48,7 @@ def test_a_part_of_a_tiny_frame_is_never_one_of_the_mark_of_no_bytes(borrow_stor
     assert isinstance(outcome, Corrupt)
 
 
+@pytest.mark.thorough
 def test_parts_fail_as_frames_do(secluded, open_store, tmp_path):
     with Master(tmp_path, f"--client_ttl={TTL:.0f}") as master:
         store = open_store(master.address)

@@ -10,6 +10,8 @@ from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreUnreachable
 from mooncake_servers import Master, Node, soon, until_stored
 from processes import PATIENCE, until
 
+pytestmark = pytest.mark.thorough
+
 TTL = 6.0
 """Seconds of silence after which these masters forget a node; by default it is ten.
 

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from hexkv.plugins.__main__ import main
 
 
+@pytest.mark.thorough
 def test_a_live_server_is_certified_and_left_as_it_was(valkey, capsys):
     with valkey.admin() as admin:
         admin.set("somebody else's", "value")

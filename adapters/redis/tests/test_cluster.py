@@ -5,6 +5,7 @@ from redis.crc import key_slot
 
 from hexkv.adapters.redis._routes import slots_of
 from hexkv.adapters.redis.address import Address
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable
 from processes import held_port, until
@@ -166,7 +167,7 @@ def test_a_single_server_is_no_cluster(valkey, open_store):
         store.contains(KEYS, deadline())
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         b"OK",

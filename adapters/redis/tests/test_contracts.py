@@ -96,6 +96,7 @@ def breakable_here(tmp_path_factory):
         yield BareRedis(server)
 
 
+@pytest.mark.thorough
 class TestUnixSocketWithExpiry(RedisContract):
     @pytest.fixture
     def settings(self, valkey):
@@ -132,6 +133,7 @@ def server(tmp_path_factory):
 
 # Until 3.11.8 and 3.12.2, Python's ssl did not close a socket that was reset just before its
 # handshake, but left that to its finalizer (github.com/python/cpython/issues/113280).
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 class TestRedisOverTLS(RedisContract):
     @pytest.fixture

@@ -7,9 +7,10 @@ import pytest
 
 from hexkv.adapters.redis.address import Address, Location
 from hexkv.adapters.redis.plugin import RedisSettings
+from hexkv.contracts.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "meant"),
     [
         ("redis://cache", Location(Address("cache", 6379), 0, False)),
@@ -23,7 +24,7 @@ def test_a_url_says_where_and_which_database(url, meant):
     assert Location.parse(url) == meant
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "cache:6379",
@@ -50,7 +51,7 @@ def test_a_password_in_a_url_is_refused_without_repeating_it():
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"others": ("cache:7001",)},

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hexkv.adapters.redis._commands import Ask, Get, Set
 from hexkv.adapters.redis._wire import ErrorReply, OutOfTime, Wire
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -98,7 +99,7 @@ def test_garbage_breaks_the_connection_and_nothing_else(garbage, sizes):
         assert all(isinstance(answer, kinds) for answer in answers)
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         b"$99999999999999\r\n",
@@ -117,7 +118,7 @@ def test_a_reply_that_is_none_of_resp2_is_not_believed(reply):
         Get(b"", KEYS, ListSink()).run(wire, [0], [None], deadline())
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent", "meant"),
     [
         (b"+OK\r\n", b"OK"),
@@ -137,7 +138,7 @@ def test_an_error_reply_is_told_apart():
         wire.reply(deadline())
 
 
-@pytest.mark.parametrize("sent", [b"", b"$5\r", b"$5\r\nab", b"$5\r\nabcde"])
+@each("sent", [b"", b"$5\r", b"$5\r\nab", b"$5\r\nabcde"])
 def test_a_server_that_stops_in_the_middle_costs_the_deadline(sent):
     mine, theirs = socket.socketpair()
     with closing(mine), closing(theirs):

@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from hexkv.plugins.__main__ import main
 from s3_double import BUCKET
 
 
+@pytest.mark.thorough
 def test_a_live_server_is_certified_and_left_as_it_was(double, prefix, capsys):
     objects = double.objects(f"{prefix}/")
     objects.put_name(f"{prefix}/somebody else's", b"value")

@@ -32,6 +32,7 @@ class TestHttp(OnTheDouble):
     options: ClassVar = {"client": "http"}
 
 
+@pytest.mark.thorough
 class TestHttpInPartsOverFewConnections(OnTheDouble):
     least = 0.1  # four requests where the limit makes one, and a fifth to put them together
 
@@ -43,6 +44,7 @@ class TestHttpInPartsOverFewConnections(OnTheDouble):
     }
 
 
+@pytest.mark.thorough
 class TestAwscrt(OnTheDouble):
     least = 0.1  # it copies twice
 

@@ -5,6 +5,7 @@ from threading import Event, Thread
 import pytest
 
 import rigging
+from depth import thorough
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
@@ -29,7 +30,7 @@ from rigging import CHUNK, LAYOUT
 from s3_servers import Double
 
 KEY = chunk_key("a")
-CLIENTS = ["http", "awscrt"]
+CLIENTS = ["http", *thorough("awscrt")]
 PROMPT = list(range(8 * CHUNK))
 SECONDS = 5.0
 """How long a caller of the engine waits for a server that says nothing."""

@@ -3,6 +3,7 @@
 import pytest
 
 from fixed_replies import FixedReplies
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -19,7 +20,7 @@ from hexkv.ports import (
 
 KEY = chunk_key("a")
 
-both = pytest.mark.parametrize("client", ["http", "awscrt"])
+both = each("client", ["http", "awscrt"])
 
 
 def soon(seconds=60.0):
@@ -65,7 +66,7 @@ REFUSALS = [
 
 
 @both
-@pytest.mark.parametrize(("status", "code", "kind"), REFUSALS)
+@each(("status", "code", "kind"), REFUSALS)
 def test_throttling_and_full_servers_are_told_apart(liar, client, status, code, kind):
     store = liar(answer(status, code), client)
     (read,) = store.read([KEY], ListSink(), soon())
@@ -73,7 +74,7 @@ def test_throttling_and_full_servers_are_told_apart(liar, client, status, code, 
     assert (type(read.error), type(written.error)) == (kind, kind)
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
+@each("status", [500, 503, 429])
 def test_a_lookup_and_a_deletion_of_a_throttling_server_may_be_tried_again(liar, status):
     store = liar(answer(status, "SlowDown"))
     for call in (store.contains, store.delete):
@@ -84,7 +85,7 @@ def test_a_lookup_and_a_deletion_of_a_throttling_server_may_be_tried_again(liar,
 
 
 @both
-@pytest.mark.parametrize(
+@each(
     ("status", "code", "advice"),
     [
         (403, "AccessDenied", "s3:ListBucket"),
@@ -110,7 +111,7 @@ PARTIAL = "Content-Range: bytes 0-9/10\r\nETag: x\r\n"
 
 
 @both
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         answer(206, headers=PARTIAL, body=b"0123456789")[:-4],

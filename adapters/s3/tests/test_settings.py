@@ -7,6 +7,7 @@ import pytest
 
 from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.adapters.s3.plugin import S3Settings
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import chunk_key
 
 MIB = 1 << 20
@@ -21,7 +22,7 @@ def test_objects_are_called_by_their_key_in_hexadecimal_below_the_prefix():
     assert Location.parse("s3://cache").name(KEY) == KEY.hex()
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",
@@ -36,7 +37,7 @@ def test_what_is_called_otherwise_is_no_chunk(name):
     assert Location("cache", "p/").key(name) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("endpoint", "by_path", "meant"),
     [
         ("", None, ("cache.s3.eu-west-1.amazonaws.com", 443, True, "/p%20q/x")),
@@ -56,7 +57,7 @@ def test_a_bucket_with_dots_is_asked_for_by_path_since_no_certificate_covers_its
     assert (made.host, made.root) == ("s3.us-east-1.amazonaws.com", "/a.b.c/")
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     ["cache", "http://cache", "s3://", "s3://ab", "s3://-cache", "s3://cache?x=1", "s3://cache/a//b",
      "s3://cache/../a", "s3://cache/a/./b", "s3://cache/a\x7fb", "s3://cache/" + 600 * "x"],
@@ -72,7 +73,7 @@ def test_keys_in_a_url_are_refused_without_repeating_them():
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {"endpoint": "minio:9000"},

@@ -5,6 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.s3._credentials import Chain
 from hexkv.adapters.s3._known import Known, Lives
 from hexkv.adapters.s3._signing import Credentials
@@ -29,7 +30,7 @@ from s3_double import ACCESS_KEY, SECRET_KEY
 
 MIB = 1 << 20
 A, B = chunk_key("a"), chunk_key("b")
-both = pytest.mark.parametrize("client", ["http", "awscrt"])
+both = pytest.mark.parametrize("client", ["http", *thorough("awscrt")])
 
 
 def soon(seconds=60.0):

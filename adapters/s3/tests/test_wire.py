@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.adapters.s3._wire import OutOfTime, Wire
+from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
 
@@ -83,7 +85,7 @@ def test_a_reply_to_head_has_no_body_whatever_it_says():
         assert one.free
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         b"",
@@ -115,7 +117,7 @@ def test_what_is_no_reply_fails_and_takes_no_memory(said):
         listen(one)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 @example(b"\r\n\r\n", False)
 @example(b"x\r\n\r\n", False)

@@ -3,6 +3,7 @@
 import pytest
 
 from hexkv.adapters.sglang.configuration import Said
+from hexkv.contracts.cases import each
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError
 
@@ -46,7 +47,7 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
     assert settings.pool.bytes == 64 << 20
 
 
-@pytest.mark.parametrize(
+@each(
     ("extra", "message"),
     [
         ({"namespaces": "own"}, "namespaces"),

@@ -62,14 +62,17 @@ class TestPagesFirst(DeviceContract):
         return both[1]
 
 
+@pytest.mark.thorough
 class TestLayersFirst(TestPagesFirst):
     order = (1, 0, 2, 3, 4)
 
 
+@pytest.mark.thorough
 class TestTokensBeforeLayers(TestPagesFirst):
     order = (0, 2, 1, 3, 4)
 
 
+@pytest.mark.thorough
 class TestHeadsFirst(TestPagesFirst):
     order = (0, 3, 2, 1, 4)
 

@@ -10,6 +10,8 @@ from processes import until
 from vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
 from vllm_frames import damage, frames, poison
 
+pytestmark = pytest.mark.thorough
+
 TOKENS = 900
 WHOLE = TOKENS // BLOCK * BLOCK
 WINDOW = 128

@@ -8,6 +8,8 @@ import pytest
 
 from vllm_engines import E2E, PATIENCE, agree, prompt
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = 64
 TOKENS = 700
 WHOLE = TOKENS // CHUNK * CHUNK

@@ -7,6 +7,8 @@ import pytest
 
 from vllm_engines import BLOCK, prompt
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = 64
 KV_BYTES = 16 << 10
 

@@ -4,6 +4,8 @@ import pytest
 
 from vllm_engines import prompt
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = 64
 
 

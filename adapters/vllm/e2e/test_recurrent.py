@@ -4,6 +4,8 @@ import pytest
 
 from vllm_engines import BLOCK, Engine, Reference, connector, offloading, prompt
 
+pytestmark = pytest.mark.thorough
+
 TOKENS = 900
 WHOLE = TOKENS // BLOCK * BLOCK
 

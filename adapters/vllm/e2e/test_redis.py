@@ -7,6 +7,8 @@ import pytest
 from processes import until
 from vllm_engines import prompt
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = 64
 TOKENS = 10 * CHUNK + 9
 

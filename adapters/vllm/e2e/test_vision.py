@@ -5,6 +5,8 @@ import pytest
 from vllm_engines import Engine, agree, offloading, prompt
 from vllm_frames import damage, frames, poison, sound
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = 64
 IMAGE = 4096
 """The token that stands for an image until vLLM makes 67 of it."""

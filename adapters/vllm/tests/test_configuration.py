@@ -4,6 +4,7 @@ import pytest
 
 from hexkv.adapters.vllm.configuration import configure, verify
 from hexkv.adapters.vllm.plugin import hexkv_adapters
+from hexkv.contracts.cases import each
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError
 
@@ -33,7 +34,7 @@ def test_a_file_is_weaker_than_the_environment_and_that_than_vllms_flag(registry
     assert (got.pool.poison, got.chunk.size) == (True, 64)
 
 
-@pytest.mark.parametrize(("block", "chunk"), [(16, 256), (128, 256), (48, 288), (300, 300)])
+@each(("block", "chunk"), [(16, 256), (128, 256), (48, 288), (300, 300)])
 def test_chunks_are_whole_blocks(registry, block, chunk):
     assert chosen(registry, {}, block=block).engine.settings.chunk.size == chunk
 
@@ -52,7 +53,7 @@ def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(regi
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("extra", "says"),
     [
         ({"tierz": []}, "tierz"),
@@ -74,7 +75,7 @@ def test_the_adapter_is_vllms_to_build():
         spec.open(spec.settings(), None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("extra", "said"),
     [
         ({"tires": []}, "tires.*tiers"),

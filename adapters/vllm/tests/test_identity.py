@@ -12,6 +12,7 @@ from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scop
 from hexkv.adapters.vllm.inspection import refuse
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes, joined
+from hexkv.contracts.cases import each
 from hexkv.plugins.compose import identify
 from hexkv.plugins.config import load
 from hexkv.ports import ConfigError, DType, KVLayout, LayoutMismatch, Namespace, ParallelSlice
@@ -70,7 +71,7 @@ def multimodal(cache, prefix, **media):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("cache", "prefix", "counted"),
     [(4, True, False), (4, False, False), (0, True, False), (0, False, True)],
 )
@@ -111,7 +112,7 @@ def test_a_salt_alone_is_what_tenants_are_known_by():
     assert joined("A", "B") != joined("", "A\nB")
 
 
-@pytest.mark.parametrize(
+@each(
     ("rank", "piece", "first"),
     [
         (Rank(3, 4, 2, replicated=False), ParallelSlice(3, 4), True),
@@ -159,7 +160,7 @@ def rotated(longest, rope):
     return served(max_model_len=longest, hf_text_config=SimpleNamespace(**rope))
 
 
-@pytest.mark.parametrize(
+@each(
     ("rope", "differs"),
     [
         ({}, False),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hexkv.adapters.vllm.windows import BlockPages, LayerShape, TokenPages, pages_of
+from hexkv.contracts.cases import each
 from hexkv.ports import DType, KVLayout, LayoutMismatch, Span
 
 BLOCKS, HEADS, TOKENS, WIDTH = 6, 2, 8, 4
@@ -49,8 +50,8 @@ def equal(left, right):
     return bytes(left) == bytes(right)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("apart", [False, True])
+@each("order", ORDERS)
+@each("apart", [False, True])
 def test_a_chunk_is_the_same_from_every_layout(order, apart):
     plain = pages(caches(), apart=apart)
     found = pages(caches(order), apart=apart)
@@ -62,8 +63,8 @@ def test_a_chunk_is_the_same_from_every_layout(order, apart):
     assert equal(gathered(found, [4, 1, 3]), gathered(pages(same, apart=apart), [4, 1, 3]))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("apart", [False, True])
+@each("order", ORDERS)
+@each("apart", [False, True])
 def test_what_is_scattered_is_what_was_gathered_and_nothing_else_changes(order, apart):
     source, target = caches(order), caches(order, seed=1)
     before = {name: cache.clone() for name, cache in target.items()}

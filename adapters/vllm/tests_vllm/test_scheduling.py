@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from depth import thorough
 from processes import until
 from vllm_toy import alone, packed
 
@@ -212,7 +213,7 @@ def test_resetting_with_the_connector_empties_the_cache(start):
     assert toy.cached["again"] == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 6))])
 def test_random_days_end_well(start, mode, seed, tmp_path):
     """Requests come, go and share prefixes; chunks vanish; memory is short."""
     from vllm.v1.request import RequestStatus

@@ -189,6 +189,7 @@ class ChunkerContract(Whole):
             found = list(threads.map(lambda prompt: _cut(chunker, prompt), prompts * 4))
         assert found == want * 4
 
+    @pytest.mark.thorough
     @promise(
         "chunker.9",
         "takes time in proportion to the prompt, whatever is in it",

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.whole import Whole
 from hexkv.ports import PAGE, InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
@@ -60,7 +61,7 @@ class MemoryContract(Whole):
         clause="MemoryRegion.buffer",
         why="the pool divides the range into blocks, and sockets and files are given slices of it",
     )
-    @pytest.mark.parametrize("size", SIZES)
+    @each("size", SIZES)
     def test_gives_what_was_asked_for(self, allocate: Allocate, size: int) -> None:
         buffer = allocate(size).buffer
         assert buffer.nbytes >= size
@@ -77,7 +78,7 @@ class MemoryContract(Whole):
         why="direct I/O refuses other memory, and a network card would write to other addresses",
         hint="ctypes.addressof(ctypes.c_char.from_buffer(...)) of the buffer itself",
     )
-    @pytest.mark.parametrize("size", SIZES)
+    @each("size", SIZES)
     def test_begins_where_it_says(self, allocate: Allocate, size: int) -> None:
         region = allocate(size)
         assert region.address % PAGE == 0
@@ -108,7 +109,7 @@ class MemoryContract(Whole):
         clause="MemoryProvider.allocate",
         why="a wrong number in a configuration should be named, not crash the engine later",
     )
-    @pytest.mark.parametrize("size", [0, -1, -PAGE])
+    @each("size", [0, -1, -PAGE])
     def test_refuses_to_give_nothing(self, allocate: Allocate, size: int) -> None:
         with pytest.raises(InvalidRequest):
             allocate(size)

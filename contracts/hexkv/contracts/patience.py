@@ -3,6 +3,8 @@
 How long an example takes, or finding one, tells of the machine, and breaks no promise. No
 ``conftest.py`` at the root of a repository: with it, pytest takes ``adapters/sglang/conftest.py``
 for a part of SGLang.
+
+The profile ``thorough`` (``--hypothesis-profile thorough``) tries five times as many.
 """
 
 from hypothesis import HealthCheck, settings
@@ -13,4 +15,5 @@ settings.register_profile(
     deadline=None,
     suppress_health_check={*settings().suppress_health_check, HealthCheck.too_slow},
 )
+settings.register_profile("thorough", settings.get_profile("patient"), max_examples=500)
 settings.load_profile("patient")

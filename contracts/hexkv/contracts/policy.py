@@ -12,6 +12,7 @@ from math import inf
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import promise
 from hexkv.contracts.whole import Whole
 from hexkv.ports import KEY_BYTES, ChunkKey, Policy
@@ -65,9 +66,10 @@ class PolicyContract(Whole):
         clause="Policy.victims",
         why="a chunk that it forgot fills the budget for ever; one named twice is freed twice",
     )
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_victims_are_the_chunks_on_the_tier_each_once(self, policy: Policy, seed: int) -> None:
         """Whatever happened before: none twice, none forgotten, none that left."""
+        policy = copy.deepcopy(policy)
         for resident in _replay(policy, seed):
             victims = list(policy.victims())
             assert len(victims) == len(set(victims)), "a chunk is its victim twice"
@@ -113,9 +115,10 @@ class PolicyContract(Whole):
         clause="Policy.drop",
         why="the tier would evict what it does not hold, and make no room",
     )
-    @pytest.mark.parametrize("evicted", [True, False])
+    @each("evicted", [True, False])
     def test_a_dropped_chunk_is_no_victim(self, policy: Policy, evicted: bool) -> None:
         """However it left, and wherever it stood."""
+        policy = copy.deepcopy(policy)
         keys = _keys(30)
         policy.admit(keys, None)
         policy.touch(keys[:10])
@@ -131,9 +134,10 @@ class PolicyContract(Whole):
         clause="Policy.admit",
         why="a prompt that comes back after its eviction would not be cached any more",
     )
-    @pytest.mark.parametrize("evicted", [True, False])
+    @each("evicted", [True, False])
     def test_a_dropped_chunk_may_come_back(self, policy: Policy, evicted: bool) -> None:
         """A tier may take again what it let go of, as often as it likes."""
+        policy = copy.deepcopy(policy)
         keys = _keys(8)
         for _ in range(3):
             policy.admit(keys, None)
@@ -195,10 +199,10 @@ class PolicyContract(Whole):
         why="nobody could replay a trace, or find out why a chunk was evicted",
         hint="no clock, no random numbers, no id()",
     )
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_the_same_calls_give_the_same_victims(self, policy: Policy, seed: int) -> None:
         """No randomness, no clock, no identity of objects: a trace can be replayed."""
-        twin = copy.deepcopy(policy)
+        policy, twin = copy.deepcopy(policy), copy.deepcopy(policy)
         for _ in zip(_replay(policy, seed), _replay(twin, seed), strict=True):
             assert list(policy.victims()) == list(twin.victims())
 
@@ -229,6 +233,7 @@ class PolicyContract(Whole):
             tracemalloc.stop()
         assert kept < rounds * 20, f"{kept} bytes kept after {rounds} evictions"
 
+    @pytest.mark.thorough
     @promise(
         "policy.13",
         "takes no longer for a call when the tier is larger",

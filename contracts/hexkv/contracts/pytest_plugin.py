@@ -33,6 +33,9 @@ _RECORDER = "hexkv-scorecard"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "promise(number, text): what a contract's test checks")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line(
+        "markers", "thorough: takes long, or compares times; for a quiet machine"
+    )
 
     if config.getoption(_OPTION):
         from hexkv.contracts.scorecard import Recorder

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.kernels import rope
 from hexkv.kernels.coding import lowbit, plain
 from hexkv.kernels.coding.tables import HALVES
@@ -15,7 +16,7 @@ from hexkv.kernels.in_triton import lowbit as in_triton
 from hexkv.kernels.in_triton import rope as turning
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SOME = settings(deadline=None, max_examples=25)
+SOME = settings(max_examples=examples(8))
 UNIT = {torch.float32: 2e-6, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 """A step of each dtype, or what two more roundings in single precision make of it.
 

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Tables, counted, tables
 from hexkv.kernels.in_triton import rans
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SOME = settings(deadline=None, max_examples=15)
+SOME = settings(max_examples=examples(5))
 
 
 def on_device(array):

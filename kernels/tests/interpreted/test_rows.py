@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from hexkv.contracts.device import DeviceContract, Holed
 from hexkv.contracts.doubles import deadline
 from hexkv.kernels import (
@@ -24,7 +25,7 @@ from hexkv.kernels.in_triton.rows import Rows, word_of
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SOME = settings(deadline=None, max_examples=25)
+SOME = settings(max_examples=examples(8))
 
 ORDERS = {
     "NHD": (0, 1, 2, 3),

@@ -56,7 +56,7 @@ def trial(nodes: Iterable[str]) -> Trial:
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        options = ["-q", "-m", "", "-p", "no:cacheprovider", f"--junitxml={report}"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *nodes],
             cwd=ROOT,

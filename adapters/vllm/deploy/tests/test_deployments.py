@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import DType, KVLayout, Namespace
@@ -53,7 +54,7 @@ def test_a_configuration_builds_an_engine(path, tmp_path):
         assert len(engine.health().tiers) == len(yaml.safe_load(text)["tiers"])
 
 
-@pytest.mark.parametrize("found", objects(), ids=lambda x: f"{x['kind']} {x['metadata']['name']}")
+@each("found", objects(), ids=lambda x: f"{x['kind']} {x['metadata']['name']}")
 def test_a_manifest_is_what_kubernetes_takes(found):
     kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
 
@@ -92,7 +93,7 @@ def commands():
     ]
 
 
-@pytest.mark.parametrize("words", commands(), ids=["systemd", "first", "second", "kubernetes"])
+@each("words", commands(), ids=["systemd", "first", "second", "kubernetes"])
 def test_vllm_is_given_the_connector_and_recomputes_what_cannot_be_loaded(words):
     [given] = re.findall(r"--kv-transfer-config[ =](\{.*?\})", " ".join(words))
     assert json.loads(given) == {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from hexkv.contracts.blackbox._wire import (
     FAILED,
     FOUND,
@@ -17,6 +15,7 @@ from hexkv.contracts.blackbox._wire import (
     WireCase,
     request,
 )
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import Level, promise
 
 
@@ -57,7 +56,7 @@ class Data(WireCase):
         why="an engine would compute on with somebody else's KV",
         hint="loop over short reads: a value comes in many pieces",
     )
-    @pytest.mark.parametrize("size", [1, 4096, 100_003, 32 << 20])
+    @each("size", [1, 4096, 100_003, 32 << 20])
     def test_what_is_put_is_got(self, wire: Wire, key: Keys, size: int) -> None:
         name, value = key(), content(size)
         wire.put(name, value)
@@ -100,7 +99,7 @@ class Data(WireCase):
         clause="PUT",
         why="the end of an old value behind a new one is wrong KV",
     )
-    @pytest.mark.parametrize(("old", "new"), [(9000, 100), (100, 9000), (5000, 5000)])
+    @each(("old", "new"), [(9000, 100), (100, 9000), (5000, 5000)])
     def test_a_value_is_replaced_whole(self, wire: Wire, key: Keys, old: int, new: int) -> None:
         name, beside = key(), key()
         wire.put(name, content(old, 1))
@@ -117,7 +116,7 @@ class Data(WireCase):
         why="the connector builds its tensor from them",
         hint="a request has the location before the shape, an answer behind it",
     )
-    @pytest.mark.parametrize("tensor", [Tensor(1, 2, (2, 28, 16, 8)), Tensor(4, 6, (7, 0, 0, 0))])
+    @each("tensor", [Tensor(1, 2, (2, 28, 16, 8)), Tensor(4, 6, (7, 0, 0, 0))])
     def test_what_is_said_of_a_tensor_comes_back(
         self, wire: Wire, key: Keys, tensor: Tensor
     ) -> None:

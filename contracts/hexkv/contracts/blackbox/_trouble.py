@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from random import Random
 
-import pytest
-
 from hexkv.contracts.blackbox._data import content
 from hexkv.contracts.blackbox._wire import (
     Address,
@@ -17,6 +15,7 @@ from hexkv.contracts.blackbox._wire import (
     request,
     still_serving,
 )
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import Level, promise
 
 MALFORMED = {
@@ -39,7 +38,7 @@ class Trouble(WireCase):
         clause="PUT",
         why="an engine that dies while it stores would leave half a chunk as a hit",
     )
-    @pytest.mark.parametrize("sent", [0, 1, 30_000])
+    @each("sent", [0, 1, 30_000])
     def test_half_a_value_is_none(self, server: Address, key: Keys, sent: int) -> None:
         name, old, new = key(), content(50_000, 1), content(60_000, 2)
         with Wire(server) as wire:
@@ -59,7 +58,7 @@ class Trouble(WireCase):
         why="one bad client would take the cache from everybody",
         hint="check command and length before anything is allocated",
     )
-    @pytest.mark.parametrize("bytes_", MALFORMED.values(), ids=MALFORMED)
+    @each("bytes_", MALFORMED.values(), ids=MALFORMED)
     def test_malformed_requests_are_answered_or_ended(
         self, server: Address, key: Keys, bytes_: bytes
     ) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
-import pytest
-
+from hexkv.contracts.cases import each
 from hexkv.contracts.device._base import (
     LAYERS,
     SPANS,
@@ -61,7 +60,7 @@ class Moves(DeviceCase):
         assert device.layout.layers >= LAYERS
         assert device.tokens >= UNITS * unit
 
-    @pytest.mark.parametrize("cuts", SPANS.values(), ids=SPANS)
+    @each("cuts", SPANS.values(), ids=SPANS)
     @promise(
         "device.2",
         "gathers each span's KV in layer-major order, spans in any order",
@@ -79,7 +78,7 @@ class Moves(DeviceCase):
         for index, (start, end, _) in enumerate(spans):
             same(sink.data(index), chunk(device, raw, start, end), f"tokens [{start}, {end})")
 
-    @pytest.mark.parametrize("cuts", SPANS.values(), ids=SPANS)
+    @each("cuts", SPANS.values(), ids=SPANS)
     @promise(
         "device.3",
         "gathers into the spans' data alone, and changes nothing in the engine's memory",
@@ -98,7 +97,7 @@ class Moves(DeviceCase):
         unspilled(sink, spans)
         same(raw.everything(), before, "the engine's memory")
 
-    @pytest.mark.parametrize("cuts", SPANS.values(), ids=SPANS)
+    @each("cuts", SPANS.values(), ids=SPANS)
     @promise(
         "device.4",
         "scatters each span's KV to its place, spans in any order",
@@ -117,7 +116,7 @@ class Moves(DeviceCase):
             same(chunk(device, raw, start, end), bytes(data), f"tokens [{start}, {end})")
             same(bytes(data), noise(len(data), 1 + index), "the caller's data")
 
-    @pytest.mark.parametrize("cuts", SPANS.values(), ids=SPANS)
+    @each("cuts", SPANS.values(), ids=SPANS)
     @promise(
         "device.5",
         "scatters to the positions of its spans alone",
@@ -189,9 +188,7 @@ class Moves(DeviceCase):
         why="checksums would not hold, and quantised KV has no spare bit patterns",
         hint="move integers: an arithmetic unit may quieten a NaN or flush a subnormal number",
     )
-    @pytest.mark.parametrize(
-        "word", ["ffff", "017f", "01ff", "817f", "0100", "0080", "807f", "017c"]
-    )
+    @each("word", ["ffff", "017f", "01ff", "817f", "0100", "0080", "807f", "017c"])
     def test_keeps_every_bit(self, device: DeviceKV, word: str) -> None:
         n = device.tokens
         sink, back = ListSink(), ListSink()

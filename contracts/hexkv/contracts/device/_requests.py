@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.device._base import (
     DeviceCase,
     Holed,
@@ -88,7 +89,7 @@ class Requests(DeviceCase):
         why="a wrong length would move bytes of other requests, and half a request is damage",
         hint="check all spans, and the layers, before you move the first",
     )
-    @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+    @each("wrong", WRONG.values(), ids=WRONG)
     def test_turns_nonsense_away(
         self, device: DeviceKV, raw: RawKV, unit: int, wrong: Wrong
     ) -> None:
@@ -225,7 +226,7 @@ class Requests(DeviceCase):
             except BufferError:
                 raise AssertionError("a view of the caller's data was kept") from None
 
-    @pytest.mark.parametrize("cut", CUT_THROUGH.values(), ids=CUT_THROUGH)
+    @each("cut", CUT_THROUGH.values(), ids=CUT_THROUGH)
     @promise(
         "device.18",
         "turns a span that cuts a unit through away, before anything moves",

@@ -10,6 +10,7 @@ from struct import pack
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.serde._base import CONTENTS, LAYOUTS, SerdeCase, decoded, encoded, plausible
 from hexkv.contracts.serde._nearness import FLOATS, beyond
@@ -91,8 +92,8 @@ class Bounds(SerdeCase):
             not_offered("a bound on its error")
         return serde
 
-    @pytest.mark.parametrize("tokens", [1, 3, 20])
-    @pytest.mark.parametrize("content", [*CONTENTS, *_MADE])
+    @each("tokens", [1, 3, 20])
+    @each("content", [*CONTENTS, *_MADE])
     @promise(
         "serde.23",
         "brings no element back further off than it declares, and every other bit as it was",

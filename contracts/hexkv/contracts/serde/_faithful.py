@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.serde._base import (
     CONTENTS,
@@ -56,8 +57,8 @@ class Faithful(SerdeCase):
         assert serde.name.isprintable()
         assert 1 <= len(serde.name) <= 32
 
-    @pytest.mark.parametrize("tokens", TOKENS)
-    @pytest.mark.parametrize("shape", LAYOUTS)
+    @each("tokens", TOKENS)
+    @each("shape", LAYOUTS)
     @pytest.mark.parametrize("dtype", list(DType))
     @promise(
         "serde.3",
@@ -82,8 +83,8 @@ class Faithful(SerdeCase):
         back = decoded(serde, encoded(serde, (raw, layout, tokens)), layout, tokens)
         assert same(raw, back, layout), "other KV came back"
 
-    @pytest.mark.parametrize("tokens", TOKENS)
-    @pytest.mark.parametrize("content", CONTENTS)
+    @each("tokens", TOKENS)
+    @each("content", CONTENTS)
     @promise(
         "serde.4",
         "takes every content within its bound, and if it is lossless every bit comes back",
@@ -142,14 +143,14 @@ class Faithful(SerdeCase):
         why="what a block held before shows through as KV",
         hint="zeros must be written, too: the buffer has been used before",
     )
-    @pytest.mark.parametrize("content", CONTENTS)
+    @each("content", CONTENTS)
     def test_decoding_fills_exactly(self, serde: Serde, chunk: Chunk, content: str) -> None:
         _, layout, tokens = chunk
         payload = encoded(serde, (CONTENTS[content](layout, tokens), layout, tokens))
         backs = {decoded(serde, payload, layout, tokens, fresh) for fresh in (0x00, 0xFF)}
         assert len(backs) == 1, "what the buffer held before shows through"
 
-    @pytest.mark.parametrize("offset", [1, 2, 3])
+    @each("offset", [1, 2, 3])
     @promise(
         "serde.8",
         "works on buffers that are read-only, or start at odd addresses",

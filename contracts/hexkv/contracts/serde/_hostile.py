@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import promise
 from hexkv.contracts.serde._base import CONTENTS, Chunk, SerdeCase, decoded, encoded
 from hexkv.ports import CorruptFrame, Serde
@@ -62,7 +63,7 @@ class Hostile(SerdeCase):
                 with pytest.raises(CorruptFrame):
                     decoded(serde, payload[:length], layout, tokens)
 
-    @pytest.mark.parametrize("tail", [b"\0", b"\xff" * 9, bytes(5000)], ids=len)
+    @each("tail", [b"\0", b"\xff" * 9, bytes(5000)], ids=len)
     @promise(
         "serde.13",
         "calls a payload that goes on after its end CorruptFrame",
@@ -91,7 +92,7 @@ class Hostile(SerdeCase):
             with pytest.raises(CorruptFrame):
                 decoded(serde, payload, layout, others)
 
-    @pytest.mark.parametrize("content", CONTENTS)
+    @each("content", CONTENTS)
     @promise(
         "serde.15",
         "answers damage with CorruptFrame, or with bytes; with nothing else",

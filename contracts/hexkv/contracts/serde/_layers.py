@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.serde._base import (
     CONTENTS,
@@ -33,8 +34,8 @@ class Layers(SerdeCase):
         assert isinstance(serde, LayerSerde), "per_layer is declared, its methods are missing"
         return serde
 
-    @pytest.mark.parametrize("content", CONTENTS)
-    @pytest.mark.parametrize("shape", LAYOUTS)
+    @each("content", CONTENTS)
+    @each("shape", LAYOUTS)
     @promise(
         "serde.20",
         "gives each layer from its own part of the payload, as decoding all of them does",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.store._base import RawAccess, StoreCase, content, read, same, write
@@ -164,9 +165,7 @@ class RangeRead(StoreCase):
         clause="SupportsRangeRead.read_range",
         why="one layer would be loaded with the bytes of another",
     )
-    @pytest.mark.parametrize(
-        ("start", "size"), [(0, 1), (0, 9000), (1, 4096), (4096, 4096), (8999, 1), (17, 0)]
-    )
+    @each(("start", "size"), [(0, 1), (0, 9000), (1, 4096), (4096, 4096), (8999, 1), (17, 0)])
     def test_a_range_is_a_slice(
         self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
     ) -> None:
@@ -182,7 +181,7 @@ class RangeRead(StoreCase):
         clause="SupportsRangeRead.read_range",
         why="what was in the memory before would be taken for a layer",
     )
-    @pytest.mark.parametrize(("start", "size"), [(0, 101), (100, 1), (50, 51), (10_000, 1)])
+    @each(("start", "size"), [(0, 101), (100, 1), (50, 51), (10_000, 1)])
     def test_a_range_beyond_the_end_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
     ) -> None:

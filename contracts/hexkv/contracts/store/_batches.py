@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import pytest
-
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import (
@@ -140,7 +139,7 @@ class Batches(StoreCase):
         why="the KV of another prompt, or of another model, would be given back",
         hint="a key is opaque bytes: use all of them, encode them without loss",
     )
-    @pytest.mark.parametrize("pair", LOOK_ALIKE.values(), ids=LOOK_ALIKE)
+    @each("pair", LOOK_ALIKE.values(), ids=LOOK_ALIKE)
     def test_keeps_look_alike_keys_apart(
         self, store: ChunkStore, raw: RawAccess, pair: tuple[bytes, bytes]
     ) -> None:
@@ -154,6 +153,7 @@ class Batches(StoreCase):
         same([raw.get(one), raw.get(other)], [b"one", b"the other"])
         store.delete([one], deadline())
         same(read(store, one, other), [None, b"the other"])
+        store.delete([other], deadline())
 
     @promise(
         "L1.24",
@@ -162,7 +162,7 @@ class Batches(StoreCase):
         why="a request that is late already would be made later",
         hint="look at the deadline before you wait, and give Deadline.remaining() to what waits",
     )
-    @pytest.mark.parametrize("operation", ["contains", "read", "write", "delete"])
+    @each("operation", ["contains", "read", "write", "delete"])
     def test_an_expired_deadline_is_answered_at_once(
         self, store: ChunkStore, operation: str
     ) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import RawAccess, StoreCase, arrived, content, read, same, write
@@ -36,11 +35,12 @@ class Damage(StoreCase):
         why="a bit that flips on the medium must cost one chunk, not the engine",
         hint="the core verifies frames: mend nothing, guess nothing, and do not fall over",
     )
-    @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+    @each("damage", DAMAGES.values(), ids=DAMAGES)
     def test_damage_is_given_back_as_it_is_or_not_at_all(
         self, store: ChunkStore, raw: RawAccess, damage: Callable[[bytes], bytes]
     ) -> None:
         frames = {A: content(10_000, seed=1), B: content(10_000, seed=2)}
+        store.delete(list(frames), deadline())
         write(store, frames)
         damaged = damage(frames[A])
         raw.put(A, damaged)
@@ -82,9 +82,10 @@ class Damage(StoreCase):
         clause="ChunkStore.write, ChunkStore.delete",
         why="a chunk that was damaged once could never be cached again",
     )
-    @pytest.mark.parametrize("damage", [b"", b"short", b"long" * 5000])
+    @each("damage", [b"", b"short", b"long" * 5000])
     def test_damage_can_be_repaired(self, store: ChunkStore, raw: RawAccess, damage: bytes) -> None:
         frame = content(10_000)
+        store.delete([A], deadline())
         write(store, {A: frame})
         raw.put(A, damage)
         write(store, {A: frame})

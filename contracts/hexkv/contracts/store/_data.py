@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import (
@@ -32,11 +31,11 @@ class Data(StoreCase):
         clause="ChunkStore.read",
         why="the frame's checksum would fail, and the chunk never be a hit",
     )
-    @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 65_537, 1 << 20, (8 << 20) + 1])
+    @each("size", [0, 1, 4095, 4096, 4097, 65_537, 1 << 20, (8 << 20) + 1])
     def test_gives_back_what_was_written(self, store: ChunkStore, size: int) -> None:
-        frame = content(size)
-        write(store, {A: frame})
-        same(read(store, A), [frame])
+        key, frame = chunk_key(f"{size}"), content(size)
+        write(store, {key: frame})
+        same(read(store, key), [frame])
 
     @promise(
         "L1.2",
@@ -56,14 +55,15 @@ class Data(StoreCase):
         clause="Item.frame, Sink.room",
         why="only engines whose memory happens to be aligned could use the store",
     )
-    @pytest.mark.parametrize("offset", [1, 7, 511])
-    @pytest.mark.parametrize("size", [1, 4096, 70_001])
+    @each("offset", [1, 7, 511])
+    @each("size", [1, 4096, 70_001])
     def test_takes_unaligned_buffers(self, store: ChunkStore, size: int, offset: int) -> None:
+        key = chunk_key(f"{size} at {offset}")
         backing = bytearray(content(size + offset))
-        outcomes = store.write([Item(A, memoryview(backing)[offset:])], deadline())
+        outcomes = store.write([Item(key, memoryview(backing)[offset:])], deadline())
         assert isinstance(outcomes[0], Stored)
         sink = ListSink(offset=offset)
-        (outcome,) = store.read([A], sink, deadline())
+        (outcome,) = store.read([key], sink, deadline())
         same([arrived(sink, 0, outcome)], [bytes(backing[offset:])])
 
     @promise(
@@ -97,12 +97,13 @@ class Data(StoreCase):
         why="what is left of the chunk that was in the memory before would be taken for KV",
         hint="Hit(size) means that every byte of the buffer was written",
     )
-    @pytest.mark.parametrize("size", [1, 4096, 10_000])
+    @each("size", [1, 4096, 10_000])
     def test_fills_exactly_the_room_it_asked_for(self, store: ChunkStore, size: int) -> None:
+        key = chunk_key(f"{size}")
         frame = bytes(size)  # zeros: what a store forgot to write would not be zero
-        write(store, {A: frame})
+        write(store, {key: frame})
         sink = ListSink()
-        outcomes = store.read([A], sink, deadline())
+        outcomes = store.read([key], sink, deadline())
         assert list(outcomes) == [Hit(size)]
         assert set(sink.calls) == {(0, size)}
         same([arrived(sink, 0, outcomes[0])], [frame])
@@ -140,13 +141,12 @@ class Data(StoreCase):
         why="the end of an old frame would stick to a new one",
         hint="truncate, or publish a new file by renaming",
     )
-    @pytest.mark.parametrize(
-        ("old", "new"), [(9000, 100), (100, 9000), (5000, 5000), (5000, 0), (0, 5000)]
-    )
+    @each(("old", "new"), [(9000, 100), (100, 9000), (5000, 5000), (5000, 0), (0, 5000)])
     def test_overwriting_replaces_the_whole(self, store: ChunkStore, old: int, new: int) -> None:
-        write(store, {A: content(old, seed=1), B: content(old, seed=2)})
-        write(store, {A: content(new, seed=3)})
-        same(read(store, A, B), [content(new, seed=3), content(old, seed=2)])
+        key, beside = (chunk_key(f"{name} of {old} and {new}") for name in "ab")
+        write(store, {key: content(old, seed=1), beside: content(old, seed=2)})
+        write(store, {key: content(new, seed=3)})
+        same(read(store, key, beside), [content(new, seed=3), content(old, seed=2)])
 
     @promise(
         "L1.9",
@@ -238,12 +238,13 @@ class Data(StoreCase):
         clause="ChunkStore, every call",
         why="calls that are right alone and wrong together are found by users",
     )
-    @pytest.mark.parametrize("seed", range(3))
+    @each("seed", range(3))
     def test_agrees_with_a_dictionary(self, store: ChunkStore, seed: int) -> None:
         random = Random(seed)  # noqa: S311 - nothing here is secret
+        some = [chunk_key(f"{seed}: {name}") for name in "abcd"]
         model: dict[ChunkKey, bytes] = {}
         for step in range(120):
-            keys = random.sample([A, B, C, D], random.randint(1, 4))
+            keys = random.sample(some, random.randint(1, 4))
             match random.choice(["write", "write", "delete", "read"]):
                 case "write":
                     frames = {k: content(random.choice([0, 7, 4096, 9999]), step) for k in keys}

@@ -36,6 +36,7 @@ class Speed(StoreCase):
             not_offered("limit")
         return limit
 
+    @pytest.mark.thorough
     @promise(
         "L6.1",
         "writes at a fair part of what its medium can take",
@@ -57,6 +58,7 @@ class Speed(StoreCase):
 
         _near(write, lambda: bound.write(frame), self.least, request)
 
+    @pytest.mark.thorough
     @promise(
         "L6.2",
         "reads at a fair part of what its medium can give",
