@@ -177,7 +177,12 @@ class Keys(ChunkCacheCase):
         why="what was stored over something else would be lost, or come back",
     )
     @settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=25,
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
     )
     @given(
         st.lists(

@@ -15,16 +15,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hexkv.core.engine.admin import Maintained
+from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.state import Deadlines
-from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.checks import check_window, skipped
+from hexkv.core.requests.checks import check_namespace, check_window, skipped
 from hexkv.core.requests.layers import LayeredRetrieve, LayeredStore, Patience
-from hexkv.core.requests.retrieve import Arrived, load_prefix
-from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.requests.reports import retrieved, stored
+from hexkv.core.requests.retrieve import load_prefix
+from hexkv.core.requests.store import Storing
 from hexkv.ports import (
-    Counter,
+    ChunkCache,
     DeviceKV,
-    Histogram,
+    KeySpace,
     Lookup,
     Namespace,
     PrefixCache,
@@ -38,6 +39,23 @@ __all__ = ["CacheEngine", "Deadlines"]
 
 class CacheEngine(Maintained):
     """Stores, finds and gives back KV. Safe from any thread; a context manager."""
+
+    @property
+    def chunks(self) -> ChunkCache:
+        return KeyedCache(
+            self._stack,
+            self._copier,
+            self._pace,
+            self._call,
+            lambda: self._frozen,
+            self._deadlines.pin,
+        )
+
+    def key_space(self, namespace: Namespace | None = None) -> KeySpace:
+        namespace = self.namespace if namespace is None else namespace
+        check_namespace(namespace)
+        keyer = self._namer.keyer(namespace)
+        return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
@@ -94,7 +112,7 @@ class CacheEngine(Maintained):
                 deadline=self._until(self._deadlines.retrieve),
                 ready=self._prefetches.take(lookup_id) if lookup_id is not None else None,
             )
-            return self._retrieved(prompt, skip, got, self._clock.now() - start)
+            return retrieved(self._telemetry, prompt, skip, got, self._clock.now() - start)
 
     @contextmanager
     def retrieve_layers(
@@ -124,7 +142,7 @@ class CacheEngine(Maintained):
                 patience=patience,
                 hosts=self._hosts,
                 ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
-                report=lambda got: self._retrieved(prompt, skip, got, patience.spent),
+                report=lambda got: retrieved(self._telemetry, prompt, skip, got, patience.spent),
             )
             try:
                 layers.begin()
@@ -159,7 +177,7 @@ class CacheEngine(Maintained):
                 wait=wait,
             )
             kept = storing.run(prompt.since(skip))
-            return self._stored(prompt, kept, self._clock.now() - start)
+            return stored(self._telemetry, prompt, kept, self._clock.now() - start)
 
     @contextmanager
     def store_layers(
@@ -199,7 +217,7 @@ class CacheEngine(Maintained):
                 report=lambda kept: (
                     StoreReport(prompt.length, frozen=True)
                     if frozen
-                    else self._stored(prompt, kept, patience.spent)
+                    else stored(self._telemetry, prompt, kept, patience.spent)
                 ),
             )
             try:
@@ -207,38 +225,6 @@ class CacheEngine(Maintained):
                 yield layers
             finally:
                 layers.close()
-
-    def _retrieved(self, prompt: Prompt, skip: int, got: Arrived, seconds: float) -> Retrieved:
-        """Count what a retrieve brought, and say so."""
-        count = self._telemetry.count
-        count(Counter.LOOKUPS, len(prompt))
-        for tier, chunks in got.by_tier.items():
-            count(Counter.HITS, chunks, tier=tier)
-        for reason, chunks in got.misses.items():
-            count(Counter.MISSES, chunks, reason=reason)
-        self._telemetry.observe(Histogram.RETRIEVE, seconds)
-        return Retrieved(
-            tokens=prompt.length,
-            hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
-            loaded_tokens=sum(got.tokens.values()),
-            loaded_bytes=got.size,
-            tiers=dict(got.tokens),
-            misses=got.misses,
-        )
-
-    def _stored(self, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
-        """Count what a store kept, and say so."""
-        self._telemetry.count(Counter.PRESENT, kept.present_chunks)
-        self._telemetry.observe(Histogram.STORE, seconds)
-        return StoreReport(
-            tokens=prompt.length,
-            stored_tokens=kept.stored,
-            present_tokens=kept.present,
-            queued_tokens=kept.queued,
-            dropped_tokens=kept.dropped,
-            stored_bytes=kept.size,
-            tiers=dict(kept.tiers),
-        )
 
 
 if TYPE_CHECKING:

@@ -83,6 +83,10 @@ class Ticket(Generic[T]):
         """
         return self.done or self._lane.wait(self, deadline)
 
+    def peek(self, deadline: Deadline) -> bool:
+        """Wait likewise, and draw no conclusion about the lane: the caller may ask again."""
+        return self.done or self._lane.peek(self, deadline)
+
     def abandon(self) -> None:
         """Nobody waits any more: a task that has not begun gives back what it holds at once."""
         self._lane.abandon(self)
@@ -261,6 +265,11 @@ class Lane:
                 return False  # slow, or others used up the time; but not dead
         self._blame(at_once=True)
         return False
+
+    def peek(self, ticket: Ticket[T], deadline: Deadline) -> bool:
+        """See :meth:`Ticket.peek`."""
+        with self._changed:
+            return self._executor.wait(self._changed, lambda: ticket.done, deadline)
 
     def abandon(self, ticket: Ticket[T]) -> None:
         """See :meth:`Ticket.abandon`.

@@ -15,6 +15,7 @@ from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
     HashFunction,
+    InvalidRequest,
     KVLayout,
     Namespace,
     Span,
@@ -42,8 +43,31 @@ class Prompt:
     after: ChunkKey | None = None
     """The chunk before the first one."""
 
+    placed: bool = True
+    """False where a host named the chunks itself: their positions in the prompt are not known."""
+
     def __len__(self) -> int:
         return len(self.keys)
+
+    @classmethod
+    def of(cls, specs: Sequence[ChunkSpec]) -> Prompt:
+        """The prompt whose chunks a host named itself, one after the other.
+
+        Raises:
+            InvalidRequest: they are of several namespaces, of none, or encoded.
+        """
+        if not specs:
+            raise InvalidRequest("no chunks to move")
+        first = specs[0]
+        ends: list[int] = []
+        for spec in specs:
+            if spec.identity != first.identity or spec.layout != first.layout:
+                raise InvalidRequest("the chunks of one window are of one namespace")
+            if spec.serde != RAW or spec.tokens < 1:
+                raise InvalidRequest("a chunk of a window is plain KV of at least one token")
+            ends.append(spec.tokens + (ends[-1] if ends else 0))
+        keys = [spec.key for spec in specs]
+        return cls(first.layout, first.identity, ends[-1], keys, [0, *ends[:-1]], ends, None, False)
 
     def part(self, start: int, end: int) -> Prompt:
         """Chunks ``[start, end)``."""
@@ -55,6 +79,7 @@ class Prompt:
             self.starts[start:end],
             self.ends[start:end],
             self.keys[start - 1] if start else self.after,
+            self.placed,
         )
 
     def since(self, token: int) -> Prompt:
@@ -74,7 +99,8 @@ class Prompt:
         """What chunk *i* is."""
         start = self.starts[i]
         tokens = self.ends[i] - start
-        return ChunkSpec(self.keys[i], self.identity, self.layout, tokens, RAW, start)
+        position = start if self.placed else None
+        return ChunkSpec(self.keys[i], self.identity, self.layout, tokens, RAW, position)
 
     def specs(self, start: int = 0, end: int | None = None) -> list[ChunkSpec]:
         """What chunks ``[start, end)`` are; by default all from *start* on."""

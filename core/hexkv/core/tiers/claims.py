@@ -76,6 +76,18 @@ class Claim:
         self._fetch = fetch
         self._index = index
 
+    def ready(self, deadline: Deadline, *, final: bool) -> bool:
+        """Wait for the read. False if *deadline* passed first.
+
+        Args:
+            deadline: until when.
+            final: True if the read is late then; otherwise the caller may ask again.
+        """
+        ticket = None if self._fetch is None else self._fetch.ticket
+        if ticket is None:
+            return True
+        return ticket.wait(deadline) if final else ticket.peek(deadline)
+
     def settle(self, owner: str, deadline: Deadline) -> Lease | None:
         """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`."""
         lease, self._lease = self._lease, None

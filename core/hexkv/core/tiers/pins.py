@@ -16,8 +16,8 @@ class Pins:
         self._clock = clock
         self._until: dict[str, float] = {}
 
-    def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> None:
-        """Keep chunks from eviction on every tier that holds them.
+    def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
+        """Keep chunks from eviction on every tier that holds them. How many there are.
 
         Args:
             owner: ends the pin by :meth:`unpin`.
@@ -26,9 +26,12 @@ class Pins:
         """
         if until is not None:
             self._until[owner] = until.at
+        here: set[ChunkKey] = set()
         for tier in self._tiers():
-            if tier.index is not None:
-                tier.index.pin(owner, keys)
+            if tier.index is not None and tier.index.pin(owner, keys):
+                known = tier.index.contains(keys)
+                here.update(key for key, there in zip(keys, known, strict=True) if there)
+        return len(here)
 
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""

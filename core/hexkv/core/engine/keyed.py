@@ -1,0 +1,212 @@
+"""The cache by key over the tiers of one engine: what hosts use that name chunks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING
+
+from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.checks import check_seconds, check_window
+from hexkv.core.requests.reports import retrieved, stored
+from hexkv.core.requests.retrieve import Pace, load_prefix
+from hexkv.core.requests.store import Storing
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.hold import TieredHold
+from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.writing import Batch, Written
+from hexkv.ports import (
+    ChunkCache,
+    ChunkKey,
+    ChunkSpec,
+    Deadline,
+    DeviceKV,
+    Hold,
+    InvalidRequest,
+    Lease,
+    PoolExhausted,
+    Publishing,
+    Retrieved,
+    StoreReport,
+)
+
+
+class Published:
+    """Chunks on their way to the tiers; see :class:`hexkv.ports.Publishing`."""
+
+    def __init__(self, written: Written, count: int) -> None:
+        self._written = written
+        self._count = count
+
+    @property
+    def done(self) -> bool:
+        return all(pending.done for pending in self._written.pending.values())
+
+    def wait(self, deadline: Deadline) -> bool:
+        waits = [pending.wait(deadline) for pending in self._written.pending.values()]
+        return all(waits)
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        pending = {name: each.result for name, each in self._written.pending.items()}
+        return {**self._written.on, **pending}
+
+
+class KeyedCache:
+    """Chunks by key; see :class:`hexkv.ports.ChunkCache`. Ends with its engine."""
+
+    def __init__(
+        self,
+        stack: TierStack,
+        copier: Copier,
+        pace: Pace,
+        call: Callable[[], AbstractContextManager[str]],
+        frozen: Callable[[], bool],
+        pin_seconds: float,
+    ) -> None:
+        """Work on *stack*.
+
+        Args:
+            stack: the engine's tiers.
+            copier: the engine's, which keeps the memory of late copies.
+            pace: how many chunks a call copies at once.
+            call: counts a call of the engine, and gives it a name.
+            frozen: True while nothing is to be stored.
+            pin_seconds: how long a pin lasts that says nothing else.
+        """
+        self._stack = stack
+        self._pool = stack.pool
+        self._copier = copier
+        self._pace = pace
+        self._call = call
+        self._frozen = frozen
+        self._pin_seconds = pin_seconds
+        self._clock = stack.runtime.clock
+        self._telemetry = stack.runtime.telemetry
+
+    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+        with self._call():
+            found = self._stack.where(keys, deadline)
+            return [None if tier is None else tier.name for tier in found]
+
+    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
+        with self._call():
+            self._check(wanted)
+            return TieredHold(self._stack, wanted, owner, deadline)
+
+    def allocate(
+        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> Sequence[Lease]:
+        with self._call():
+            self._check(wanted)
+            leases: list[BlockLease] = []
+            for spec in wanted:
+                until = deadline if not leases else Deadline(deadline.clock, 0.0)
+                try:
+                    lease = self._pool.lease(spec.raw_bytes, owner, until)
+                except PoolExhausted:
+                    break
+                lease.spec = spec
+                leases.append(lease)
+            return leases
+
+    def publish(
+        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
+    ) -> Publishing:
+        with self._call():
+            keys: list[ChunkKey] = []
+            for lease in leases:
+                spec = lease.spec
+                if spec is None or len(lease.payload) != spec.raw_bytes:
+                    raise InvalidRequest("a lease does not say what it holds")
+                keys.append(spec.key)
+            batch = Batch(keys, leases, after)
+            self._await_room(batch.size, deadline)
+            return Published(self._stack.put(batch, deadline), len(keys))
+
+    def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
+        with self._call() as owner:
+            prompt = self._window(wanted, device)
+            start = self._clock.now()
+            got = load_prefix(
+                self._stack,
+                self._copier,
+                prompt,
+                device,
+                pace=self._pace,
+                owner=owner,
+                deadline=deadline,
+            )
+            return retrieved(self._telemetry, prompt, 0, got, self._clock.now() - start)
+
+    def save(
+        self,
+        wanted: Sequence[ChunkSpec],
+        device: DeviceKV,
+        deadline: Deadline,
+        *,
+        wait: bool = True,
+    ) -> StoreReport:
+        with self._call() as owner:
+            prompt = self._window(wanted, device)
+            if self._frozen():
+                return StoreReport(prompt.length, frozen=True)
+            start = self._clock.now()
+            storing = Storing(
+                self._stack,
+                self._copier,
+                device,
+                pace=self._pace,
+                owner=owner,
+                deadline=deadline,
+                wait=wait,
+            )
+            kept = storing.run(prompt)
+            return stored(self._telemetry, prompt, kept, self._clock.now() - start)
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        with self._call():
+            stack = self._stack
+            return stack.forget(keys, stack.tiers, deadline).chunks
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        seconds = self._pin_seconds if seconds is None else check_seconds(seconds)
+        with self._call():
+            return self._stack.pins.pin(owner, keys, Deadline.after(self._clock, seconds))
+
+    def unpin(self, owner: str) -> int:
+        with self._call():
+            return self._stack.pins.unpin(owner)
+
+    def flush(self, deadline: Deadline) -> bool:
+        with self._call():
+            return self._stack.flush(deadline)
+
+    def _await_room(self, size: int, deadline: Deadline) -> None:
+        """Wait until the queues of all tiers have room: what they do not take is dropped."""
+        for tier in self._stack.tiers:
+            if tier.writing is not None and tier.rules.writes is Writes.ALL:
+                with suppress(Refused), tier.writing.admit(Priority.PUT, [size], deadline):
+                    pass
+
+    def _check(self, wanted: Sequence[ChunkSpec]) -> None:
+        for spec in wanted:
+            if not self._pool.fits(spec.raw_bytes):
+                raise InvalidRequest(
+                    f"a chunk of {spec.raw_bytes} bytes is larger than the pool's blocks"
+                )
+
+    def _window(self, wanted: Sequence[ChunkSpec], device: DeviceKV) -> Prompt:
+        self._check(wanted)
+        prompt = Prompt.of(wanted)
+        check_window(device, prompt.layout, prompt.length)
+        return prompt
+
+
+if TYPE_CHECKING:
+
+    def _is_a_cache(cache: KeyedCache) -> ChunkCache:
+        return cache

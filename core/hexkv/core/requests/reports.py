@@ -1,0 +1,43 @@
+"""What a request has come to, counted once and said to its caller."""
+
+from __future__ import annotations
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.store import Kept
+from hexkv.ports import Counter, Histogram, Retrieved, StoreReport, Telemetry
+
+
+def retrieved(
+    telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, seconds: float
+) -> Retrieved:
+    """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
+    telemetry.count(Counter.LOOKUPS, len(prompt))
+    for tier, chunks in got.by_tier.items():
+        telemetry.count(Counter.HITS, chunks, tier=tier)
+    for reason, chunks in got.misses.items():
+        telemetry.count(Counter.MISSES, chunks, reason=reason)
+    telemetry.observe(Histogram.RETRIEVE, seconds)
+    return Retrieved(
+        tokens=prompt.length,
+        hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
+        loaded_tokens=sum(got.tokens.values()),
+        loaded_bytes=got.size,
+        tiers=dict(got.tokens),
+        misses=got.misses,
+    )
+
+
+def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
+    """Count what a store of *prompt* kept."""
+    telemetry.count(Counter.PRESENT, kept.present_chunks)
+    telemetry.observe(Histogram.STORE, seconds)
+    return StoreReport(
+        tokens=prompt.length,
+        stored_tokens=kept.stored,
+        present_tokens=kept.present,
+        queued_tokens=kept.queued,
+        dropped_tokens=kept.dropped,
+        stored_bytes=kept.size,
+        tiers=dict(kept.tiers),
+    )

@@ -1,0 +1,161 @@
+"""Holds: reads under way, then leases that stay until they are released.
+
+A chunk that its tier does not bring is read from the next one that may have it. Nothing is asked
+for by token, and nothing ends at a gap: what a missing chunk means is the caller's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.claims import Claim
+from hexkv.core.tiers.matching import runs
+from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason
+
+
+class TieredHold:
+    """Chunks on their way from the tiers; see :class:`hexkv.ports.Hold`."""
+
+    def __init__(
+        self, stack: TierStack, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> None:
+        """Begin to read *wanted*; waits for memory only while nothing is held."""
+        self._stack = stack
+        self._owner = owner
+        self._deadline = deadline
+        self._leases: list[Lease | None] = [None] * len(wanted)
+        self._reasons: list[Reason | None] = [None] * len(wanted)
+        self._claims: dict[int, Claim] = {}
+        self._tried: dict[int, set[str]] = {}
+        self._released = False
+        self._lock = Lock()
+        self._settling = Lock()
+        """Held while a claim is settled or dropped, which only one thread may do."""
+
+        try:
+            self._begin(wanted)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def done(self) -> bool:
+        return self.wait(Deadline(self._deadline.clock, 0.0))
+
+    def wait(self, deadline: Deadline) -> bool:
+        while True:
+            with self._lock:
+                number, claim = next(iter(self._claims.items()), (0, None))
+            if claim is None:
+                return True
+            # A read is late after its own deadline, whoever waits for it and for how long.
+            final = deadline.at >= self._deadline.at
+            until = self._deadline if final else deadline
+            if not claim.ready(until, final=final) and not self._deadline.expired:
+                return False
+            self._take(number, claim)
+
+    @property
+    def leases(self) -> Sequence[Lease | None]:
+        with self._lock:
+            return [] if self._released else list(self._leases)
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        with self._lock:
+            return list(self._reasons)
+
+    def release(self) -> None:
+        with self._settling:
+            with self._lock:
+                self._released = True
+                claims, self._claims = list(self._claims.values()), {}
+                leases, self._leases = self._leases, []
+            for claim in claims:
+                claim.drop()
+            for lease in leases:
+                if lease is not None:
+                    lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _begin(self, wanted: Sequence[ChunkSpec]) -> None:
+        keys = [spec.key for spec in wanted]
+        found = self._stack.where(keys, self._deadline)
+        here = [i for i, tier in enumerate(found) if tier is not None]
+        self._stack.touch([keys[i] for i in here])
+        wait: Deadline | None = self._deadline
+        full = False
+        for run in runs(here):
+            tiers = [tier for tier in found[run[0] : run[-1] + 1] if tier is not None]
+            specs = wanted[run[0] : run[-1] + 1]
+            claims = (
+                []
+                if full
+                else self._stack.begin(
+                    specs, tiers, self._owner, self._deadline, wait=wait, keeps=True
+                )
+            )
+            for number, claim in zip(run, claims, strict=False):
+                self._claims[number] = claim
+                self._tried[number] = {claim.tier}
+                wait = None
+            full = len(claims) < len(run)
+            for number in run[len(claims) :]:
+                self._reasons[number] = Reason.REFUSED
+        for number, tier in enumerate(found):
+            if tier is None:
+                self._reasons[number] = Reason.ABSENT
+
+    def _take(self, number: int, claim: Claim) -> None:
+        """Note what became of a read that has ended, or is late; begin another where it helps."""
+        with self._settling:
+            if self._claims.get(number) is not claim:
+                return  # released meanwhile, or another thread was sooner
+            lease = claim.settle(self._owner, Deadline(self._deadline.clock, 0.0))
+            other = None if lease is not None else self._elsewhere(number, claim)
+            with self._lock:
+                del self._claims[number]
+                if other is not None:  # behind the others, which are being read meanwhile
+                    self._claims[number] = other
+                elif lease is not None:
+                    self._leases[number] = lease
+                else:
+                    self._reasons[number] = Reason(claim.why)
+
+    def _elsewhere(self, number: int, claim: Claim) -> Claim | None:
+        """A read of the same chunk from a tier that was not tried yet, if one may have it."""
+        tried = self._tried[number]
+        now = Deadline(self._deadline.clock, 0.0)
+        if self._deadline.expired:
+            return None
+        for tier in self._stack.tiers:
+            if tier.name in tried or not tier.rules.reads or tier.off:
+                continue
+            tried.add(tier.name)
+            # A store that only itself can speak for is read at once: absence is an answer, too.
+            if not tier.remote and not tier.contains([claim.spec.key], now)[0]:
+                continue
+            begun = self._stack.begin([claim.spec], [tier], self._owner, self._deadline, keeps=True)
+            if begun:
+                return begun[0]
+        return None
+
+
+if TYPE_CHECKING:
+
+    def _is_a_hold(hold: TieredHold) -> Hold:
+        return hold

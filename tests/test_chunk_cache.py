@@ -1,0 +1,70 @@
+"""The keyed cache of an engine keeps the promises of its port, over every kind of tier."""
+
+import pytest
+
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.chunk_cache import ChunkCacheContract
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, spec
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Namespace, frame_bytes
+from prompts import disk, tier
+from rigging import MEMORY
+
+FRAME = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
+
+
+class TestKeyedCache(ChunkCacheContract):
+    """In memory and on disk: memory evicts what others store meanwhile."""
+
+    @pytest.fixture
+    def made(self, rig, tmp_path):
+        memory = tier("memory", MemoryStore(SystemClock()), 12 * FRAME)
+        return rig(
+            [memory, disk(tmp_path)],
+            slots=32,
+            frame=FRAME,
+            clock=SystemClock(),
+            namespace=Namespace("contract", LAYOUT),
+        )
+
+    @pytest.fixture
+    def cache(self, made):
+        return made.engine.chunks
+
+    @pytest.fixture
+    def ledger(self, made):
+        def held():
+            made.engine.flush(60)
+            ours = made.pool.ledger().items()
+            return {owner: count for owner, count in ours if owner != MEMORY}
+
+        return held
+
+    @pytest.fixture
+    def crowd(self, cache):
+        def lease_all():
+            leases = []
+            while found := cache.allocate([spec("crowd")], "crowd", now()):
+                leases += found
+            return lambda: [lease.release() for lease in leases]
+
+        return lease_all
+
+    @pytest.fixture
+    def closed(self, made, cache):
+        made.engine.close()
+        return cache
+
+
+class TestKeyedCacheOnDisk(TestKeyedCache):
+    """On a disk tier alone: every hold reads."""
+
+    @pytest.fixture
+    def made(self, rig, tmp_path):
+        return rig(
+            [disk(tmp_path)],
+            slots=32,
+            frame=FRAME,
+            clock=SystemClock(),
+            namespace=Namespace("contract", LAYOUT),
+        )
