@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hexkv.core.tiers.index import Reservation, TierIndex
+from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.reservation import Reservation
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 

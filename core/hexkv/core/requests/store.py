@@ -14,8 +14,9 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease, per_task
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack, Written, runs
+from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import NOT_COPIED, Batch, far
+from hexkv.core.tiers.writing import NOT_COPIED, Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
 
 

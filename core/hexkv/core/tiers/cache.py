@@ -18,6 +18,7 @@ from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease, BlockPool, per_task
 from hexkv.core.tiers.clearing import part_with
+from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
@@ -25,7 +26,7 @@ from hexkv.core.tiers.reading import Claim, Fetcher
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, far
+from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer
 from hexkv.ports import (
     ChunkKey,
     Cleared,
