@@ -38,6 +38,7 @@ from hexkv.ports.frame import (
 )
 from hexkv.ports.hashes import HashFunction
 from hexkv.ports.hold import Hold, Publishing
+from hexkv.ports.keyed import KeyedAccess
 from hexkv.ports.keys import (
     DIGEST_BYTES,
     KEY_BYTES,
@@ -130,6 +131,7 @@ __all__ = [
     "Item",
     "KVLayout",
     "KeySpace",
+    "KeyedAccess",
     "LayerGroup",
     "LayerSerde",
     "LayeredRead",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from hexkv.ports.device import DeviceKV
+from hexkv.ports.keyed import KeyedAccess
 from hexkv.ports.keys import ChunkKey, Namespace
 from hexkv.ports.layerwise import LayerwiseCache
 from hexkv.ports.lifecycle import CacheLifecycle
@@ -22,7 +23,7 @@ from hexkv.ports.tokens import Tokens
 
 
 @runtime_checkable
-class PrefixCache(LayerwiseCache, CacheLifecycle, Protocol):
+class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
     """Stores KV under the tokens that it was computed from, and gives back the longest prefix."""
 
     @property
