@@ -13,20 +13,12 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease, per_task
 from hexkv.core.requests.retrieve import Pace
-<<<<<<< HEAD
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import NOT_COPIED, Batch, Written
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted
-=======
-from hexkv.core.tiers.cache import TierStack, Written, runs
-from hexkv.core.tiers.evicting import far
-from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import NOT_COPIED, Batch
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, PoolExhausted
->>>>>>> wf
 
 
 @dataclass(slots=True)

@@ -25,11 +25,7 @@ from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier, TierRules, Writes
-<<<<<<< HEAD
 from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written
-=======
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer
->>>>>>> wf
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,

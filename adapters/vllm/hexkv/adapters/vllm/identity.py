@@ -157,8 +157,9 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
             return digest_of(place)
         except OSError as error:
             raise ConfigError(f"the weights of {model.model}: {error}") from error
-    commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None)
-    if load_format == "tensorizer" or getattr(model, "model_weights", "") or not commit:
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    fetched = bool(getattr(model, "model_weights", None))
+    if load_format == "tensorizer" or fetched or not commit:
         raise ConfigError(
             f"nothing says which weights {model.model} has, so KV of others could be taken for"
             " theirs. Load them from a folder or from a commit, or vouch for them: model.weights"

@@ -139,7 +139,7 @@ def _feed(digest: Digest, value: object) -> None:
     if isinstance(value, torch.Tensor):
         digest.update(f"tensor {value.dtype} {list(value.shape)}\n".encode())
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(memoryview(data.numpy()))
+        digest.update(data.numpy().data)
     elif isinstance(value, Mapping):
         digest.update(f"mapping {len(value)}\n".encode())
         for name in sorted(value, key=repr):

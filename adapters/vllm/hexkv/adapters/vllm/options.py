@@ -178,8 +178,8 @@ def options_of(config: object) -> dict[str, str]:
         for option, value in _changed(section, part):
             found[f"{name}.{option}"] = value
     for section, name in WHOLE.items():
-        if value := getattr(config, section, None):
-            found[name] = text_of(value)
+        if whole := getattr(config, section, None):
+            found[name] = text_of(whole)
     return found
 
 
@@ -235,10 +235,10 @@ def digest_of_value(value: object) -> str:
 
 def _plain(value: object) -> object:
     """*value* made of what JSON has; of other kinds of objects their fields, or what they print."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
-        return value.name
+        return value.value if isinstance(value.value, str) else value.name
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, AbstractSet):
