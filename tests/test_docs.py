@@ -207,6 +207,20 @@ def configured(section, prefix=""):
             yield f"{prefix}{key}", json.dumps(default)
 
 
+EXAMPLES = sorted(
+    path
+    for folder in ("docs", "examples", "adapters", "README.md")
+    for path in ((ROOT / folder).rglob("*") if (ROOT / folder).is_dir() else [ROOT / folder])
+    if path.suffix in (".md", ".yaml", ".json", ".service")
+)
+
+
+def test_no_example_says_which_weights_a_model_has():
+    """A label that is copied from an example would be the same for all weights."""
+    said = re.compile(r"^\s*\"?model\"?:\s*\{?\s*\"?(revision|weights)\"?:", re.MULTILINE)
+    assert [name(path) for path in EXAMPLES if said.search(path.read_text())] == []
+
+
 OPERATIONS = ROOT / "docs" / "operations.md"
 
 

@@ -1,4 +1,4 @@
-"""``python tiny_lora.py FOLDER``: a LoRA adapter for the tiny Llama, with random weights.
+"""``python tiny_lora.py FOLDER [SEED]``: a LoRA adapter for the tiny Llama, with random weights.
 
 It changes keys and values of every layer, as much as they are: the same tokens have other KV.
 """
@@ -40,4 +40,4 @@ def main(folder: Path, seed: int = 22) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,14 +1,20 @@
 """KV of different weights, adapters, salts and inputs never has the same name."""
 
+import shutil
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scope_of
+from hexkv.adapters.vllm.inspection import refuse
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.serving import Scopes
-from hexkv.plugins.weights import digest_of
-from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
+from hexkv.adapters.vllm.serving import Scopes, joined
+from hexkv.plugins.compose import identify
+from hexkv.plugins.config import load
+from hexkv.ports import ConfigError, DType, KVLayout, LayoutMismatch, Namespace, ParallelSlice
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
 
@@ -32,38 +38,6 @@ def weights(tmp_path):
     (folder / "model.safetensors").write_bytes(bytes(3 << 20))
     (folder / "tokenizer.json").write_text("{}")
     return folder
-
-
-def test_a_copy_has_the_same_weights(weights, tmp_path):
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for file in weights.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    (copy / "tokenizer.json").write_text("changed")
-    assert digest_of(copy) == digest_of(weights)
-
-
-@pytest.mark.parametrize("at", [0, 100, (3 << 20) - 1])
-def test_other_bytes_are_other_weights(weights, at):
-    before = digest_of(weights)
-    with (weights / "model.safetensors").open("r+b") as file:
-        file.seek(at)
-        file.write(b"\1")
-    assert digest_of(weights) != before
-
-
-def test_another_configuration_is_another_model(weights):
-    before = digest_of(weights)
-    (weights / "config.json").write_text('{"hidden_size": 9}')
-    assert digest_of(weights) != before
-
-
-def test_an_adapter_that_was_trained_anew_is_another_one(weights):
-    lora = SimpleNamespace(lora_name="poet", lora_path=str(weights))
-    before = scope_of(request(lora_request=lora))
-    assert before.lora.startswith("poet ")
-    (weights / "model.safetensors").write_bytes(bytes([1]) * 100)
-    assert scope_of(request(lora_request=lora)) != before
 
 
 def test_images_count_with_their_places():
@@ -117,10 +91,24 @@ def test_every_part_of_a_scope_makes_another_namespace():
     base = Namespace("m", LAYOUT, salt="house", lora="base", extra=(("b", "1"),))
     scopes = Scopes(base)
     assert scopes.namespace(Scope()) == base
-    parts = [Scope(), Scope(lora="x"), Scope(salt="x"), Scope(inputs="x"), Scope("x", "x", "x")]
+    parts = [Scope(), Scope(salt="x"), Scope(inputs="x"), Scope(salt="x", inputs="x")]
     assert len({scopes.namespace(part) for part in parts}) == len(parts)
-    assert scopes.namespace(Scope(salt="guest")).salt == "house\nguest"
     assert Scopes(Namespace("m", LAYOUT)).namespace(Scope(salt="guest")).salt == "guest"
+
+
+TEXT = st.text("0123:A\n", max_size=5)
+PART = TEXT | st.builds("joined {}:{}".format, st.integers(0, 5), TEXT)
+
+
+@given(st.lists(st.tuples(PART, PART.filter(bool)), min_size=2, max_size=2, unique=True))
+def test_no_two_pairs_of_salts_are_one(pairs):
+    """The operator's, which may be empty, and the client's: neither can stand for the other."""
+    assert len({joined(own, asked) for own, asked in pairs}) == len(pairs)
+
+
+def test_a_salt_alone_is_what_tenants_are_known_by():
+    assert (joined("", "guest"), joined("house", ""), joined("", "")) == ("guest", "house", "")
+    assert joined("A", "B") != joined("", "A\nB")
 
 
 @pytest.mark.parametrize(
@@ -136,17 +124,39 @@ def test_ranks_hold_slices_or_the_same(rank, piece, first):
     assert (rank.piece, rank.first) == (piece, first)
 
 
-def served(longest=4096, rope=None, media=None):
-    """The namespace of a model whose texts may have *longest* tokens."""
-    model = SimpleNamespace(
-        model="org/model",
-        max_model_len=longest,
-        hf_text_config=SimpleNamespace(**(rope or {})),
-        multimodal_config=media,
+@dataclass
+class Media:
+    """Fields of vLLM's, and their defaults."""
+
+    mm_processor_kwargs: dict | None = None
+    media_io_kwargs: dict = field(default_factory=dict)
+    mm_encoder_attn_dtype: str | None = None
+    mm_encoder_fp8_scale_path: str | None = None
+    video_pruning_method: str = "evs"
+    mm_processor_cache_gb: float = 4
+    brought_by_a_new_release: int = 0
+
+
+def loading(model="org/model", **said):
+    """vLLM's configuration of a model."""
+    commit = SimpleNamespace(rope_theta=1.0, _commit_hash="1")
+    model = {"model": model, "hf_config": commit, "seed": 0, "revision": None} | said
+    return SimpleNamespace(
+        model_config=SimpleNamespace(**{"max_model_len": 4096, "dtype": "float16"} | model),
+        load_config=SimpleNamespace(load_format="auto"),
     )
-    said = SimpleNamespace(settings=SimpleNamespace(model=SimpleNamespace(name="", revision="1")))
-    config, rank = SimpleNamespace(model_config=model), Rank(0, 1, 1, replicated=False)
-    return namespace_of(config, LAYOUT, rank, said, inside={})
+
+
+def served(config=None, said=None, tiers=(), **model):
+    """The namespace of a model."""
+    configured = load(None, {}, {"model": said or {}, "tiers": [{"store": "memory"}, *tiers]})
+    rank = Rank(0, 1, 1, replicated=False)
+    host = namespace_of(config or loading(**model), LAYOUT, rank, configured, inside={})
+    return identify(host, configured)
+
+
+def rotated(longest, rope):
+    return served(max_model_len=longest, hf_text_config=SimpleNamespace(**rope))
 
 
 @pytest.mark.parametrize(
@@ -161,19 +171,131 @@ def served(longest=4096, rope=None, media=None):
     ],
 )
 def test_where_rope_depends_on_the_longest_text_so_does_the_name(rope, differs):
-    assert (served(4096, rope) != served(8192, rope)) is differs
+    assert (rotated(4096, rope) != rotated(8192, rope)) is differs
 
 
-def test_images_that_are_looked_at_in_another_way_have_another_name():
-    plain = {"mm_processor_kwargs": None, "media_io_kwargs": {}, "video_pruning_method": "evs"}
+def test_what_is_not_as_vllm_has_it_has_another_name(tmp_path):
+    scales = tmp_path / "scales"
+    scales.write_text("1")
     ways = [
         {},
         {"mm_processor_kwargs": {"do_normalize": False}},
         {"media_io_kwargs": {"video": {"num_frames": 4}}},
         {"mm_encoder_attn_dtype": "fp8"},
-        {"video_pruning_rate": 0.5},
-        {"video_pruning_rate": 0.5, "video_pruning_method": "other"},
+        {"mm_encoder_fp8_scale_path": str(scales)},
+        {"video_pruning_method": "other"},
+        {"brought_by_a_new_release": 1},
     ]
-    names = [served(media=SimpleNamespace(**plain | way)) for way in ways]
-    assert len(set(names)) == len(names)
-    assert names[0] == served()  # whatever is as the model has it is not said
+
+    def names():
+        return [served(multimodal_config=Media(**way)) for way in ways]
+
+    first = names()
+    assert len(set(first)) == len(ways)
+    assert first == names(), "the same in every process"
+    assert first[0] == served(), "whatever is as vLLM has it is not said"
+    unrelated = Media(mm_processor_kwargs={}, mm_processor_cache_gb=1)
+    assert first[0] == served(multimodal_config=unrelated)
+    scales.write_text("2")
+    assert [a == b for a, b in zip(first, names(), strict=True)].index(False) == 4
+
+
+@pytest.mark.parametrize("said", [{}, {"revision": "1"}, {"name": "n", "revision": "1"}])
+@pytest.mark.parametrize("replaced", ["in another folder", "in place"])
+def test_folders_of_one_name_are_told_apart_by_their_weights(weights, tmp_path, said, replaced):
+    before = served(model=str(weights), said=said)
+    if replaced == "in another folder":
+        copy = tmp_path / "b" / weights.name
+        shutil.copytree(weights, copy)
+        assert served(model=str(copy), said=said) == before, "a copy shares what is cached"
+        weights = copy
+    (weights / "model.safetensors").write_bytes(bytes([1]) * (3 << 20))
+    assert served(model=str(weights), said=said) != before
+    vouched = said | {"weights": "mine"}
+    assert "mine" in served(model=str(weights), said=vouched).revision
+
+
+def test_a_copy_of_what_a_hub_has_is_named_as_a_folder_with_the_same(weights, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    hub = tmp_path / "hub" / "models--org--model"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text("0123")
+    shutil.copytree(weights, hub / "snapshots" / "0123")
+    config = loading()
+    config.load_config.download_dir = str(tmp_path / "hub")
+    assert served(config).revision == served(model=str(weights)).revision
+
+
+@pytest.mark.parametrize("way", ["hf_overrides", "hf_config_path"])
+def test_a_configuration_from_elsewhere_is_another_model(weights, way):
+    """What is in force counts: overrides may be a function, a path may lead to anything."""
+    names = {
+        served(model=str(weights), hf_config=SimpleNamespace(rope_theta=theta), **asked)
+        for theta in (1.0, 2.0)
+        for asked in ({}, {way: "somewhere"})
+    }
+    assert len(names) == 3  # without either, what the folder says is in its digest
+
+
+@pytest.mark.parametrize(
+    ("model", "load_format"),
+    [
+        ({"hf_config": SimpleNamespace()}, "auto"),
+        ({"model_weights": "s3://bucket/model"}, "runai_streamer"),
+        ({}, "tensorizer"),
+    ],
+)
+def test_a_model_whose_weights_nobody_can_name_is_refused(model, load_format):
+    config = loading(**model)
+    config.load_config.load_format = load_format
+    with pytest.raises(ConfigError, match=r"which weights org/model has.*model\.weights"):
+        served(config)
+    assert served(config, {"weights": "mine"}).revision.endswith("mine")
+
+
+def test_drawn_weights_are_those_of_their_seed_and_configuration():
+    def drawn(seed, theta):
+        config = loading(seed=seed, hf_config=SimpleNamespace(rope_theta=theta))
+        config.load_config.load_format = "dummy"
+        return served(config)
+
+    assert len({drawn(0, 1.0), drawn(1, 1.0), drawn(0, 2.0)}) == 3
+
+
+def test_weights_that_are_replaced_while_they_run_are_kept_in_memory_only():
+    config = loading()
+    config.weight_transfer_config = object()
+    assert served(config) == served()
+    with pytest.raises(ConfigError, match="only the memory tier"):
+        served(config, tiers=[{"store": "disk", "settings": {"root": "x"}}])
+
+
+def test_a_draft_model_has_a_part_in_what_is_cached(weights):
+    def drafting(method):
+        config = loading()
+        draft = loading(model=str(weights)).model_config
+        config.speculative_config = SimpleNamespace(method=method, draft_model_config=draft)
+        return served(config)
+
+    assert drafting("ngram") == served()
+    before = drafting("eagle")
+    assert before != served()
+    (weights / "model.safetensors").write_bytes(bytes([1]) * (3 << 20))
+    assert drafting("eagle") != before
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ({"hf_config": SimpleNamespace(is_causal=False)}, "attend both ways"),
+        (
+            {"hf_text_config": SimpleNamespace(use_bidirectional_attention=True)},
+            "attend both ways",
+        ),
+        ({"is_prefix_caching_supported": False}, "is_prefix_caching_supported"),
+    ],
+)
+def test_models_of_which_no_prefix_can_be_used_again_are_refused(model, why):
+    with pytest.raises(LayoutMismatch, match=why):
+        refuse(loading(**model))
+    refuse(loading())

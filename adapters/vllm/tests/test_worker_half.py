@@ -1,5 +1,6 @@
 """What the workers' half does with a step: real engines over tensors of vLLM's shape."""
 
+import gc
 import random
 from array import array
 from concurrent.futures import wait
@@ -7,6 +8,7 @@ from concurrent.futures import wait
 import pytest
 import torch
 
+from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
 from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
 from hexkv.adapters.vllm.serving import Desk, Scopes
@@ -22,6 +24,13 @@ PROMPT = random.Random(5).choices(range(50_000), k=4 * CHUNK)
 ALL, PLAIN = len(PROMPT), Scope()
 NAMES = [f"layer.{i}" for i in range(LAYERS)]
 MINE, OTHER = [1, 2, 3, 4, 5, 6, 7, 8], [20, 11, 12, 13, 14, 15, 16, 17]
+
+
+class Adapter:
+    """Like vLLM's, as far as what is in it counts."""
+
+    def __init__(self, weight):
+        self.weights = [weight]
 
 
 class Rank:
@@ -42,7 +51,8 @@ class Rank:
             "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
         }
         self.engine = build(configure(None, {}, settings), Namespace("toy", self.pages.layout))
-        self.scopes = Scopes(self.engine.namespace)
+        self.adapters = Adapters()
+        self.scopes = Scopes(self.engine.namespace, self.adapters)
         self.half = WorkerHalf(
             self.engine, self.pages, self.scopes, layer_names=NAMES, layerwise=layerwise, loaders=1
         )
@@ -231,8 +241,38 @@ def test_finding_holds_chunks_until_they_are_loaded_or_let_go(rank):
 def test_requests_of_another_kind_share_nothing(rank):
     store(rank, scope=Scope(salt="a"))
     assert rank.find(scope=Scope(salt="a")) == len(PROMPT)
-    for scope in (Scope(), Scope(salt="b"), Scope(lora="a"), Scope(salt="a", inputs="x")):
+    for scope in (Scope(), Scope(salt="b"), Scope(salt="a", inputs="x")):
         assert rank.find(scope=scope) == 0
+
+
+@pytest.mark.parametrize("way", ["in the step", "layer by layer", "between steps"])
+@pytest.mark.parametrize("happened", ["replaced", "gone"])
+def test_kv_of_an_adapter_is_used_while_that_adapter_is_the_one_that_computes(way, happened):
+    rank = Rank(layerwise=way == "layer by layer")
+    poet, models = Scope(lora="poet", adapter=1), [Adapter(1)]
+    try:
+        store(rank, scope=poet)
+        assert rank.find(scope=poet) == 0, "nothing was stored of weights that nobody knows"
+        rank.adapters.loaded("poet", 1, models[0])
+        store(rank, scope=poet)
+        assert rank.find() == 0
+        assert rank.find(scope=poet) == ALL
+        if happened == "replaced":
+            models.append(Adapter(2))
+            rank.adapters.loaded("poet", 1, models[1])
+        else:
+            models.clear()
+            gc.collect()
+        assert rank.find(scope=poet, name="later") == 0
+        later = way == "between steps"
+        rank.run(Step(3, loads=[load(scope=poet, later=later)], saves=[save(scope=poet)]))
+        if later:
+            assert not wait([done for _, done in rank.half._outside.running.values()], 60).not_done
+            assert rank.half.arrived() == {"r"}
+        assert rank.half.bad_blocks() == set(OTHER)
+        assert rank.engine.health().pins == {}
+    finally:
+        rank.half.close()
 
 
 def test_clearing_leaves_nothing(rank):
@@ -249,7 +289,13 @@ def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
 
 @pytest.mark.parametrize(
     "question",
-    [{"op": "dance"}, {"op": "find"}, {"op": "find", "id": "r", "scope": ["a"]}, {}],
+    [
+        {},
+        {"op": "dance"},
+        {"op": "find"},
+        {"op": "find", "id": "r", "scope": ["a"]},
+        {"op": "find", "id": "r", "scope": ["", "", "", "1"]},
+    ],
 )
 def test_questions_without_meaning_are_refused(rank, question):
     with pytest.raises(InvalidRequest):

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from vllm.config import KVTransferConfig
+from vllm.config import KVTransferConfig, PoolerConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging
 from vllm.engine.arg_utils import EngineArgs
@@ -52,6 +52,16 @@ def test_hybrid_models_are_refused_in_one_line(config, role):
         HexKVConnector(config, role, kv(spec(), spec()))
     with pytest.raises(LayoutMismatch, match="a layer of SlidingWindowSpec"):
         HexKVConnector(config, role, kv(spec(SlidingWindowSpec, sliding_window=32)))
+
+
+def test_where_vllm_uses_no_prefix_again_nothing_starts(config):
+    """Answers made of all tokens: with some of them loaded, vLLM's second request ended it."""
+    config.model_config.pooler_config = PoolerConfig(seq_pooling_type="MEAN")
+    assert not config.model_config.is_prefix_caching_supported
+    with pytest.raises(LayoutMismatch, match="is_prefix_caching_supported"):
+        HexKVConnector.get_required_kvcache_layout(config)
+    config.model_config.pooler_config = PoolerConfig(seq_pooling_type="LAST")
+    HexKVConnector.get_required_kvcache_layout(config)
 
 
 def test_a_bad_configuration_stops_vllm_with_its_name(config):

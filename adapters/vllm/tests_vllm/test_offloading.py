@@ -3,13 +3,15 @@
 import random
 
 import pytest
+from vllm.config import LoRAConfig
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
+from hexkv.ports import ConfigError
 from processes import until
 from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded
-from vllm_toy import alone
+from vllm_toy import alone, configuration
 
 
 def prompt(seed, count):
@@ -64,6 +66,12 @@ def believe(toy, monkeypatch, name):
         return LookupResult.HIT if context.req_id == name else ask(key, context)
 
     monkeypatch.setattr(toy.manager, "lookup", found)
+
+
+def test_adapters_that_vllm_names_without_their_content_are_refused(start, model, monkeypatch):
+    monkeypatch.setattr(configuration(str(model), 256, True), "lora_config", LoRAConfig())
+    with pytest.raises(ConfigError, match="LoRA adapters are not cached behind"):
+        start()
 
 
 def test_a_prompt_that_was_computed_before_is_loaded(toy):

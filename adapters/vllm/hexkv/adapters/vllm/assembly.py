@@ -18,6 +18,7 @@ from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
 from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
+from hexkv.adapters.vllm.lora import Adapters, watch
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf, Shape
 from hexkv.adapters.vllm.serving import Desk, Scopes
 from hexkv.adapters.vllm.windows import BlockPages, pages_of
@@ -48,6 +49,16 @@ def read(config: VllmConfig, memory: Memory) -> Configuration:
         return configured
     log.info("loading is async instead of %s: this vLLM cannot take back part of a step", loading)
     return replace(configured, connector=replace(configured.connector, loading="async"))
+
+
+def adapters_of(config: VllmConfig) -> Adapters | None:
+    """The LoRA adapters that this worker loads from now on; ``None`` without LoRA."""
+    lora_config = getattr(config, "lora_config", None)
+    if lora_config is None:
+        return None
+    from vllm.lora.worker_manager import WorkerLoRAManager  # with LoRA only: it takes a second
+
+    return watch(lora_config, WorkerLoRAManager)
 
 
 def goes_only_forward(config: VllmConfig) -> bool:
@@ -115,6 +126,7 @@ def worker_half(
     configured: Configuration,
     caches: Mapping[str, torch.Tensor],
     version: str,
+    adapters: Adapters | None = None,
 ) -> Rig:
     """The half that moves KV, with an engine of its own.
 
@@ -134,7 +146,7 @@ def worker_half(
         ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
         engine = build(configured.engine, namespace, events=[ledger] if ledger else [])
         opened.callback(engine.close)
-        scopes = Scopes(engine.namespace)
+        scopes = Scopes(engine.namespace, adapters)
         slower = any(tier.store != "memory" for tier in settings.tiers)
         desk = Desk(engine, scopes, prefetch=slower)
         place = _place(config, configured, make=True)

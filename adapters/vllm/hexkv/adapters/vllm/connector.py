@@ -23,12 +23,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from hexkv.adapters.vllm import assembly
-from hexkv.adapters.vllm.assembly import Rig
+from hexkv.adapters.vllm.assembly import Rig, adapters_of
 from hexkv.adapters.vllm.configuration import verify
 from hexkv.adapters.vllm.events import Told
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import counts_inputs, scope_of
-from hexkv.adapters.vllm.inspection import describe
+from hexkv.adapters.vllm.inspection import describe, refuse
 from hexkv.adapters.vllm.messages import Load, Scope, Step
 from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, published, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
@@ -102,6 +102,8 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._told: list[Told] = []
         self._promised: list[Load] = []
         self._counted = counts_inputs(vllm_config)
+        # Before any request: what is loaded earlier is not known.
+        self._adapters = None if role is KVConnectorRole.SCHEDULER else adapters_of(vllm_config)
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
 
@@ -123,8 +125,10 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
         Raises:
             ConfigError: nothing can be built from the configuration.
+            LayoutMismatch: the model's KV cannot be cached.
         """
         verify(vllm_config.kv_transfer_config.kv_connector_extra_config, discover())
+        refuse(vllm_config)
         return None
 
     @property
@@ -157,7 +161,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         """
         caches = {name: kv_caches[name] for name in self._memory.layers}
         self._rig = assembly.worker_half(
-            self._config, self._memory, self._configured, caches, vllm.__version__
+            self._config,
+            self._memory,
+            self._configured,
+            caches,
+            vllm.__version__,
+            self._adapters,
         )
 
     def _abandon(self) -> None:

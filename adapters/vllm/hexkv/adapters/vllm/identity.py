@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.messages import Scope
+from hexkv.adapters.vllm.options import digest_of_value, options_of
 from hexkv.plugins.config import Loaded
-from hexkv.plugins.weights import digest_of
-from hexkv.ports import KVLayout, Namespace, ParallelSlice
+from hexkv.plugins.weights import digest_of, folder_of
+from hexkv.ports import ConfigError, KVLayout, Namespace, ParallelSlice
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import LoadConfig, ModelConfig, VllmConfig
     from vllm.v1.request import Request
-
-log = logging.getLogger("vllm.hexkv")
-
-_MEDIA = (
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "mm_encoder_attn_dtype",
-    "mm_encoder_fp8_scale_path",
-    "video_pruning_rate",
-    "video_pruning_method",
-)
-"""What decides how an image is seen, and is no part of what vLLM calls it."""
 
 _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of RoPE that depend on how long sequences may become."""
+
+_WHENCE = {"_name_or_path", "_commit_hash", "transformers_version"}
+"""What a configuration says of where it is from, and not of the model."""
+
+_WITHOUT_MODEL = {"ngram", "ngram_gpu", "suffix"}
+"""Ways to draft tokens that have no KV. What the model says to wrong drafts is never stored."""
+
+_DRAFT = ("method", "quantization", "kv_cache_dtype", "parallel_drafting")
+"""What decides about a draft's KV beside its weights and configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +77,36 @@ def namespace_of(
         config: vLLM's.
         layout: of the KV here.
         rank: whose KV it is.
-        configured: name and revision in here are taken for true.
+        configured: an operator who gives ``model.weights`` in here vouches for the weights.
         inside: what else decides about the bytes in a block, where only vLLM understands them.
+
+    Raises:
+        ConfigError: nothing says which weights the model has, or will have.
     """
     model = config.model_config
     said = configured.settings.model
-    extra = dict(inside)
+    stays = any(tier.store != "memory" for tier in configured.settings.tiers)
+    if stays and getattr(config, "weight_transfer_config", None) is not None:
+        raise ConfigError(
+            "weights that are replaced while vLLM runs (weight_transfer_config) have the name of"
+            " the first ones: only the memory tier may keep their KV"
+        )
+    extra = dict(inside) | options_of(config)
     if quantization := getattr(model, "quantization", None):
         extra["quantization"] = str(quantization)
-    if overrides := getattr(model, "hf_overrides", None):
-        extra["overrides"] = _digest(overrides)
-    if media := _media(getattr(model, "multimodal_config", None)):
-        extra["media"] = _digest(media)
+    if "cache.cache_dtype" in extra:
+        extra.setdefault("compute", str(model.dtype))
+    if getattr(model, "hf_overrides", None) or getattr(model, "hf_config_path", None):
+        extra["config"] = _in_force(model)
     if _rope_by_length(getattr(model, "hf_text_config", None)):
         extra["length"] = str(model.max_model_len)
+    if draft := _draft(config):
+        extra["draft"] = draft
     name = str(model.model)
     return Namespace(
-        model="" if said.name else Path(name).name if Path(name).is_dir() else name,
+        model="" if said.name else Path(name).name if Path(name).exists() else name,
         layout=layout,
-        revision="" if said.revision else _revision(config),
+        revision="" if said.weights else weights_of(model, config.load_config),
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
@@ -131,35 +136,64 @@ def scope_of(request: Request, *, counted: bool = False) -> Scope | None:
         return None
     lora = request.lora_request
     return Scope(
-        "" if lora is None else _lora(str(lora.lora_name), str(lora.lora_path)),
+        "" if lora is None else str(lora.lora_name),
         request.cache_salt or "",
         _inputs(inputs),
+        0 if lora is None else int(lora.lora_int_id),
     )
 
 
-def _revision(config: VllmConfig) -> str:
-    model = config.model_config
-    directory = Path(str(model.model))
-    load_format = str(getattr(config.load_config, "load_format", ""))
-    if load_format.rpartition(".")[2].lower() == "dummy":
-        return f"dummy-{model.seed}"
-    if directory.is_dir():
-        return digest_of(directory)
-    commit = getattr(getattr(model, "hf_config", None), "_commit_hash", None) or model.revision
-    if not commit:
-        log.warning(
-            "nothing says which weights %s has: set model.revision, or equal names mean equal KV",
-            model.model,
+def weights_of(model: ModelConfig, load: LoadConfig) -> str:
+    """Which weights a model has: a digest of them, or the commit that they are of.
+
+    Raises:
+        ConfigError: they lie where nobody can look, or cannot be read.
+    """
+    load_format = str(getattr(load, "load_format", "")).rpartition(".")[2].lower()
+    if load_format == "dummy":  # drawn for this configuration
+        return f"dummy-{model.seed}-{_in_force(model)}"
+    if load_format != "tensorizer" and (place := _place(model, load)) is not None:
+        try:
+            return digest_of(place)
+        except OSError as error:
+            raise ConfigError(f"the weights of {model.model}: {error}") from error
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    fetched = bool(getattr(model, "model_weights", None))
+    if load_format == "tensorizer" or fetched or not commit:
+        raise ConfigError(
+            f"nothing says which weights {model.model} has, so KV of others could be taken for"
+            " theirs. Load them from a folder or from a commit, or vouch for them: model.weights"
+            " is a text that no other weights are ever given"
         )
-    return str(commit or "")
+    return str(commit)
 
 
-def _media(multimodal: object) -> dict[str, object]:
-    """How images, sounds, ... are seen, where that is not as the model has it."""
-    said = {name: getattr(multimodal, name, None) for name in _MEDIA}
-    if not said["video_pruning_rate"]:
-        del said["video_pruning_method"]
-    return {name: value for name, value in said.items() if value}
+def _place(model: ModelConfig, load: LoadConfig) -> Path | None:
+    """Where vLLM read the weights: a folder, a file, or a copy of what a hub has."""
+    # Of what lies in an object store, ``model`` is a folder that has the configuration alone.
+    name = str(getattr(model, "model_weights", "") or model.model)
+    if Path(name).exists():
+        return Path(name)
+    return folder_of(name, model.revision, getattr(load, "download_dir", None))
+
+
+def _draft(config: VllmConfig) -> str:
+    """What decides about the KV of a model that drafts tokens; most ways to draft have none."""
+    speculative = getattr(config, "speculative_config", None)
+    model = getattr(speculative, "draft_model_config", None)
+    if speculative is None or model is None or str(speculative.method) in _WITHOUT_MODEL:
+        return ""
+    load = getattr(speculative, "draft_load_config", None) or config.load_config
+    weights = weights_of(model, load)
+    options = {name: getattr(speculative, name, None) for name in _DRAFT}
+    return digest_of_value([weights, _in_force(model), options])
+
+
+def _in_force(model: ModelConfig) -> str:
+    """A digest of a model's configuration as it is in force, wherever its parts come from."""
+    config = model.hf_config
+    said = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    return digest_of_value({name: said[name] for name in said if name not in _WHENCE})
 
 
 def _rope_by_length(hf_config: object) -> bool:
@@ -175,32 +209,13 @@ def _stretched(rope: object) -> bool:
     return kind in _BY_LENGTH or any(map(_stretched, rope.values()))
 
 
-def _lora(name: str, path: str) -> str:
-    directory = Path(path)
-    if not directory.is_dir():
-        return f"{name} {path}"
-    # A training run may write a new adapter over the old one.
-    newest = max((file.stat().st_mtime_ns for file in directory.iterdir()), default=0)
-    return f"{name} {_lora_digest(directory, newest)}"
-
-
-@lru_cache(256)
-def _lora_digest(directory: Path, newest: int) -> str:
-    del newest
-    return digest_of(directory)
-
-
 def _inputs(features: Sequence[Any]) -> str:
     """A digest of what stands where in place of placeholder tokens."""
     if not features:
         return ""
-    return _digest(
+    return digest_of_value(
         [
             [feature.identifier, feature.mm_position.offset, feature.mm_position.length]
             for feature in features
         ]
     )
-
-
-def _digest(value: object) -> str:
-    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -33,12 +33,38 @@ class Memory:
     """Whether all ranks of a stage hold the same (latent attention)."""
 
 
+def refuse(config: VllmConfig) -> None:
+    """Stop where KV of a prefix must not be used again.
+
+    Raises:
+        LayoutMismatch: it must not, in one line that says why.
+    """
+    model = config.model_config
+    for said in (getattr(model, "hf_config", None), getattr(model, "hf_text_config", None)):
+        both = getattr(said, "use_bidirectional_attention", None) in (True, "all")
+        if both or getattr(said, "is_causal", True) is False:
+            raise LayoutMismatch(
+                "hexkv does not cache models that attend both ways: a token's KV depends on what"
+                " comes after it (is_causal or use_bidirectional_attention in config.json)"
+            )
+    if getattr(config, "diffusion_config", None) is not None:
+        raise LayoutMismatch(
+            "hexkv does not cache diffusion models: a token's KV depends on what comes after it"
+        )
+    if not getattr(model, "is_prefix_caching_supported", True):
+        raise LayoutMismatch(
+            "hexkv does not cache this model: vLLM itself cannot use a prefix of it again, for"
+            " its answers are made of all tokens (is_prefix_caching_supported is false)"
+        )
+
+
 def describe(config: VllmConfig, kv: KVCacheConfig) -> Memory:
     """The memory of a model whose KV can be cached by prefix.
 
     Raises:
         LayoutMismatch: it cannot, in one line that says why.
     """
+    refuse(config)
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:

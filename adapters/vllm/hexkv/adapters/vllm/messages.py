@@ -11,13 +11,16 @@ class Scope(NamedTuple):
     """What makes a request's KV differ from another one's of the same model and tokens."""
 
     lora: str = ""
-    """Name and weights of the adapter."""
+    """Name of the LoRA adapter; what it holds is known in the workers, once it is loaded."""
 
     salt: str = ""
     """vLLM's ``cache_salt``."""
 
     inputs: str = ""
     """Digest of the images, sounds, ... that stand behind placeholder tokens."""
+
+    adapter: int = 0
+    """vLLM's number of the LoRA adapter; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
-from hexkv.adapters.vllm.inspection import instructions
+from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
 from hexkv.adapters.vllm.staging import WORDS, Staging
 from hexkv.kernels.blocks import opaque_layout
@@ -270,6 +270,12 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         config = get_current_vllm_config()  # which this one is a part of
+        refuse(config)
+        if getattr(config, "lora_config", None) is not None:
+            raise ConfigError(
+                "LoRA adapters are not cached behind vLLM's offloading, which names blocks by an"
+                " adapter's name, whatever it holds: leave out enable_lora, or use the connector"
+            )
         if counts_inputs(config):  # and puts the numbers into its names of blocks
             raise ConfigError(
                 "vLLM numbers images: leave out mm_processor_cache_gb 0, or switch on its"

@@ -8,7 +8,8 @@ the vLLM that is installed, so that somebody decides about each.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from hashlib import sha256
@@ -39,7 +40,7 @@ BY_OTHERS: Mapping[str, str] = {
     " hf_overrides dtype max_model_len quantization multimodal_config is_submodel_config"
     " word_embeddings_untied_by_checkpoint",
     "cache_config": "block_size user_specified_block_size sliding_window is_attention_free"
-    " kv_cache_layout effective_attention_block_size",
+    " kv_cache_layout effective_attention_block_size user_specified_mamba_block_size",
     "parallel_config": "pipeline_parallel_size tensor_parallel_size rank world_size"
     " prefill_context_parallel_size decode_context_parallel_size",
     "load_config": "download_dir",
@@ -52,6 +53,8 @@ BY_OTHERS: Mapping[str, str] = {
 They are in the digest of the weights and of the model's configuration as it is in force, in the
 layout, in the slice of a rank, in what is said of opaque blocks, in the adapter of a request; or
 the engine does not start with them (context parallelism, diffusion, weights that are replaced).
+Of speculative decoding only a draft's weights and configuration are named: what its KV decides is
+how many tokens are accepted, never which.
 """
 
 UNRELATED: Mapping[str, Mapping[str, str]] = {
@@ -64,7 +67,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb",
         "cache_config": "gpu_memory_utilization num_gpu_blocks_override num_gpu_blocks"
         " num_cpu_blocks kv_cache_memory_bytes kv_cache_size_tokens kv_cache_max_concurrency"
-        " kv_offloading_size kv_offloading_backend swap_space cpu_offload_gb cpu_kvcache_space_bytes"
+        " kv_offloading_size kv_offloading_backend swap_space cpu_offload_gb"
+        " cpu_kvcache_space_bytes"
         " _block_size_resolved",
         "load_config": "safetensors_load_strategy safetensors_prefetch_num_threads"
         " safetensors_prefetch_block_size device use_tqdm_on_load pt_load_map_location",
@@ -78,7 +82,7 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         "mamba_config": "backend ssu_algorithm",
         "kernel_config": "ir_op_priority enable_flashinfer_autotune"
         " enable_rocm_segmented_attn_autotune enable_cutedsl_warmup enable_jit_warmup"
-        " sparse_indexer_topk_backend",
+        " sparse_indexer_topk_backend enable_bf16x3_router_gemm",
         "parallel_config": "data_parallel_size data_parallel_size_local data_parallel_rank"
         " data_parallel_rank_local data_parallel_master_ip data_parallel_rpc_port"
         " dp_sync_interval data_parallel_master_port data_parallel_backend"
@@ -95,7 +99,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " _data_parallel_master_port_list _coord_store_port dcp_kv_cache_interleave_size"
         " dcp_comm_backend dcp_q_replicate cp_kv_cache_interleave_size"
         " _allow_auto_resolve_cp_interleave_size data_parallel_index _api_process_count"
-        " _api_process_rank enable_fault_tolerance fault_tolerance_config worker_cls",
+        " _api_process_rank enable_fault_tolerance fault_tolerance_config worker_cls"
+        " sd_worker_cls",
         "": "scheduler_config offload_config engram_config compilation_config"
         " optimization_level performance_mode shutdown_timeout kv_transfer_config"
         " ec_transfer_config ec_manager_config instance_id",
@@ -105,7 +110,8 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
         " skip_tokenizer_init served_model_name allowed_local_media_path allowed_media_domains"
         " hf_token generation_config override_generation_config logits_processors"
         " io_processor_plugin pooler_config return_sampling_mask max_logprobs logprobs_mode"
-        " use_fp64_gumbel enable_trace_replay allow_deprecated_quantization",
+        " use_fp64_gumbel enable_trace_replay allow_deprecated_quantization"
+        " enable_return_routed_experts",
         "model_config.multimodal_config": "interleave_mm_strings mm_encoder_fp8_scale_save_path"
         " mm_encoder_fp8_scale_save_margin",
         "": "structured_outputs_config observability_config logging_config profiler_config"
@@ -120,14 +126,15 @@ UNRELATED: Mapping[str, Mapping[str, str]] = {
     "How vLLM names and finds blocks by itself.": {
         "cache_config": "enable_prefix_caching prefix_caching_hash_algo prefix_match_unit"
         " prefix_cache_retention_interval hash_block_size cache_hit_alignment_tokens"
-        " enable_mamba_shared_prefix_checkpoint",
+        " enable_mamba_shared_prefix_checkpoint enable_mamba_fine_grained_prefix_cache",
     },
 }
 """Fields that KV cannot depend on, by the reason."""
 
 NAMED: Mapping[str, str] = {
     "model_config": "trust_remote_code code_revision config_format quantization_config"
-    " model_class_overrides model_impl disable_sliding_window spec_target_max_model_len",
+    " model_class_overrides model_impl override_attention_dtype disable_sliding_window"
+    " spec_target_max_model_len",
     "model_config.multimodal_config": "language_model_only media_io_kwargs mm_processor_kwargs"
     " mm_device_do_normalize mm_encoder_only mm_encoder_attn_dtype mm_encoder_fp8_scale_path"
     " video_pruning_rate video_pruning_method allow_missing_mm_embeddings",
@@ -137,7 +144,7 @@ NAMED: Mapping[str, str] = {
     " use_kda_recoverssm kv_sharing_fast_prefill swa_bounded_replay",
     "load_config": "load_format model_loader_extra_config ignore_patterns",
     "attention_config": "disable_flashinfer_q_quantization use_prefill_query_quantization"
-    " indexer_kv_dtype indexer_sparse_logits hisparse_config use_non_causal",
+    " indexer_kv_dtype use_fp4_indexer_cache indexer_sparse_logits hisparse_config use_non_causal",
     "mamba_config": "enable_stochastic_rounding stochastic_rounding_philox_rounds",
     "kernel_config": "moe_backend linear_backend linear_backend_per_quant",
     "parallel_config": "worker_extension_cls",
@@ -151,7 +158,7 @@ _SAME_FILES = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", 
 """Ways to load that read the same tensors of a checkpoint."""
 
 
-def decided(section: str) -> Set[str]:
+def decided(section: str) -> AbstractSet[str]:
     """The fields of a part of vLLM's configuration that are in a list here."""
     lists = [NAMED, BY_OTHERS, *UNRELATED.values()]
     return {name for found in lists for name in found.get(section, "").split()}
@@ -171,8 +178,8 @@ def options_of(config: object) -> dict[str, str]:
         for option, value in _changed(section, part):
             found[f"{name}.{option}"] = value
     for section, name in WHOLE.items():
-        if value := getattr(config, section, None):
-            found[name] = text_of(value)
+        if whole := getattr(config, section, None):
+            found[name] = text_of(whole)
     return found
 
 
@@ -191,7 +198,9 @@ def _changed(section: str, part: object) -> Iterator[tuple[str, str]]:
 
 def _says(value: object) -> bool:
     """Whether a value is more than nothing: ``None`` and what is empty say the same."""
-    return value is not None and not (isinstance(value, str | Sequence | Set | Mapping) and not value)
+    if isinstance(value, Sequence | AbstractSet | Mapping):
+        return bool(value)
+    return value is not None
 
 
 def _default(field: Any) -> object:
@@ -226,13 +235,13 @@ def digest_of_value(value: object) -> str:
 
 def _plain(value: object) -> object:
     """*value* made of what JSON has; of other kinds of objects their fields, or what they print."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
-        return value.name
+        return value.value if isinstance(value.value, str) else value.name
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, Set):
+    if isinstance(value, AbstractSet):
         return sorted((_plain(inner) for inner in value), key=repr)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(inner) for inner in value]

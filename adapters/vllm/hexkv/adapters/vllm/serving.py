@@ -8,6 +8,7 @@ from functools import lru_cache
 from threading import Lock
 
 from hexkv.adapters.vllm.engine import Engine
+from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 
@@ -19,24 +20,54 @@ _REMEMBERED = 4096
 """Requests that were let go of: a question about one may still be on its way."""
 
 
+_JOINED = "joined "
+"""Before what is made of two parts."""
+
+
 class Scopes:
-    """Namespaces of requests, from the model's and what is special about the request."""
+    """Namespaces of requests, from the model's and what is special about the request.
 
-    def __init__(self, base: Namespace) -> None:
+    Args:
+        base: the model's.
+        adapters: those that this worker has loaded; without, requests with one have no KV.
+    """
+
+    def __init__(self, base: Namespace, adapters: Adapters | None = None) -> None:
         self._base = base
-        self.namespace = lru_cache(_SCOPES)(self._make)
+        self._adapters = adapters
+        self._made = lru_cache(_SCOPES)(self._make)
 
-    def _make(self, scope: Scope) -> Namespace:
+    def namespace(self, scope: Scope) -> Namespace | None:
+        """The namespace of a request; ``None`` while nobody knows which weights it runs with."""
+        lora: str | None = ""
+        if scope.adapter or scope.lora:
+            known = self._adapters
+            lora = None if known is None else known.identity(scope.lora, scope.adapter)
+        return None if lora is None else self._made(scope, lora)
+
+    def _make(self, scope: Scope, lora: str) -> Namespace:
         base = self._base
-        if scope == Scope():
-            return base
-        # Both may be set: by the operator for the instance, by the client for the request.
-        salt = "\n".join(part for part in (base.salt, scope.salt) if part)
-        lora = "\n".join(part for part in (base.lora, scope.lora) if part)
         extra = dict(base.extra)
         if scope.inputs:
             extra["inputs"] = scope.inputs
-        return replace(base, lora=lora, salt=salt, extra=tuple(sorted(extra.items())))
+        return replace(
+            base,
+            lora=joined(base.lora, lora),
+            salt=joined(base.salt, scope.salt),
+            extra=tuple(sorted(extra.items())),
+        )
+
+
+def joined(own: str, asked: str) -> str:
+    """What the operator set for the instance, and what a client set for the request, as one.
+
+    Two pairs with something asked for never give the same, whatever is in them: the length of
+    the first part goes before both. Of a pair with one part this is that part: by its salt a
+    tenant is known, wherever it is set.
+    """
+    if asked and (own or asked.startswith(_JOINED)):
+        return f"{_JOINED}{len(own)}:{own}{asked}"
+    return own or asked
 
 
 class Desk:
@@ -82,6 +113,8 @@ class Desk:
 
     def _find(self, request: str, scope: Scope, tokens: memoryview) -> Mapping[str, object]:
         namespace = self._scopes.namespace(scope)
+        if namespace is None:
+            return {"hit": 0, "tiers": {}}
         found = self._engine.lookup(tokens, pin=request, namespace=namespace)
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
@@ -94,6 +127,7 @@ def _number(question: Mapping[str, object]) -> int:
 
 
 def _scope(given: object) -> Scope:
-    if isinstance(given, list) and len(given) == 3 and all(isinstance(p, str) for p in given):
-        return Scope(*given)
-    raise InvalidRequest("a scope is three words")
+    match given:
+        case [str(lora), str(salt), str(inputs), int(adapter)]:
+            return Scope(lora, salt, inputs, adapter)
+    raise InvalidRequest("a scope is three words and a number")

@@ -20,7 +20,7 @@ from hexkv.adapters.vllm.events import Ledger, Shown, Told
 from hexkv.adapters.vllm.messages import Load, Save, Step
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.serving import Scopes
-from hexkv.ports import DeviceKV
+from hexkv.ports import DeviceKV, Namespace
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -202,11 +202,14 @@ class WorkerHalf:
         tokens = memoryview(load.tokens).cast("I")
         began = time.monotonic()
         try:
+            namespace = self._scopes.namespace(load.scope)
+            if namespace is None:  # its adapter was replaced, or left, since it was found
+                return load.start
             got = self._engine.retrieve(
                 tokens,
                 self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
                 skip=load.start,
-                namespace=self._scopes.namespace(load.scope),
+                namespace=namespace,
                 lookup_id=load.request,
             )
         finally:
@@ -231,25 +234,28 @@ class WorkerHalf:
             self.tally.failed(load.end - arrived)
 
     def _save(self, save: Save) -> None:
+        namespace = self._scopes.namespace(save.scope)
+        if namespace is None:
+            return
         tokens = memoryview(save.tokens).cast("I")
-        self._announce(save, tokens)
+        self._announce(save, tokens, namespace)
         began = time.monotonic()
         report = self._engine.store(
             tokens,
             self._windows.window(save.blocks, 0),
             skip=save.start,
-            namespace=self._scopes.namespace(save.scope),
+            namespace=namespace,
             wait=False,
         )
         kept = report.stored_tokens + report.queued_tokens
         size = kept * self._engine.namespace.layout.token_bytes
         self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
 
-    def _announce(self, save: Save, tokens: memoryview) -> None:
+    def _announce(self, save: Save, tokens: memoryview, namespace: Namespace) -> None:
         """Tell the ledger what vLLM calls the chunks that are about to be stored."""
         if self._ledger is None or not save.hashes:
             return
-        names = self._engine.names(tokens, namespace=self._scopes.namespace(save.scope))
+        names = self._engine.names(tokens, namespace=namespace)
         block, size = self._windows.block, save.end // len(names)
         own = (save.end - save.start) // block
         parent = save.hashes[0] if len(save.hashes) > own else None
@@ -258,16 +264,21 @@ class WorkerHalf:
             first = (start - save.start) // block
             mine = tuple(hashes[first : first + size // block])
             said = tuple(tokens[start : start + size])
-            chunks.append(Shown(mine, parent, said, block, save.scope.lora.partition(" ")[0]))
+            chunks.append(Shown(mine, parent, said, block, save.scope.lora))
             parent = mine[-1]
         self._ledger.expect(names[save.start // size :], chunks)
 
     def _begin(self, load: Load) -> None:
+        namespace = self._scopes.namespace(load.scope)
+        if namespace is None:
+            self._engine.unpin(load.request)
+            self._report(load, load.start)
+            return
         context = self._engine.retrieve_layers(
             memoryview(load.tokens).cast("I"),
             self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
             skip=load.start,
-            namespace=self._scopes.namespace(load.scope),
+            namespace=namespace,
             lookup_id=load.request,
         )
         self._layered.append(_Layered(load, self._contexts.enter_context(context)))
