@@ -43,6 +43,8 @@ ENGINE_DISTS := . contracts kernels adapters/local adapters/redis adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
+# A file stays in one process, so that its servers are started once.
+IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and five times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough
 
@@ -60,11 +62,12 @@ demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
 
 test: namespace $(VENV)/full $(VENV)/lmcache/made servers
-	$(RUN) -m pytest --numprocesses $(WORKERS)
+	$(RUN) -m pytest $(IN_PARALLEL)
 
-# One process: what takes long or compares times is to have the machine to itself.
 test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made servers
-	$(RUN) -m pytest $(THOROUGH)
+	@echo "what it adds to make test, file by file:"
+	@$(RUN) -m pytest --collect-only -qq -m thorough
+	$(RUN) -m pytest $(IN_PARALLEL) $(THOROUGH)
 
 test-ceph: namespace $(VENV)/full
 	@command -v radosgw > /dev/null || { apt-get update -qq && \

@@ -23,7 +23,7 @@ def case(name: object) -> Iterator[None]:
 def each(
     names: str | Sequence[str],
     values: Iterable[object],
-    ids: Iterable[object] | Callable[[object], object] = repr,
+    ids: Iterable[object] | Callable[..., object] = repr,
 ) -> Callable[[Test], Test]:
     """``pytest.mark.parametrize`` in one test, which gets *values* one after the other.
 
