@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from hexkv.ports import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -34,6 +36,18 @@ class Address:
         if not given:
             raise ValueError(f"{text!r} has no port between 1 and 65535")
         return cls(split.hostname, given)
+
+    @classmethod
+    def of_url(cls, text: str, scheme: str) -> Address:
+        """The address of ``scheme://host:port``, with or without the scheme.
+
+        Raises:
+            ConfigError: *text* is something else.
+        """
+        try:
+            return cls.parse(text.removeprefix(f"{scheme}://").rstrip("/"))
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: expected {scheme}://host:port ({error})") from error
 
     def __str__(self) -> str:
         return self.path or (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TypeVar
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.pool import Connection, Pool
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     Deadline,
@@ -20,36 +21,26 @@ from hexkv.ports import (
     TimedOut,
 )
 
-
-class Answers(Protocol):
-    """A list of outcomes, with ``None`` where there is none yet."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, place: int, /) -> object: ...
-
-    def __setitem__(self, place: int, outcome: Failed | TimedOut, /) -> None: ...
+T = TypeVar("T")
+C = TypeVar("C", bound=Connection)
 
 
-@contextmanager
-def settling(answers: Answers, which: Iterable[int] | None = None) -> Iterator[None]:
-    """While a block notes answers as they come: what has none when it fails gets its error.
+def outcome_of(error: OutOfTime | StoreError) -> Failed | TimedOut:
+    """The outcome of a chunk whose call failed with *error*."""
+    return TimedOut() if isinstance(error, OutOfTime) else Failed(error)
 
-    Args:
-        answers: by the chunk's place in the batch; ``None`` where there is none yet.
-        which: the places that the block is about; ``None`` for all.
-    """
-    left: Failed | TimedOut | None = None
+
+def collect(
+    pool: Pool[C], outcomes: list[T | None], deadline: Deadline, call: Callable[[C], None]
+) -> list[T | Failed | TimedOut]:
+    """Make *call* over a connection: it fills in *outcomes*, and what it cannot has failed."""
+    rest: Failed | TimedOut = TimedOut()
     try:
-        yield
-    except OutOfTime:
-        left = TimedOut()
-    except StoreError as error:
-        left = Failed(error)
-    if left is not None:
-        for place in range(len(answers)) if which is None else which:
-            if answers[place] is None:
-                answers[place] = left
+        with pool.connection(deadline) as connection:
+            call(connection)
+    except (OutOfTime, StoreError) as error:
+        rest = outcome_of(error)
+    return [rest if outcome is None else outcome for outcome in outcomes]
 
 
 @contextmanager
@@ -71,7 +62,7 @@ def land(
     """Receive a value into the room that *sink* gives; read past it where there is none."""
     into = sink.room(index, size)
     if into is not None:
-        stream.fill(into, deadline)
+        stream.fill(plain(into), deadline)
         return into
     stream.skip(size, deadline)
     return Miss(MissReason.REFUSED)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.errors import OutOfTime, time_left
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, time_left
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.ports import Deadline, StoreError, StoreUnreachable
 
@@ -33,6 +33,8 @@ class Connection(Protocol):
 
 
 C = TypeVar("C", bound=Connection)
+
+_CLOSED = "the store is closed"
 
 
 class Pool(Generic[C]):
@@ -135,15 +137,21 @@ class Pool(Generic[C]):
             ) from error
 
     def _greeted(self, stream: Stream, deadline: Deadline) -> C:
+        with self._lock:
+            # From here on closing the pool ends it: the server may never answer a greeting.
+            self._busy.add(stream)
+            closed = self._closed
+        if closed:
+            self._drop(stream)
+            raise StoreError(_CLOSED)
         try:
-            with self._lock:
-                self._must_be_open()
-                # From here on closing the pool ends it: the server may never answer a greeting.
-                self._busy.add(stream)
             stream.secure(deadline)
             return self._ready(stream, deadline)
-        except BaseException:
+        except BaseException as error:
             self._drop(stream)
+            if isinstance(error, StoreError) and not isinstance(error, ConnectionBroken):
+                # Only what breaks the connection says by itself where it led.
+                raise type(error)(f"{self.address}: {error}") from error
             raise
 
     def _put_back(self, connection: C, *, well: bool) -> None:
@@ -168,7 +176,7 @@ class Pool(Generic[C]):
 
     def _must_be_open(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed")
+            raise StoreError(_CLOSED)
 
 
 _LONGEST = 86_400.0
@@ -213,7 +221,7 @@ class _Turns:
     def _take(self, seconds: float) -> None:
         with self._lock:
             if self._over:
-                raise StoreError("the store is closed")
+                raise StoreError(_CLOSED)
             if self._free:
                 self._free -= 1
                 return
@@ -227,7 +235,7 @@ class _Turns:
                     self._waiting.remove(mine)
                     raise OutOfTime("no connection came free in time")
         if self._over:
-            raise StoreError("the store is closed")
+            raise StoreError(_CLOSED)
 
     def _give(self) -> None:
         with self._lock:

@@ -50,17 +50,18 @@ class Room(Protocol):
     """Memory that a value is received into, or lies in while it is sent."""
 
     @property
+    def views(self) -> Sequence[memoryview]:
+        """The value's bytes, in order."""
+        ...
+
+    @property
     def size(self) -> int:
-        """Bytes of the value."""
-        ...
-
-    def part(self, start: int, size: int) -> list[memoryview]:
-        """Views of a range of the value, in order; the range must lie within it."""
+        """How many these are."""
         ...
 
 
-class Stored(NamedTuple):
-    """A value that is kept."""
+class Kept(NamedTuple):
+    """A value in a listing."""
 
     digest: bytes
     size: int
@@ -69,8 +70,9 @@ class Stored(NamedTuple):
 class Values(Protocol):
     """The values of one wire, within the server's budget. Safe from any thread.
 
-    Each is kept under a digest of 32 bytes, which the wire makes of its own names. Wires of
-    several plugins share these digests: a hash that begins with the wire's name keeps them apart.
+    Each is kept under a digest of ``DIGEST`` bytes, which the wire makes of its own names. The
+    wires of all plugins share these digests: a hash that begins with the wire's name keeps them
+    apart. Chunks of the server's own wire are never among them.
     """
 
     def room(self, size: int) -> AbstractContextManager[Room | None]:
@@ -78,7 +80,11 @@ class Values(Protocol):
         ...
 
     def put(self, digest: bytes, room: Room) -> bool:
-        """Keep what *room* holds, in place of what was there, whole. True if it is kept."""
+        """Keep what is in *room*, which :meth:`room` gave, in place of what was there, whole.
+
+        Returns:
+            True if it is kept. If not, what was there may be, or not.
+        """
         ...
 
     def lent(
@@ -99,7 +105,7 @@ class Values(Protocol):
         """Note for the policy that the value was asked for."""
         ...
 
-    def list(self, most: int) -> list[Stored]:
+    def list(self, most: int) -> list[Kept]:
         """The first *most* values, in the order of their digests."""
         ...
 
@@ -118,7 +124,7 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class Incoming:
     """A connection that begins: what a session is made of."""
 
     stream: Stream
@@ -128,7 +134,7 @@ class Guest:
     limits: Limits
     clock: Clock
 
-    waits: Callable[[bool], None]
+    idle: Callable[[bool], None]
     """To be called with ``True`` before each wait for a request, with ``False`` after it."""
 
 
@@ -145,6 +151,19 @@ class Wire(Protocol):
         """How connections of the wire begin: the first ``START`` bytes, each."""
         ...
 
-    def session(self, guest: Guest, values: Values) -> Session:
+    def session(self, incoming: Incoming, values: Values) -> Session:
         """Answer one connection. Nothing has been checked about the client but its start."""
         ...
+
+
+def part(room: Room, start: int, size: int) -> list[memoryview]:
+    """Views of a range of a value, which must lie within it."""
+    found = []
+    for view in room.views:
+        length = len(view)
+        if start < length and size:
+            piece = view[start : start + size]
+            found.append(piece)
+            size -= len(piece)
+        start = max(0, start - length)
+    return found

@@ -25,8 +25,11 @@ class Trust:
     newest: bool = False
     """Accept TLS 1.3 only, where both ends are ours."""
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, *, setting: str = "tls_authorities") -> ssl.SSLContext:
         """The context of a client.
+
+        Args:
+            setting: what a configuration calls the authorities, for messages.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -34,13 +37,13 @@ class Trust:
         try:
             context = ssl.create_default_context(cafile=self.authorities or None)
         except OSError as error:
-            raise ConfigError(f"TLS authorities {self.authorities!r}: {error}") from error
+            raise ConfigError(f"{setting} {self.authorities!r}: {error}") from error
         try:
             if self.certificate:
                 # Without a password, so that a locked key is an error and no question.
                 context.load_cert_chain(self.certificate, self.key or None, password=b"")
         except OSError as error:
-            raise ConfigError(f"TLS certificate {self.certificate!r}: {error}") from error
+            raise ConfigError(f"tls_certificate {self.certificate!r}: {error}") from error
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

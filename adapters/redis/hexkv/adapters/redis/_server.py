@@ -77,5 +77,5 @@ class Server:
                 wire.reply(deadline)
             except ErrorReply as error:
                 refusal = error_of(error.args[0])
-                raise type(refusal)(f"{self.address} refuses {words[0]}: {refusal}") from error
+                raise type(refusal)(f"{words[0]} is refused: {refusal}") from error
         return wire

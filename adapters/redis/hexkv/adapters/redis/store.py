@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from hexkv.adapters.net.errors import OutOfTime
-from hexkv.adapters.net.outcomes import settling
+from hexkv.adapters.net.outcomes import outcome_of
 from hexkv.adapters.redis._commands import Answers, Ask, Command, Get, Set
 from hexkv.adapters.redis._replies import Redirect
 from hexkv.adapters.redis._routes import Route
@@ -117,8 +117,14 @@ def _attempt(
     """Do something on *server*, and note what came of each chunk even if that failed."""
     for i in which:
         answers[i] = None
-    with settling(answers, which), server.wire(deadline) as wire:
-        run(wire, which, answers, deadline)
+    try:
+        with server.wire(deadline) as wire:
+            run(wire, which, answers, deadline)
+    except (OutOfTime, StoreError) as error:
+        left = outcome_of(error)
+        for i in which:
+            if answers[i] is None:
+                answers[i] = left
 
 
 def _is_doubtful(answer: object) -> bool:

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.blackbox._data import content
-from hexkv.contracts.blackbox._wire import (
+from hexkv.adapters.lmcache.blackbox._data import content
+from hexkv.adapters.lmcache.blackbox._wire import (
     Address,
     Command,
     Keys,

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.blackbox._wire import (
+from hexkv.adapters.lmcache.blackbox._wire import (
     FAILED,
     FOUND,
     KEY_LENGTH,
