@@ -101,7 +101,8 @@ def test_a_distribution_requires_the_libraries_that_it_imports(path):
 
 def test_every_environment_that_makes_a_distribution_makes_what_it_requires():
     """``pip install --editable`` of a list takes none of ours from anywhere else."""
-    lists = re.findall(r"^(\w+_DISTS) := (.*)$", (ROOT / "Makefile").read_text(), flags=re.M)
+    makefile = (ROOT / "Makefile").read_text()
+    lists = re.findall(r"^(\w+_DISTS) := (.*)$", makefile, flags=re.MULTILINE)
     assert len(lists) >= 2
     for _, folders in lists:
         made = [project(ROOT / folder / "pyproject.toml") for folder in folders.split()]

@@ -240,8 +240,10 @@ def _by_start(wires: Sequence[Wire]) -> dict[bytes, Wire]:
     found: dict[bytes, Wire] = {}
     for wire in wires:
         for start in wire.starts:
-            if len(start) != START or start == MAGIC[:START] or start in found:
-                raise ConfigError(f"the wire {wire.scheme}:// begins as another does: {start!r}")
+            if len(start) != START:
+                raise ConfigError(f"a wire begins with {START} bytes; {wire.scheme}://: {start!r}")
+            if start == MAGIC[:START] or start in found:
+                raise ConfigError(f"{wire.scheme}:// begins as another wire does: {start!r}")
             found[start] = wire
     return found
 
