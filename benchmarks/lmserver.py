@@ -24,9 +24,9 @@ from benchmarks.machine import describe, load
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import table, to_json
 from benchmarks.rig import buffers
-from hexkv.adapters.lmserver._pool import Address
-from hexkv.adapters.lmserver.historic_store import LMStore
+from hexkv.adapters.lmcache.store import LMStore
 from hexkv.adapters.lmserver.store import HexkvStore
+from hexkv.adapters.net.address import Address
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as opened:
         serve = process("hexkv.plugins", "serve", "--budget", budget)
         line, server = opened.enter_context(serve)
-        address = Address.parse(line.split()[1], "hexkv")
+        address = Address.of_url(line.split()[1], "hexkv")
         port, far = opened.enter_context(process("benchmarks.lmserver", "--far-end"))
         raw = opened.enter_context(socket.create_connection(("127.0.0.1", int(port))))
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -27,6 +27,9 @@ def sources(folder):
 
 SOURCES = list(sources(ROOT))
 PROJECTS = [p for p in SOURCES if p.name == "pyproject.toml" and "examples" not in p.parts]
+LIBRARIES = {"net"}
+"""Distributions among the adapters that adapters stand on; they offer nothing themselves."""
+
 ADAPTERS = [path for path in PROJECTS if "adapters" in path.parts]
 PRODUCT = [p for p in SOURCES if p.suffix == ".py" and "hexkv" in p.relative_to(ROOT).parts]
 
@@ -83,7 +86,29 @@ def test_an_adapter_is_named_after_its_folder():
     for path in ADAPTERS:
         folder = path.parent.name
         assert project(path)["name"] == f"hexkv-{folder}"
-        assert project(path)["entry-points"]["hexkv"] == {folder: f"hexkv.adapters.{folder}.plugin"}
+        offered = {} if folder in LIBRARIES else {folder: f"hexkv.adapters.{folder}.plugin"}
+        assert project(path).get("entry-points", {}).get("hexkv", {}) == offered
+
+
+def test_a_distribution_requires_the_libraries_that_it_imports():
+    for path in ADAPTERS:
+        required = {need.partition(">")[0] for need in project(path)["dependencies"]}
+        for library in LIBRARIES - {path.parent.name}:
+            sources = [file.read_text() for file in (path.parent / "hexkv").rglob("*.py")]
+            imported = any(f"hexkv.adapters.{library}" in text for text in sources)
+            assert imported == (f"hexkv-{library}" in required), name(path)
+
+
+def test_every_environment_that_makes_a_distribution_makes_what_it_requires():
+    """``pip install --editable`` of a list takes none of ours from anywhere else."""
+    makefile = (ROOT / "Makefile").read_text()
+    lists = re.findall(r"^(\w+_DISTS) := (.*)$", makefile, flags=re.MULTILINE)
+    assert len(lists) >= 2
+    for _, folders in lists:
+        made = [project(ROOT / folder / "pyproject.toml") for folder in folders.split()]
+        names = {it["name"] for it in made}
+        needed = {need.partition(">")[0] for it in made for need in it["dependencies"]}
+        assert {need for need in needed if need.partition("-")[0] == "hexkv"} <= names
 
 
 def test_every_distribution_has_a_readme_that_says_something():

@@ -15,6 +15,7 @@ from hexkv.contracts.check._apart import RawApart, Salt, apart
 from hexkv.contracts.check._catalogue import every_promise
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.plugins.__main__ import main
+from hexkv.plugins.discovery import discover
 from hexkv.ports import Item, Stored, SupportsRangeRead, SupportsScan
 from lm_servers import SMALL, RawHexkv, served
 
@@ -159,6 +160,18 @@ def test_what_cannot_be_checked_is_one_line_of_error(check, words, message):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+def test_a_black_box_that_nothing_installed_checks_says_what_to_install(check, monkeypatch):
+    def without():
+        registry = discover()
+        registry.adapters = {k: s for k, s in registry.adapters.items() if not s.black_box}
+        return registry
+
+    monkeypatch.setattr("hexkv.contracts.check.command.discover", without)
+    code, out, err = check("lm://127.0.0.1:1", "--black-box")
+    assert (code, out) == (1, "")
+    assert "pip install hexkv-lmcache" in err
 
 
 @each(

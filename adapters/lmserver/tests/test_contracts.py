@@ -1,26 +1,14 @@
-"""The contracts that both stores and the plugin keep, against a real server process."""
+"""The contracts that the store and the plugin keep, against a real server process."""
 
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import ClassVar
 
 import pytest
 
 from chunk_files import File
-from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
-from hexkv.contracts.store import StoreContract
-from lm_servers import (
-    SMALL,
-    BreakableServer,
-    Loopback,
-    RawHexkv,
-    RawLM,
-    Served,
-    served,
-)
-
-SIZE = 16 << 20
-"""Bytes of the frames by which the contract measures."""
+from lm_contract import SIZE, OverTheWire, behind_proxy, breakable  # noqa: F401
+from lm_servers import SMALL, Loopback, served
 
 
 @pytest.fixture(scope="module")
@@ -29,55 +17,10 @@ def directory_server(tmp_path_factory):
         yield server
 
 
-@contextmanager
-def behind_proxy(*options):
-    """A server that nobody else needs, and a proxy before it."""
-    server = Served(*SMALL, *options)
-    try:
-        with FaultProxy(("127.0.0.1", server.port)) as proxy:
-            yield BreakableServer(server, proxy)
-    finally:
-        server.stop()
-
-
-@pytest.fixture(scope="module")
-def breakable():
-    with behind_proxy() as breakable:
-        yield breakable
-
-
 @pytest.fixture(scope="module")
 def breakable_directory(tmp_path_factory):
-    with behind_proxy("--dir", str(tmp_path_factory.mktemp("breakable"))) as breakable:
-        yield breakable
-
-
-class Strangers:
-    """Values of another client of the historic wire, on the same server."""
-
-    NAMES = (b"vllm@some/model@1@0@1234abcd@half", b"no such form", b"hexkv")
-
-    def __init__(self, address):
-        self.wire = RawLM(address)
-        for number, name in enumerate(self.NAMES):
-            content = bytes([number]) * 2000
-            self.wire.ask(1, name, len(content), (4, 6, 0, len(content), 0, 0, 0))
-            self.wire.sock.sendall(content)
-
-    def look(self):
-        found = {}
-        for name in self.NAMES:
-            self.wire.ask(2, name)
-            code, length, *_ = self.wire.answer()
-            if code == 200:
-                found[name.decode()] = self.wire.exactly(length)
-        return found
-
-    def close(self):
-        for name in self.NAMES:
-            self.wire.ask(1, name, 0, (0, 0, 0, 0, 0, 0, 0))
-        self.look()
-        self.wire.close()
+    with behind_proxy("--dir", str(tmp_path_factory.mktemp("breakable"))) as server:
+        yield server
 
 
 class OverAFile:
@@ -95,66 +38,17 @@ class OverAFile:
         self.line.read(into)
 
 
-class _OverTheWire(StoreContract):
-    kind = "hexkv"
-    settings: ClassVar = {}
-    back_door = RawHexkv
-
-    @pytest.fixture
-    def address(self, server):
-        return server.address
-
-    @pytest.fixture
-    def store(self, address, open_store):
-        return open_store(address, self.kind, **self.settings)
-
-    @pytest.fixture
-    def raw(self, address):
-        raw = self.back_door(address)
-        yield raw
-        raw.close()
-
-    @pytest.fixture
-    def reopen(self, store, address, open_store):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(open_store(address, self.kind, **self.settings))
-            return opened[-1]
-
-        return again
-
-    @pytest.fixture
-    def service(self, breakable):
-        return breakable
-
-    @pytest.fixture
-    def exposed(self, service, open_store):
-        return open_store(service.proxy.address, self.kind, **self.settings)
-
-    @pytest.fixture
-    def foreign(self, address):
-        with closing(Strangers(address)) as strangers:
-            yield strangers.look
-
-    @pytest.fixture
-    def limit(self):
-        with closing(Loopback(SIZE)) as limit:
-            yield limit
-
-
-class TestHexkvStore(_OverTheWire):
+class TestHexkvStore(OverTheWire):
     pass
 
 
 @pytest.mark.thorough
-class TestHexkvStoreWithChecksums(_OverTheWire):
+class TestHexkvStoreWithChecksums(OverTheWire):
     settings: ClassVar = {"checksums": True}
 
 
 @pytest.mark.thorough
-class TestHexkvStoreOnADirectory(_OverTheWire):
+class TestHexkvStoreOnADirectory(OverTheWire):
     @pytest.fixture
     def address(self, directory_server):
         directory_server.clear()
@@ -168,11 +62,6 @@ class TestHexkvStoreOnADirectory(_OverTheWire):
     def limit(self, tmp_path):
         with closing(Loopback(SIZE)) as line:
             yield OverAFile(line, File(tmp_path / "file", direct=False))
-
-
-class TestLMStore(_OverTheWire):
-    kind = "lm"
-    back_door = RawLM
 
 
 class TestPlugin(PluginContract):

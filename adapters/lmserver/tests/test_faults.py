@@ -7,7 +7,8 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
-from hexkv.adapters.lmserver.server import Limits, Server
+from hexkv.adapters.lmserver.server import Server
+from hexkv.adapters.net.serving import Limits
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
@@ -63,22 +64,20 @@ def timed(call):
 
 def test_a_store_opens_without_its_server_and_says_that_it_is_unreachable(open_store, key, soon):
     nowhere = f"127.0.0.1:{held_port()}"
-    for kind in ("hexkv", "lm"):
-        store = open_store(nowhere, kind)
-        with pytest.raises(StoreUnreachable):
-            store.contains([key], soon)
-        (outcome,) = store.read([key], ListSink(), soon)
-        assert isinstance(outcome, Failed)
-        assert isinstance(outcome.error, StoreUnreachable)
+    store = open_store(nowhere)
+    with pytest.raises(StoreUnreachable):
+        store.contains([key], soon)
+    (outcome,) = store.read([key], ListSink(), soon)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, StoreUnreachable)
 
 
 def test_an_idle_connection_that_broke_is_not_used_again(own, open_store, key, soon):
-    for kind in ("hexkv", "lm"):
-        store = open_store(own.address, kind)
-        assert store.write([Item(key, memoryview(b"1"))], soon) == [Stored(1)]
-        own.kill()
-        own.start()
-        assert store.read([key], ListSink(), soon) == [Miss()]
+    store = open_store(own.address)
+    assert store.write([Item(key, memoryview(b"1"))], soon) == [Stored(1)]
+    own.kill()
+    own.start()
+    assert store.read([key], ListSink(), soon) == [Miss()]
 
 
 def test_callers_beyond_the_connections_wait_no_longer_than_their_deadline(own, open_store, key):

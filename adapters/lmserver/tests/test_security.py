@@ -13,7 +13,7 @@ from hexkv.adapters.lmserver.serve import run
 from hexkv.adapters.lmserver.server import is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
-from lm_servers import SMALL, RawLM, served
+from lm_servers import SMALL, served
 from processes import PATIENCE, until
 
 SECRET = "a secret of the tests"
@@ -62,14 +62,6 @@ def test_a_client_with_a_secret_refuses_a_server_that_does_not_know_it(
     server, open_store, key, soon
 ):
     assert "another secret" in stores(open_store(server.address, secret=SECRET), key, soon)
-
-
-def test_the_historic_wire_is_not_spoken_where_there_is_a_secret(guarded):
-    raw = RawLM(guarded.address)
-    raw.ask(5, b"x")
-    with pytest.raises((EOFError, ConnectionResetError)):
-        raw.answer()
-    raw.close()
 
 
 def test_a_recorded_handshake_cannot_be_replayed(guarded):

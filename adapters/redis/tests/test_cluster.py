@@ -3,8 +3,8 @@
 import pytest
 from redis.crc import key_slot
 
+from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis._routes import slots_of
-from hexkv.adapters.redis.address import Address
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.adapters.redis.address import Address, Location
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.redis.address import Location
 from hexkv.adapters.redis.plugin import RedisSettings
 from hexkv.contracts.cases import each
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from hexkv.adapters.redis._wire import Wire
+from hexkv.adapters.net.stream import Stream
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import (
     ChunkKey,
@@ -53,7 +53,7 @@ def store(valkey, open_store, keys):
 def kernel(monkeypatch):
     """What is handed to the kernel: address and size of every buffer."""
     seen = []
-    gather, receive = Wire._gather, Wire._receive
+    gather, receive = Stream._gather, Stream._receive
 
     def spy_gather(wire, parts, deadline):
         seen.extend((address(part), len(part)) for part in parts if not part.readonly)
@@ -63,8 +63,8 @@ def kernel(monkeypatch):
         seen.append((address(into), len(into)))
         return receive(wire, into, deadline, whole=whole)
 
-    monkeypatch.setattr(Wire, "_gather", spy_gather)
-    monkeypatch.setattr(Wire, "_receive", spy_receive)
+    monkeypatch.setattr(Stream, "_gather", spy_gather)
+    monkeypatch.setattr(Stream, "_receive", spy_receive)
     return seen
 
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._commands import Ask, Get, Set
-from hexkv.adapters.redis._wire import ErrorReply, OutOfTime, Wire
+from hexkv.adapters.redis._wire import ErrorReply, Wire
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
@@ -27,8 +29,8 @@ from hexkv.ports import (
 KEYS = [chunk_key(str(i)) for i in range(8)]
 
 
-class Pieces(Wire):
-    """A wire whose kernel gives no more than so many bytes at a time."""
+class Pieces(Stream):
+    """A stream whose kernel gives no more than so many bytes at a time."""
 
     def __init__(self, sock, sizes):
         super().__init__(sock)
@@ -50,7 +52,7 @@ def wire_of(replies, sizes=()):
     with closing(mine), closing(theirs):
         theirs.sendall(replies)
         theirs.shutdown(socket.SHUT_WR)
-        yield Pieces(mine, sizes)
+        yield Wire(Pieces(mine, sizes))
 
 
 def bulk(value):
@@ -133,6 +135,11 @@ def test_other_replies_are_understood(sent, meant):
         assert wire.reply(deadline()) == meant
 
 
+def test_arrays_within_arrays_have_an_end():
+    with wire_of(b"*1\r\n" * 2000) as wire, pytest.raises(StoreUnreachable, match="RESP2"):
+        wire.reply(deadline())
+
+
 def test_an_error_reply_is_told_apart():
     with wire_of(b"-ERR unknown\r\n") as wire, pytest.raises(ErrorReply, match="ERR unknown"):
         wire.reply(deadline())
@@ -145,7 +152,7 @@ def test_a_server_that_stops_in_the_middle_costs_the_deadline(sent):
         theirs.sendall(sent)
         soon = Deadline.after(SystemClock(), 0.05)
         with pytest.raises(OutOfTime):
-            Get(b"", KEYS, ListSink()).run(Wire(mine), [0], [None], soon)
+            Get(b"", KEYS, ListSink()).run(Wire(Stream(mine)), [0], [None], soon)
         assert -20 < soon.at - SystemClock().now() <= 0  # without it there is no end
 
 
@@ -155,4 +162,4 @@ def test_a_server_that_takes_nothing_costs_the_deadline():
         soon = Deadline.after(SystemClock(), 0.05)
         item = Item(KEYS[0], memoryview(bytes(8 << 20)))
         with pytest.raises(OutOfTime):
-            Set(b"", [item], None).run(Wire(mine), [0], [None], soon)
+            Set(b"", [item], None).run(Wire(Stream(mine)), [0], [None], soon)

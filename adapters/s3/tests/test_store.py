@@ -6,10 +6,10 @@ from threading import Event, Thread
 import pytest
 
 from depth import thorough
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.s3._credentials import Chain
 from hexkv.adapters.s3._known import Known, Lives
 from hexkv.adapters.s3._signing import Credentials
-from hexkv.adapters.s3._wire import OutOfTime
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock

@@ -9,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from depth import examples
-from hexkv.adapters.s3._wire import OutOfTime, Wire
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.s3._wire import Wire
 from hexkv.contracts.cases import each
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, StoreUnreachable
@@ -31,7 +33,7 @@ def wire(said, *, stay=False):
         if not stay:
             speaker.join(60)
             theirs.shutdown(socket.SHUT_WR)
-        yield Wire(ours)
+        yield Wire(Stream(ours))
 
 
 def test_a_body_goes_where_it_belongs_and_the_connection_is_free_again():

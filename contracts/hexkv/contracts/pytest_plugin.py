@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite(
-    "hexkv.contracts.blackbox",
     "hexkv.contracts.chunker",
     "hexkv.contracts.device",
     "hexkv.contracts.memory",

@@ -18,8 +18,9 @@ from hexkv.ports import ChunkKey, Clock
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
 
-Kind = Literal["store", "memory", "policy", "serde", "checksum", "device"]
-"""What an adapter may be. ``device`` adapters are built by their host, not by configuration."""
+Kind = Literal["store", "memory", "policy", "serde", "checksum", "device", "wire"]
+"""What an adapter may be. A configuration names all but two: hosts build a ``device``, and
+``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -105,6 +106,13 @@ class AdapterSpec:
 
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""
+
+    black_box: str = ""
+    """For ``hexkv check --black-box``: the module that checks servers of *schemes* from outside.
+
+    Its class ``TestBlackBox`` takes host and port from the ``candidate``'s subject. The module
+    is not imported before pytest runs it, and the package around it must import none of it.
+    """
 
     def __post_init__(self) -> None:
         _check_name(self.name)

@@ -1,12 +1,14 @@
-"""Every promise of the kit, without checking any."""
+"""Every promise of the kit and of installed black boxes, without checking any."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 
 from hexkv.contracts.check import suite
 from hexkv.contracts.promise import Level, Promise
 from hexkv.contracts.whole import Whole
+from hexkv.plugins.discovery import discover
 
 
 def promises() -> dict[str, Promise]:
@@ -21,7 +23,9 @@ def _order(promise: Promise) -> tuple[Level, list[tuple[str, int]]]:
 
 def every_promise() -> Iterator[Promise]:
     """The promise of each test, in no order."""
-    for contract in vars(suite).values():
+    boxes = {spec.black_box for spec in discover().adapters.values()} - {""}
+    modules = [suite, *map(importlib.import_module, sorted(boxes))]
+    for contract in (found for module in modules for found in vars(module).values()):
         if isinstance(contract, type) and issubclass(contract, Whole):
             for name in dir(contract):
                 if name.startswith("test_"):

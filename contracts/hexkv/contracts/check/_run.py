@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -41,11 +42,13 @@ def run(target: Target, levels: Collection[Level], waived: Mapping[str, str]) ->
         CheckFailed: nothing was checked; says what pytest said.
     """
     recorder = Recorder(lambda _: target.subject)
-    classes = ["TestPlugin", target.suite] if target.plugin else [target.suite]
+    suites = [f"{_file(target.module)}::{target.suite}"]
+    if target.plugin:
+        suites.insert(0, f"{_SUITE}::TestPlugin")
     conduct, said = _Conduct(target, levels, waived), StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = pytest.main(
-            [*_options(), *(f"{_SUITE}::{name}" for name in classes)],
+            [*_options(), *suites],
             plugins=[recorder, conduct],
         )
     if conduct.unknown:
@@ -55,6 +58,21 @@ def run(target: Target, levels: Collection[Level], waived: Mapping[str, str]) ->
         last = [line for line in said.getvalue().splitlines() if line.strip()][-5:]
         raise CheckFailed(f"nothing was checked: {'; '.join(last)}")
     return scorecard
+
+
+def _file(module: str) -> str:
+    """Where *module* is, without importing it.
+
+    Raises:
+        CheckFailed: there is no such module.
+    """
+    try:
+        found = importlib.util.find_spec(module)
+    except ImportError as error:
+        raise CheckFailed(f"{module}: {error}") from error
+    if found is None or found.origin is None:
+        raise CheckFailed(f"there is no module {module}")
+    return found.origin
 
 
 def _options() -> Sequence[str]:

@@ -39,6 +39,9 @@ SUITES: Mapping[str, tuple[type, str]] = {
 }
 """The port of each kind that can be checked, and the class that does."""
 
+_BROUGHT_BY = {"lm": "pip install hexkv-lmcache"}
+"""Where black boxes of these schemes are checked, for who has it not yet."""
+
 _PATIENCE = 30.0
 """Seconds in which a black box must take a connection."""
 
@@ -57,6 +60,9 @@ class Target:
     open: Opener
     plugin: str = ""
     """The entry point that offers it; empty for what is not installed."""
+
+    module: str = "hexkv.contracts.check.suite"
+    """Where that class is. Nothing imports it before pytest does: its messages would be lost."""
 
 
 def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
@@ -88,11 +94,11 @@ def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
     raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}")
 
 
-def black_box(url: str) -> Target:
-    """The server at *url*, whatever it is.
+def black_box(url: str, registry: Registry) -> Target:
+    """The server at *url*, seen from outside: by its bytes alone.
 
     Raises:
-        ConfigError: *url* is none of a server that can be looked at so.
+        ConfigError: *url* is none of a server that an installed adapter checks so.
         StoreUnreachable: nobody listens there.
     """
     parts = urlsplit(url)
@@ -100,8 +106,18 @@ def black_box(url: str) -> Target:
         port = parts.port
     except ValueError:
         port = None
-    if parts.scheme != "lm" or parts.hostname is None or port is None:
-        raise ConfigError(f"a black box is at lm://host:port, not at {url!r}")
+    modules = {
+        scheme: spec.black_box
+        for spec in registry.adapters.values()
+        if spec.black_box
+        for scheme in spec.schemes
+    }
+    if parts.scheme in _BROUGHT_BY and parts.scheme not in modules:
+        hint = _BROUGHT_BY[parts.scheme]
+        raise ConfigError(f"no installed adapter checks {parts.scheme}:// servers ({hint})")
+    if parts.scheme not in modules or parts.hostname is None or port is None:
+        known = " or ".join(f"{scheme}://host:port" for scheme in sorted(modules or _BROUGHT_BY))
+        raise ConfigError(f"a black box is at {known}, not at {url!r}")
     address = parts.hostname, port
     try:
         socket.create_connection(address, _PATIENCE).close()
@@ -111,12 +127,9 @@ def black_box(url: str) -> Target:
     @contextmanager
     def opened(wanted: Collection[str]) -> Iterator[Candidate]:
         del wanted
-        # The contract's own module: importing it before pytest does would cost its messages.
-        from hexkv.contracts.blackbox import Address
+        yield Candidate(address)
 
-        yield Candidate(Address(*address))
-
-    return Target(Subject(url), "TestBlackBox", opened)
+    return Target(Subject(url), "TestBlackBox", opened, module=modules[parts.scheme])
 
 
 def _of_url(word: str, scheme: str, registry: Registry, settings: Mapping[str, str]) -> Target:

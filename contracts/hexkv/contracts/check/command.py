@@ -59,7 +59,7 @@ def check(
     if outside:
         if chosen:
             raise typer.BadParameter("a black box has no settings")
-        found = black_box(target)
+        found = black_box(target, discover())
     else:
         found = find(target, discover(), chosen)
         _is_there(found)

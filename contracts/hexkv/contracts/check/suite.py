@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 import pytest
 
-from hexkv.contracts.blackbox import Address, BlackBoxContract
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract, Holed, RawKV
@@ -146,13 +145,4 @@ class TestChunker(ChunkerContract):
     @pytest.fixture
     def chunker(self, candidate: Candidate) -> Chunker:
         assert isinstance(candidate.subject, Chunker)
-        return candidate.subject
-
-
-class TestBlackBox(BlackBoxContract):
-    """A server, from outside."""
-
-    @pytest.fixture
-    def server(self, candidate: Candidate) -> Address:
-        assert isinstance(candidate.subject, Address)
         return candidate.subject

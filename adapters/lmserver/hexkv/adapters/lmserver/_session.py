@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from xxhash import xxh3_128
 
 from hexkv.adapters.lmserver._arena import Block
 from hexkv.adapters.lmserver._shelf import NoRoom, Shelf, Value
-from hexkv.adapters.lmserver._stream import Stream
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
@@ -31,31 +29,9 @@ from hexkv.adapters.lmserver.wire import (
     pack_size,
     verify,
 )
+from hexkv.adapters.net.serving import Limits
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import ChunkKey, Clock, Deadline, StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may take."""
-
-    max_value: int
-    """Bytes of a value, and of all values that a connection is sending at a time."""
-
-    patience: float = 10.0
-    """Seconds for the rest of a message that has begun, and for a handshake."""
-
-    rate: float = 8e6
-    """Bytes per second that a value moves at least, after the patience."""
-
-    idle: float = 600.0
-    """Seconds between two requests."""
-
-    wait: float = 5.0
-    """Seconds that a request waits for memory at most."""
-
-    def transfer(self, clock: Clock, size: int) -> Deadline:
-        """When *size* bytes must have gone over the connection."""
-        return Deadline.after(clock, self.patience + size / self.rate)
 
 
 class Session:
@@ -100,16 +76,16 @@ class Session:
 
         Raises:
             BadMessage: the client does not speak the protocol.
-            OSError: the connection is over.
+            OutOfTime, ConnectionBroken: the connection is over.
             StoreError: the shelf broke; the client must not take that for an answer.
         """
         while True:
             self._idle(True)
             idle = Deadline.after(self._clock, self._limits.idle)
-            data = self._stream.receive_start(HEAD_BYTES, idle, self._limits.patience)
+            data = self._stream.take_start(HEAD_BYTES, idle, self._limits.patience)
             self._idle(False)
             asked = head(data)
-            body = self._stream.receive_bytes(asked.length, self._soon())
+            body = self._stream.take(asked.length, self._soon())
             verify(asked, body)
             if _sound(asked):
                 kind = Kind(asked.kind)
@@ -200,10 +176,10 @@ class Session:
     def _receive(self, block: Block) -> bool:
         """Fill *block*. Whether its digest says that it arrived whole."""
         deadline = self._limits.transfer(self._clock, block.size)
-        self._stream.receive(block.views, deadline)
+        self._stream.fill_all(block.views, deadline)
         if not self._checked:
             return True
-        return self._stream.receive_bytes(DIGEST_BYTES, deadline) == _digest(block.views)
+        return self._stream.take(DIGEST_BYTES, deadline) == _digest(block.views)
 
     def _tell(self, asked: Head, body: bytes) -> None:
         self._stream.send([message(Kind(asked.kind), len(body), body)], self._soon())

@@ -1,7 +1,4 @@
-"""A server's values without the stores: for contracts, which must not ask what they check.
-
-One connection each, on which requests are made one by one.
-"""
+"""A server's values without the store: for contracts, which must not ask what they check."""
 
 from __future__ import annotations
 
@@ -9,20 +6,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hexkv.adapters.lmserver._pool import Address, connect
 from hexkv.adapters.lmserver.handshake import greet
-from hexkv.adapters.lmserver.historic import (
-    ANSWER,
-    NOTHING,
-    TOMBSTONE,
-    Answer,
-    Command,
-    Request,
-    frame_tensor,
-    name_of,
-    parse_answer,
-)
-from hexkv.adapters.lmserver.plugin import HexkvSettings, LMSettings, secret_of, tls_of
+from hexkv.adapters.lmserver.plugin import HexkvSettings, secret_of, tls_of
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     ENTRIES,
@@ -38,8 +23,11 @@ from hexkv.adapters.lmserver.wire import (
     unpack_size,
     verify,
 )
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.outcomes import answering
+from hexkv.adapters.net.stream import connect
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, StoreError, StoreUnreachable
+from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, StoreError
 
 _PATIENCE = 10.0
 """Seconds after which a server that says nothing counts as gone."""
@@ -49,10 +37,9 @@ class HexkvDoor:
     """What the server of a store ``hexkv`` holds."""
 
     def __init__(self, settings: HexkvSettings) -> None:
-        with _answering() as deadline:
-            self._stream = connect(
-                Address.parse(settings.address, "hexkv"), deadline, tls_of(settings)
-            )
+        self._address = Address.of_url(settings.address, "hexkv")
+        with self._soon() as deadline:
+            self._stream = connect(self._address, deadline, tls_of(settings))
             try:
                 self._stream.secure(deadline)
                 nonce = secrets.token_bytes
@@ -63,16 +50,16 @@ class HexkvDoor:
 
     def get(self, key: ChunkKey) -> bytes | None:
         """The frame of *key*, as the server has it."""
-        with _answering() as deadline:
+        with self._soon() as deadline:
             self._ask(Kind.READ, key, deadline)
-            size = unpack_size(self._stream.receive_bytes(SIZE.size, deadline))
+            size = unpack_size(self._stream.take(SIZE.size, deadline))
             if size in (ABSENT, UNREADABLE):
                 return None
-            return self._stream.receive_bytes(size, deadline)
+            return self._stream.take(size, deadline)
 
     def put(self, key: ChunkKey, frame: bytes) -> None:
         """Make the server hold *frame*."""
-        with _answering() as deadline:
+        with self._soon() as deadline:
             granted = self._ask(Kind.WRITE, WISHES.pack(key, len(frame)), deadline)
             if granted == bytes([Grant.SEND]):
                 self._stream.send([frame], deadline)
@@ -84,7 +71,7 @@ class HexkvDoor:
         """Every key on the server."""
         found: set[ChunkKey] = set()
         after = bytes(KEY_BYTES)
-        with _answering() as deadline:
+        with self._soon() as deadline:
             while listed := self._ask(Kind.SCAN, after, deadline):
                 for after, _, _ in ENTRIES.iter_unpack(listed):
                     found.add(ChunkKey(after))
@@ -100,62 +87,17 @@ class HexkvDoor:
         return self._hear(deadline)
 
     def _hear(self, deadline: Deadline) -> bytes:
-        found = head(self._stream.receive_bytes(HEAD_BYTES, deadline))
-        body = self._stream.receive_bytes(found.length, deadline)
+        found = head(self._stream.take(HEAD_BYTES, deadline))
+        body = self._stream.take(found.length, deadline)
         verify(found, body)
         return body
 
-
-class LMDoor:
-    """What the server of a store ``lm`` holds."""
-
-    def __init__(self, settings: LMSettings) -> None:
-        with _answering() as deadline:
-            self._stream = connect(Address.parse(settings.address, "lm"), deadline)
-
-    def get(self, key: ChunkKey) -> bytes | None:
-        """The frame of *key*, as the server has it; what was deleted it has not."""
-        with _answering() as deadline:
-            answer = self._ask(Request(Command.GET, name_of(key), 0, NOTHING), b"", deadline)
-            if not answer.found or answer.tensor == TOMBSTONE:
-                return None
-            return self._stream.receive_bytes(answer.length, deadline)
-
-    def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the server hold *frame*."""
-        tensor = frame_tensor(len(frame))
-        put = Request(Command.PUT, name_of(key), len(frame), tensor).pack() + frame
-        with _answering() as deadline:
-            asked = Request(Command.EXIST, name_of(key), 0, NOTHING)
-            if self._ask(asked, put, deadline).found:
-                return
-        raise StoreError("the server did not take the frame")
-
-    def keys(self) -> set[ChunkKey]:
-        """Nothing: LMCache's server does not list.
+    @contextmanager
+    def _soon(self) -> Iterator[Deadline]:
+        """The deadline for one request.
 
         Raises:
-            StoreError: always.
+            StoreUnreachable: the server does not answer.
         """
-        raise StoreError("the wire lm:// lists for nobody")
-
-    def close(self) -> None:
-        """End the connection."""
-        self._stream.close()
-
-    def _ask(self, request: Request, before: bytes, deadline: Deadline) -> Answer:
-        self._stream.send([before + request.pack()], deadline)
-        return parse_answer(self._stream.receive_bytes(ANSWER.size, deadline))
-
-
-@contextmanager
-def _answering() -> Iterator[Deadline]:
-    """The deadline for one request.
-
-    Raises:
-        StoreUnreachable: the server does not answer.
-    """
-    try:
-        yield Deadline.after(SystemClock(), _PATIENCE)
-    except OSError as error:
-        raise StoreUnreachable(str(error)) from error
+        with answering(self._address):
+            yield Deadline.after(SystemClock(), _PATIENCE)

@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hexkv.adapters.lmserver._stream import Stream
 from hexkv.adapters.lmserver.wire import (
     CHALLENGE,
     CHECKED,
@@ -25,10 +24,11 @@ from hexkv.adapters.lmserver.wire import (
     PROOF_BYTES,
     VERSION,
     WELCOME,
-    BadMessage,
     Welcome,
 )
-from hexkv.ports import Deadline
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import Deadline, StoreUnreachable
 
 Nonce = Callable[[int], bytes]
 """Gives so many random bytes: ``secrets.token_bytes``, but for tests."""
@@ -44,7 +44,7 @@ class Agreed(NamedTuple):
     max_value: int
 
 
-class Refused(ConnectionError):
+class Refused(StoreUnreachable):
     """The other end speaks another version, or does not know the same secret."""
 
 
@@ -56,11 +56,11 @@ def greet(
     Raises:
         Refused: wrong version or secret, on whichever side.
         BadMessage: this is no hexkv server.
-        OSError: the connection broke, or the deadline passed.
+        OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
     hello = HELLO.pack(MAGIC, VERSION, CHECKED if checked else 0, nonce(NONCE_BYTES))
     stream.send([hello], deadline)
-    challenge = stream.receive_bytes(CHALLENGE.size, deadline)
+    challenge = stream.take(CHALLENGE.size, deadline)
     magic, version, verdict, max_entries, max_value, _ = CHALLENGE.unpack(challenge)
     if magic != MAGIC:
         raise BadMessage("no hexkv server answers there")
@@ -69,7 +69,7 @@ def greet(
     if not 0 < max_entries <= MAX_ENTRIES:
         raise BadMessage("the server takes no entries")
     stream.send([_proof(secret, b"client", hello, challenge)], deadline)
-    verdict, proof = WELCOME.unpack(stream.receive_bytes(WELCOME.size, deadline))
+    verdict, proof = WELCOME.unpack(stream.take(WELCOME.size, deadline))
     if verdict != Welcome.WELCOME:
         raise Refused("the server wants another secret")
     if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
@@ -85,9 +85,9 @@ def answer(
     Raises:
         Refused: wrong version or secret; the client has been told.
         BadMessage: this is no hexkv client.
-        OSError: the connection broke, or the deadline passed.
+        OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    hello = start + stream.receive_bytes(HELLO.size - len(start), deadline)
+    hello = start + stream.take(HELLO.size - len(start), deadline)
     magic, version, flags, _ = HELLO.unpack(hello)
     if magic != MAGIC:
         raise BadMessage("no greeting of the hexkv protocol")
@@ -97,7 +97,7 @@ def answer(
     stream.send([challenge], deadline)
     if not right:
         raise Refused(f"a client speaks version {version} with flags {flags:#x}")
-    proof = stream.receive_bytes(PROOF_BYTES, deadline)
+    proof = stream.take(PROOF_BYTES, deadline)
     if not hmac.compare_digest(proof, _proof(secret, b"client", hello, challenge)):
         stream.send([WELCOME.pack(Welcome.WRONG_SECRET, bytes(PROOF_BYTES))], deadline)
         raise Refused("a client does not know the secret")

@@ -1,4 +1,4 @@
-"""Tells hexkv about the server and its clients. Imported at discovery, so it stays light."""
+"""Tells hexkv about the server and its client. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -49,21 +49,6 @@ class HexkvSettings:
             raise ValueError("connections must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class LMSettings:
-    """Settings of the store ``lm``."""
-
-    address: str
-    """``lm://host:port`` of a server that speaks the historic wire."""
-
-    connections: int = 4
-    """How many calls may be under way at a time; others wait."""
-
-    def __post_init__(self) -> None:
-        if self.connections < 1:
-            raise ValueError("connections must be at least 1")
-
-
 def secret_of(settings: HexkvSettings) -> bytes:
     """What the server asks for.
 
@@ -81,17 +66,18 @@ def tls_of(settings: HexkvSettings) -> SSLContext | None:
     Raises:
         ConfigError: a file cannot be used.
     """
-    from hexkv.adapters.lmserver.security import client_tls
+    from hexkv.adapters.net.tls import Trust
 
-    return client_tls(settings.tls_ca, settings.tls_certificate) if settings.tls else None
+    trust = Trust(settings.tls_ca, settings.tls_certificate, newest=True)
+    return trust.context(setting="tls_ca") if settings.tls else None
 
 
 def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
-    from hexkv.adapters.lmserver._pool import Address
     from hexkv.adapters.lmserver.store import HexkvStore
+    from hexkv.adapters.net.address import Address
 
     return HexkvStore(
-        Address.parse(settings.address, "hexkv"),
+        Address.of_url(settings.address, "hexkv"),
         context.clock,
         secret=secret_of(settings),
         checked=settings.checksums,
@@ -100,24 +86,10 @@ def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
     )
 
 
-def _open_lm(settings: LMSettings, context: OpenContext) -> object:
-    del context
-    from hexkv.adapters.lmserver._pool import Address
-    from hexkv.adapters.lmserver.historic_store import LMStore
-
-    return LMStore(Address.parse(settings.address, "lm"), connections=settings.connections)
-
-
 def _hexkv_door(settings: HexkvSettings) -> BackDoor:
     from hexkv.adapters.lmserver.back_door import HexkvDoor
 
     return HexkvDoor(settings)
-
-
-def _lm_door(settings: LMSettings) -> BackDoor:
-    from hexkv.adapters.lmserver.back_door import LMDoor
-
-    return LMDoor(settings)
 
 
 def _serve(arguments: Sequence[str]) -> int:
@@ -137,15 +109,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             HexkvSettings,
             schemes=("hexkv",),
             back_door=_hexkv_door,
-        ),
-        AdapterSpec(
-            "store",
-            "lm",
-            "an LMCache server, lm://",
-            _open_lm,
-            LMSettings,
-            schemes=("lm",),
-            back_door=_lm_door,
         ),
     ]
 

@@ -12,17 +12,20 @@ import typer
 
 from hexkv.adapters.lmserver._arena import Arena, room
 from hexkv.adapters.lmserver._disk_shelf import DiskShelf
-from hexkv.adapters.lmserver._session import Limits
 from hexkv.adapters.lmserver._shelf import MemoryShelf, Shelf
-from hexkv.adapters.lmserver.security import read_secret, server_tls
+from hexkv.adapters.lmserver.security import read_secret
 from hexkv.adapters.lmserver.server import Server, listen
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.serving import Limits, Wire
+from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.indexing import tier_index
+from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import ConfigError
+from hexkv.ports import Clock, ConfigError
 
 
 def serve(
@@ -54,10 +57,11 @@ def serve(
     ] = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Serve chunks over hexkv://, and to old LMCache clients over lm://, until SIGTERM.
+    """Serve chunks over hexkv://, and over the wires of plugins, until SIGTERM.
 
     Any address that other machines can reach needs --secret-file, or --tls-certificate with
-    --tls-client-ca. The lm:// wire cannot authenticate: it is off as soon as either is given.
+    --tls-client-ca. Plugins' wires, such as LMCache's lm:// (pip install hexkv-lmcache), have
+    neither: they are off as soon as either is given.
     """
     if tls_client_ca and not tls_certificate:
         raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
@@ -65,31 +69,44 @@ def serve(
     if largest_bytes > min(budget_bytes, transit_bytes):
         raise typer.BadParameter("--largest is more than the budget, or than --transit")
     secret = read_secret(secret_file) if secret_file else b""
-    tls = server_tls(tls_certificate, tls_client_ca) if tls_certificate else None
+    tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     with ExitStack() as opened:
         # Listening first: what is refused is refused before memory is taken.
         listener = opened.enter_context(listen(host, port))
-        clock = SystemClock()
-        shelf = _shelf(opened, policy, budget_bytes, transit_bytes, directory)
+        registry, clock = discover(), SystemClock()
+        wires = [] if secret or tls else _wires(registry, clock)
+        shelf = _shelf(opened, registry, policy, budget_bytes, transit_bytes, directory)
         server = Server(
             listener,
             shelf,
             clock,
             Limits(largest_bytes, patience=patience),
+            wires=wires,
             connections=connections,
             secret=secret,
             tls=tls,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())
-        _announce(server, historic=not secret and tls is None, as_json=as_json)
+        _announce(server, ["hexkv", *(wire.scheme for wire in wires)], as_json=as_json)
         server.run()
 
 
+def _wires(registry: Registry, clock: Clock) -> list[Wire]:
+    """What plugins speak beside the server's own wire."""
+    context = OpenContext(clock)
+    return [registry.open("wire", name, {}, context) for name in registry.names("wire")]
+
+
 def _shelf(
-    opened: ExitStack, policy: str, budget: int, transit: int, directory: Path | None
+    opened: ExitStack,
+    registry: Registry,
+    policy: str,
+    budget: int,
+    transit: int,
+    directory: Path | None,
 ) -> Shelf:
-    registry, clock = discover(), SystemClock()
+    clock = SystemClock()
     context = OpenContext(clock)
     index = tier_index(registry, policy, budget, context)
     memory = registry.open("memory", "mmap", {}, context)
@@ -109,10 +126,8 @@ def _shelf(
     return shelf
 
 
-def _announce(server: Server, *, historic: bool, as_json: bool) -> None:
-    host, port = server.address
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    schemes = ["hexkv", "lm"] if historic else ["hexkv"]
+def _announce(server: Server, schemes: Sequence[str], *, as_json: bool) -> None:
+    place = Address(*server.address)
     addresses = [f"{scheme}://{place}" for scheme in schemes]
     if as_json:
         print_json({"addresses": addresses})

@@ -12,30 +12,30 @@ import secrets
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, Thread
 
-from hexkv.adapters.lmserver._historic_session import HistoricSession
-from hexkv.adapters.lmserver._session import Limits, Session
+from hexkv.adapters.lmserver._session import Session
 from hexkv.adapters.lmserver._shelf import Shelf
-from hexkv.adapters.lmserver._stream import Stream
+from hexkv.adapters.lmserver._values import WireValues
 from hexkv.adapters.lmserver.handshake import Refused, answer
-from hexkv.adapters.lmserver.historic import EARLY
-from hexkv.adapters.lmserver.wire import MAGIC, BadMessage
+from hexkv.adapters.lmserver.wire import MAGIC
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.serving import START, Incoming, Limits, Wire
+from hexkv.adapters.net.serving import Session as AnySession
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Clock, ConfigError, Deadline
 
 log = logging.getLogger("hexkv")
-
-_START = 4
-"""Bytes by which the wires are told apart."""
 
 _LOOK_UP = 1.0
 """Seconds of waiting for somebody to connect, after which a server looks whether it is to end."""
 
 
 @dataclass(slots=True, eq=False)
-class _Guest:
+class _Client:
     """One connection and the thread that answers it."""
 
     sock: socket.socket
@@ -45,9 +45,10 @@ class _Guest:
 
 
 class Server:
-    """Serves one shelf over both wires.
+    """Serves one shelf over its own wire, and over those of plugins.
 
-    The historic wire has no authentication, so it is spoken only where there is none at all.
+    Nothing is known of how a plugin's wire authenticates its clients, so it is spoken only where
+    the server asks for neither a secret nor certificates.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Server:
         clock: Clock,
         limits: Limits,
         *,
+        wires: Sequence[Wire] = (),
         connections: int = 64,
         secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
@@ -68,13 +70,15 @@ class Server:
             shelf: what is served; closed by whoever made it, after :meth:`run`.
             clock: for deadlines.
             limits: of each connection.
+            wires: what is spoken beside the server's own wire.
             connections: how many there may be. One more takes the place of the one that has
                 been idle longest, or is turned away where none is idle.
             secret: that clients must know.
             tls: wraps every connection.
 
         Raises:
-            ConfigError: other machines could connect, and nothing keeps anybody out.
+            ConfigError: other machines could connect, and nothing keeps anybody out; or two
+                wires begin alike.
         """
         if not (secret or _asks_for_certificates(tls)) and not is_local(listener.getsockname()[0]):
             raise ConfigError(
@@ -90,8 +94,10 @@ class Server:
         self._connections = connections
         self._secret = secret
         self._tls = tls
+        self._wires = {} if secret or tls else _by_start(wires)
+        self._values = WireValues(shelf, limits.wait)
         self._lock = Lock()
-        self._guests: set[_Guest] = set()
+        self._clients: set[_Client] = set()
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
 
     @property
@@ -101,9 +107,9 @@ class Server:
         return host, port
 
     @property
-    def guests(self) -> int:
+    def clients(self) -> int:
         """How many connections there are."""
-        return len(self._guests)
+        return len(self._clients)
 
     def run(self) -> None:
         """Serve until :meth:`stop`; when this returns no connection is left."""
@@ -130,15 +136,15 @@ class Server:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
 
     def _welcome(self, sock: socket.socket) -> None:
-        guest = _Guest(sock, waiting_since=self._clock.now())
+        client = _Client(sock, waiting_since=self._clock.now())
         with self._lock:
-            there = len(self._guests)
-            idle = [it for it in self._guests if it.waiting_since is not None]
-            self._guests.add(guest)
+            there = len(self._clients)
+            idle = [it for it in self._clients if it.waiting_since is not None]
+            self._clients.add(client)
         if there >= self._connections:
             # Those sent away go as soon as their threads notice: they are never many.
             if not idle or there >= 2 * self._connections:
-                self._leave(guest)
+                self._leave(client)
                 return
             oldest = min(idle, key=lambda it: it.waiting_since or 0.0)
             oldest.waiting_since = None
@@ -146,62 +152,65 @@ class Server:
         if self._tls is not None:
             # Here and without the handshake, so that who ends this connection always finds it.
             try:
-                guest.sock = self._tls.wrap_socket(
+                client.sock = self._tls.wrap_socket(
                     sock, server_side=True, do_handshake_on_connect=False
                 )
             except OSError:  # it is over already
-                self._leave(guest)
+                self._leave(client)
                 return
-        guest.thread = Thread(target=self._attend, args=(guest,), name="hexkv guest", daemon=True)
+        client.thread = Thread(
+            target=self._attend, args=(client,), name="hexkv client", daemon=True
+        )
         try:
-            guest.thread.start()
+            client.thread.start()
         except RuntimeError:  # the system gives no more threads
-            self._leave(guest)
+            self._leave(client)
 
-    def _attend(self, guest: _Guest) -> None:
+    def _attend(self, client: _Client) -> None:
         try:
             soon = Deadline.after(self._clock, self._limits.patience)
-            stream = Stream(guest.sock)
+            stream = Stream(client.sock)
             stream.secure(soon)
-            self._session(guest, stream, soon).run()
+            self._session(client, stream, soon).run()
         except (BadMessage, Refused) as error:
             log.info("a connection is closed: %s", error)
-        except OSError:
+        except (OutOfTime, ConnectionBroken, OSError):
             pass  # clients come and go
         except Exception:
             log.exception("a connection is closed")
         finally:
-            self._leave(guest)
+            self._leave(client)
 
-    def _session(self, guest: _Guest, stream: Stream, soon: Deadline) -> Session | HistoricSession:
+    def _session(self, client: _Client, stream: Stream, soon: Deadline) -> AnySession:
         def idle(waiting: bool) -> None:
-            guest.waiting_since = self._clock.now() if waiting else None
+            client.waiting_since = self._clock.now() if waiting else None
 
-        start = stream.receive_bytes(_START, soon)
-        if start in EARLY and not self._secret and self._tls is None:
+        start = stream.take(START, soon)
+        if (wire := self._wires.get(start)) is not None:
             idle(False)
-            return HistoricSession(stream, start, self._shelf, self._limits, self._clock, idle)
-        if start != MAGIC[:_START]:
-            raise BadMessage("neither wire begins like this")
+            incoming = Incoming(stream, start, self._limits, self._clock, idle)
+            return wire.session(incoming, self._values)
+        if start != MAGIC[:START]:
+            raise BadMessage("no wire that is spoken here begins like this")
         limit = self._limits.max_value
         agreed = answer(stream, start, self._secret, limit, soon, secrets.token_bytes)
         return Session(
             stream, self._shelf, self._limits, self._clock, checked=agreed.checked, idle=idle
         )
 
-    def _leave(self, guest: _Guest) -> None:
+    def _leave(self, client: _Client) -> None:
         with self._lock:
-            self._guests.discard(guest)
-        guest.sock.close()
+            self._clients.discard(client)
+        client.sock.close()
 
     def _part(self) -> None:
         with self._lock:
-            guests = list(self._guests)
-        for guest in guests:
-            _shut(guest.sock)
-        for guest in guests:
-            if guest.thread is not None:
-                guest.thread.join(self._limits.patience)
+            clients = list(self._clients)
+        for client in clients:
+            _shut(client.sock)
+        for client in clients:
+            if client.thread is not None:
+                client.thread.join(self._limits.patience)
 
 
 def is_local(host: str) -> bool:
@@ -220,6 +229,23 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=128)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {error}") from error
+
+
+def _by_start(wires: Sequence[Wire]) -> dict[bytes, Wire]:
+    """The wire of each way in which a connection may begin.
+
+    Raises:
+        ConfigError: two wires begin alike.
+    """
+    found: dict[bytes, Wire] = {}
+    for wire in wires:
+        for start in wire.starts:
+            if len(start) != START:
+                raise ConfigError(f"a wire begins with {START} bytes; {wire.scheme}://: {start!r}")
+            if start == MAGIC[:START] or start in found:
+                raise ConfigError(f"{wire.scheme}:// begins as another wire does: {start!r}")
+            found[start] = wire
+    return found
 
 
 def _asks_for_certificates(tls: ssl.SSLContext | None) -> bool:

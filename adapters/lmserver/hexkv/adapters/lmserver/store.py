@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from hexkv.adapters.lmserver._pool import Address, Peer, connect
-from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
-from hexkv.adapters.lmserver._stream import Stream
-from hexkv.adapters.lmserver.handshake import Nonce, greet
+from hexkv.adapters.lmserver.handshake import Agreed, Nonce, greet
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
@@ -21,7 +20,6 @@ from hexkv.adapters.lmserver.wire import (
     SIZE,
     UNREADABLE,
     WISHES,
-    BadMessage,
     Grant,
     Kind,
     Status,
@@ -32,6 +30,11 @@ from hexkv.adapters.lmserver.wire import (
     unpack_size,
     verify,
 )
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
+from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     KEY_BYTES,
     ChunkKey,
@@ -57,6 +60,17 @@ from hexkv.ports import (
 
 _PAGE = 10.0
 """Seconds that one page of a scan may take."""
+
+
+class Peer(NamedTuple):
+    """A connection that is ready for requests."""
+
+    stream: Stream
+    agreed: Agreed
+
+    def reusable(self, *, well: bool) -> bool:
+        """True if all answers were taken: what raised has left some behind."""
+        return well
 
 
 class HexkvStore:
@@ -91,13 +105,9 @@ class HexkvStore:
         self._clock = clock
 
         def ready(stream: Stream, deadline: Deadline) -> Peer:
-            stream.secure(deadline)
-            agreed = greet(stream, secret, deadline, nonce, checked=checked)
-            return Peer(stream, agreed.max_entries, agreed.max_value, agreed.checked)
+            return Peer(stream, greet(stream, secret, deadline, nonce, checked=checked))
 
-        self._remote = Remote(
-            address, lambda deadline: connect(address, deadline, tls), ready, connections
-        )
+        self._pool = Pool(address, ready, tls=tls, most=connections)
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         return self._flags(Kind.CONTAINS, keys, deadline)
@@ -111,14 +121,14 @@ class HexkvStore:
         outcomes: list[ReadOutcome | None] = [None] * len(keys)
 
         def call(peer: Peer) -> None:
-            for part in slices(len(keys), peer.max_entries):
+            for part in slices(len(keys), peer.agreed.max_entries):
                 body = pack_keys(keys[part.start : part.stop])
                 _ask(peer, Kind.READ, len(part), body, deadline)
                 _hear(peer, Kind.READ, len(part), 0, deadline)
                 for index in part:
                     outcomes[index] = _take(peer, index, sink, deadline)
 
-        return self._remote.collect(outcomes, deadline, call) if keys else []
+        return collect(self._pool, outcomes, deadline, call) if keys else []
 
     def read_range(
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
@@ -131,14 +141,14 @@ class HexkvStore:
             _hear(peer, Kind.RANGE, 1, 0, deadline)
             outcomes[0] = _take(peer, 0, _Into(plain(into)), deadline)
 
-        answered: Sequence[ReadOutcome] = self._remote.collect(outcomes, deadline, call)
+        answered: Sequence[ReadOutcome] = collect(self._pool, outcomes, deadline, call)
         return answered[0]
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         outcomes: list[WriteOutcome | None] = [None] * len(items)
 
         def call(peer: Peer) -> None:
-            for part in slices(len(items), peer.max_entries):
+            for part in slices(len(items), peer.agreed.max_entries):
                 waiting = list(part)
                 while waiting:
                     later = _put(peer, items, waiting, outcomes, deadline)
@@ -149,7 +159,7 @@ class HexkvStore:
                         break
                     waiting = later
 
-        return self._remote.collect(outcomes, deadline, call) if items else []
+        return collect(self._pool, outcomes, deadline, call) if items else []
 
     def scan(self) -> Iterator[Entry]:
         """Every chunk, page by page in the order of the keys, as they are asked for.
@@ -160,7 +170,7 @@ class HexkvStore:
         after = bytes(KEY_BYTES)
         while True:
             deadline = Deadline.after(self._clock, _PAGE)
-            with self._remote.calling(deadline) as peer:
+            with self._calling(deadline) as peer:
                 _ask(peer, Kind.SCAN, 1, after, deadline)
                 count, body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
             if not count:
@@ -170,13 +180,23 @@ class HexkvStore:
                 yield Entry(ChunkKey(key), size, stored)
 
     def close(self) -> None:
-        self._remote.close()
+        self._pool.close()
+
+    @contextmanager
+    def _calling(self, deadline: Deadline) -> Iterator[Peer]:
+        """A connection for one call whose failure is the whole call's.
+
+        Raises:
+            StoreUnreachable: no answer, or none in time.
+        """
+        with answering(self._pool.address), self._pool.connection(deadline) as peer:
+            yield peer
 
     def _flags(self, kind: Kind, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
         found: list[bool] = []
         if keys:
-            with self._remote.calling(deadline) as peer:
-                for part in slices(len(keys), peer.max_entries):
+            with self._calling(deadline) as peer:
+                for part in slices(len(keys), peer.agreed.max_entries):
                     body = pack_keys(keys[part.start : part.stop])
                     _ask(peer, kind, len(part), body, deadline)
                     found += map(bool, _hear(peer, kind, len(part), 1, deadline)[1])
@@ -213,33 +233,33 @@ def _hear(
 
     Raises:
         BadMessage: this is no answer to the question.
-        OSError: the connection broke, or the deadline passed.
+        OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    found = head(peer.stream.receive_bytes(HEAD_BYTES, deadline))
+    found = head(peer.stream.take(HEAD_BYTES, deadline))
     if found.status != Status.DONE:
         raise BadMessage("the server did not understand the request")
     if (
         found.kind != kind
-        or found.entries > peer.max_entries
+        or found.entries > peer.agreed.max_entries
         or found.entries != (found.entries if count is None else count)
         or found.length != found.entries * entry
     ):
         raise BadMessage("the server answered something else than was asked")
-    body = peer.stream.receive_bytes(found.length, deadline)
+    body = peer.stream.take(found.length, deadline)
     verify(found, body)
     return found.entries, body
 
 
 def _take(peer: Peer, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
-    size = unpack_size(peer.stream.receive_bytes(SIZE.size, deadline))
+    size = unpack_size(peer.stream.take(SIZE.size, deadline))
     if size == ABSENT:
         return Miss()
     if size == UNREADABLE:
         return Failed(StoreUnreachable("the server could not read the chunk"))
-    if size > peer.max_value:
+    if size > peer.agreed.max_value:
         raise BadMessage(f"the server announces a chunk of {size} bytes")
     landed = land(peer.stream, index, size, sink, deadline)
-    digest = peer.stream.receive_bytes(DIGEST_BYTES, deadline) if peer.checked else None
+    digest = peer.stream.take(DIGEST_BYTES, deadline) if peer.agreed.checked else None
     if isinstance(landed, Miss):
         return landed
     if digest is not None and digest != xxh3_128_digest(landed):
@@ -266,12 +286,12 @@ def _put(
         elif grant == Grant.LATER:
             later.append(index)
         else:
-            full = f"the server takes {peer.max_value} bytes at most"
+            full = f"the server takes {peer.agreed.max_value} bytes at most"
             outcomes[index] = Failed(StoreFull(full))
     views: list[memoryview | bytes] = []
     for index in sent:
         views.append(frames[index])
-        if peer.checked:
+        if peer.agreed.checked:
             views.append(xxh3_128_digest(frames[index]))
     peer.stream.send(views, deadline)
     verdicts = _hear(peer, Kind.WRITE, len(sent), 1, deadline)[1]

@@ -31,6 +31,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 MAGIC = b"hexkvTCP"
@@ -100,10 +101,6 @@ class Verdict(IntEnum):
     FULL = 1
     DAMAGED = 2
     FAILED = 3
-
-
-class BadMessage(ConnectionError):
-    """The peer does not speak the protocol: nothing more that it says has a meaning."""
 
 
 _HEAD = Struct("<4sBBHIII")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hexkv.adapters.redis.address import Address
+from hexkv.adapters.net.address import Address
 from hexkv.ports import Corrupt, Failed, StoreError, StoreFull, StoreUnreachable
 
 

@@ -8,10 +8,11 @@ from typing import Protocol
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.redis._replies import Redirect, error_of
 from hexkv.adapters.redis._server import Login, Server
-from hexkv.adapters.redis._wire import ErrorReply, OutOfTime, Reply
-from hexkv.adapters.redis.address import Address
+from hexkv.adapters.redis._wire import ErrorReply, Reply, request
 from hexkv.ports import Deadline, StoreError, StoreUnreachable
 
 Task = tuple[Server, Sequence[int]]
@@ -117,16 +118,14 @@ def ask(
         StoreUnreachable: after the last: one did not.
         StoreError: likewise: one of them refused to.
     """
-    request = b"*%d\r\n" % len(words)
-    for word in words:
-        request += b"$%d\r\n%b\r\n" % (len(word.encode()), word.encode())
+    question = request(*words)
     errors: list[StoreError] = []
     for server in servers:
         seconds = min(_QUESTION, deadline.remaining())
         soon = Deadline.after(deadline.clock, seconds)
         try:
             with server.wire(soon) as wire:
-                wire.send([request], soon)
+                wire.send([question], soon)
                 reply = wire.reply(soon)
         except ErrorReply as error:
             errors.append(error_of(error.args[0]))

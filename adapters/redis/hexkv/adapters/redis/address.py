@@ -5,31 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from hexkv.adapters.net.address import Address
+
 PORT = 6379
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A TCP port, or the path of a Unix socket."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """The address of ``host``, ``host:port`` or ``[v6]:port``.
-
-        Raises:
-            ValueError: *text* is none of these.
-        """
-        split = urlsplit(f"//{text}")
-        if split.netloc != text or "@" in text or not split.hostname:
-            raise ValueError(f"{text!r} is no address: write host:port")
-        return cls(split.hostname, PORT if split.port is None else split.port)
-
-    def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +35,7 @@ class Location:
         if split.query or split.fragment:
             raise ValueError("a URL has no options: there are settings for them")
         database = _database(split.path.removeprefix("/") or "0")
-        return cls(Address.parse(split.netloc), database, split.scheme == "rediss")
+        return cls(Address.parse(split.netloc, PORT), database, split.scheme == "rediss")
 
 
 def _of_socket(split: SplitResult) -> Location:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hexkv.adapters.redis.address import Address, Location
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.redis.address import PORT, Location
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, hookimpl
 
 
@@ -53,7 +54,7 @@ class RedisSettings:
     def __post_init__(self) -> None:
         location = Location.parse(self.url)
         for other in self.others:
-            Address.parse(other)
+            Address.parse(other, PORT)
         if location.address.path and self.topology != "single":
             raise ValueError(f"a {self.topology} is not behind a Unix socket")
         if self.others and self.topology == "single":
@@ -72,12 +73,13 @@ class RedisSettings:
 
 def _open(settings: RedisSettings, context: OpenContext) -> object:
     del context
+    from hexkv.adapters.net.tls import Trust
     from hexkv.adapters.redis._routes import Cluster, Route, Sentinels, Single
-    from hexkv.adapters.redis._server import TLS, Login
+    from hexkv.adapters.redis._server import Login
     from hexkv.adapters.redis.store import RedisStore
 
     location = Location.parse(settings.url)
-    tls = TLS(
+    trust = Trust(
         settings.tls_authorities,
         settings.tls_certificate,
         settings.tls_key,
@@ -87,10 +89,10 @@ def _open(settings: RedisSettings, context: OpenContext) -> object:
         settings.username,
         settings.password,
         location.database,
-        tls if location.tls else None,
+        trust.context() if location.tls else None,
         settings.connect_timeout,
     )
-    addresses = [location.address, *map(Address.parse, settings.others)]
+    addresses = [location.address, *(Address.parse(other, PORT) for other in settings.others)]
     route: Route
     match settings.topology:
         case "single":

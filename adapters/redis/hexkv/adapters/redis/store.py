@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.outcomes import outcome_of
 from hexkv.adapters.redis._commands import Answers, Ask, Command, Get, Set
 from hexkv.adapters.redis._replies import Redirect
 from hexkv.adapters.redis._routes import Route
 from hexkv.adapters.redis._server import Server
-from hexkv.adapters.redis._wire import OutOfTime, Wire
+from hexkv.adapters.redis._wire import Wire
 from hexkv.ports import (
     ChunkKey,
     Deadline,
@@ -113,20 +115,16 @@ def _attempt(
     deadline: Deadline,
 ) -> None:
     """Do something on *server*, and note what came of each chunk even if that failed."""
-    left: Failed | TimedOut = _SETTLING
     for i in which:
         answers[i] = None
     try:
         with server.wire(deadline) as wire:
             run(wire, which, answers, deadline)
-            return
-    except OutOfTime:
-        left = TimedOut()
-    except StoreError as error:
-        left = Failed(error)
-    for i in which:
-        if answers[i] is None:
-            answers[i] = left
+    except (OutOfTime, StoreError) as error:
+        left = outcome_of(error)
+        for i in which:
+            if answers[i] is None:
+                answers[i] = left
 
 
 def _is_doubtful(answer: object) -> bool:

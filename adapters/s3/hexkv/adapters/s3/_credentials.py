@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Protocol
 
+from hexkv.adapters.net.errors import OutOfTime, time_left
 from hexkv.adapters.s3._signing import Credentials
-from hexkv.adapters.s3._wire import OutOfTime, left_of
 from hexkv.ports import AdapterUnavailable, Clock, Deadline, StoreError
 
 _FRESH = 60.0
@@ -58,10 +58,10 @@ class Chain:
         kept = self._kept
         if kept is not None and self._clock.now() < kept[1]:
             return kept[0]
-        if not self._lock.acquire(timeout=left_of(deadline)):
+        if not self._lock.acquire(timeout=time_left(deadline)):
             raise OutOfTime
         try:
-            found = self._provider.get_credentials().result(left_of(deadline))
+            found = self._provider.get_credentials().result(time_left(deadline))
         except TimeoutError as error:
             raise OutOfTime from error
         # Of any kind, by where it looked last.

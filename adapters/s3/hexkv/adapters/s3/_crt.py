@@ -13,11 +13,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.tls import Trust
 from hexkv.adapters.s3._answers import Absent, Changed, Reply, refusal
 from hexkv.adapters.s3._bodies import Parts, Room
-from hexkv.adapters.s3._pool import Trust
 from hexkv.adapters.s3._signing import Credentials
-from hexkv.adapters.s3._wire import OutOfTime
 from hexkv.adapters.s3.address import Endpoint
 from hexkv.ports import (
     ConfigError,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.s3._answers import LONGEST_TEXT, Reply
 from hexkv.adapters.s3._credentials import Source
-from hexkv.adapters.s3._pool import Pool
 from hexkv.adapters.s3._signing import Signer, query_of
-from hexkv.adapters.s3._wire import Head, OutOfTime, Wire
+from hexkv.adapters.s3._wire import Head, Wire
 from hexkv.adapters.s3.address import Endpoint
 from hexkv.ports import Clock, Deadline, StoreUnreachable
 
@@ -29,7 +30,7 @@ class Http:
         clock: dates the signatures.
     """
 
-    def __init__(self, endpoint: Endpoint, pool: Pool, source: Source, clock: Clock) -> None:
+    def __init__(self, endpoint: Endpoint, pool: Pool[Wire], source: Source, clock: Clock) -> None:
         self.endpoint = endpoint
         self.source = source
         self._pool = pool
@@ -71,7 +72,7 @@ class Http:
         target = f"{path}?{asked}" if asked else path
         head = f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
         for fresh in (False, True):
-            with self._pool.wire(deadline, fresh=fresh) as wire:
+            with self._pool.connection(deadline, fresh=fresh) as wire:
                 try:
                     reply = _answered(wire, head, body, deadline, bodiless=method == "HEAD")
                 except StoreUnreachable:

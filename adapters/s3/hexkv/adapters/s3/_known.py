@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.adapters.s3._wire import OutOfTime, left_of
+from hexkv.adapters.net.errors import OutOfTime, time_left
 from hexkv.ports import ChunkKey, Clock, Deadline
 
 _MOST = 1 << 16
@@ -86,7 +86,7 @@ class Known:
             change = self._under_way.setdefault(key, Change())
             change.users += 1
         try:
-            if not change.lock.acquire(timeout=left_of(deadline)):
+            if not change.lock.acquire(timeout=time_left(deadline)):
                 raise OutOfTime
             try:
                 change.here = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.s3._answers import (
     Changed,
     Reply,
@@ -14,7 +15,7 @@ from hexkv.adapters.s3._answers import (
 from hexkv.adapters.s3._bodies import Parts, Room
 from hexkv.adapters.s3._crew import Crew
 from hexkv.adapters.s3._http import Http, told
-from hexkv.adapters.s3._wire import Head, OutOfTime, Wire
+from hexkv.adapters.s3._wire import Head, Wire
 from hexkv.ports import (
     Corrupt,
     Deadline,
@@ -160,7 +161,7 @@ def _must(reply: Reply) -> Reply:
 def _wrong(head: Head, wire: Wire, deadline: Deadline) -> Exception:
     """What a reply says that is not the bytes that were asked for."""
     if head.status < 300:
-        wire.hang_up()
+        wire.stream.abort()
         return StoreUnreachable(f"the server answered {head.status} to a read of a range")
     return refusal(told(head, wire, deadline))
 
@@ -174,7 +175,7 @@ def _sizes(head: Head, wire: Wire, deadline: Deadline) -> tuple[int, int]:
         return here, here
     size = head.headers.get("content-range", "").rpartition("/")[2]
     if not (size.isascii() and size.isdigit()) or _first_byte(head) != 0 or int(size) < here:
-        wire.hang_up()
+        wire.stream.abort()
         raise StoreUnreachable("a part of an object that does not say which")
     return int(size), here
 

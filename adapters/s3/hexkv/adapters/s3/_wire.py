@@ -1,21 +1,17 @@
-"""HTTP/1.1 on a connected socket, between the caller's memory and the kernel's.
+"""HTTP/1.1 over a stream: bodies from, and into, the caller's memory.
 
-A request is written with as few calls as the kernel allows; a body is received straight into
-the memory that it is for, but for what comes in one piece with the headers. On plain sockets
-the kernel keeps the time: one limit covers a whole body, however slowly it trickles.
+A body is received straight into the memory that it is for, but for what comes in one piece
+with the headers.
 
 RFC 9112.
 """
 
 from __future__ import annotations
 
-import select
-import socket
-import ssl
-import struct
-from types import TracebackType
 from typing import NamedTuple
 
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline, StoreUnreachable
 
 _AHEAD = 4 << 10
@@ -23,12 +19,8 @@ _AHEAD = 4 << 10
 
 _LONGEST_HEAD = 32 << 10
 _MOST_DIGITS = 15
-_PIECE = 4 << 20
-"""Bytes that are encrypted in one call, so that the deadline is looked at in between."""
-
-
-class OutOfTime(Exception):
-    """The deadline passed before the server had answered."""
+_SHOWN = 40
+"""Bytes of what is no reply that messages show."""
 
 
 class Head(NamedTuple):
@@ -40,64 +32,41 @@ class Head(NamedTuple):
 
 
 class Wire:
-    """One connection: a request, then all of its reply, then the next request."""
+    """One connection: a request, then all of its reply, then the next request.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._ahead = b""
+    Everything raises as the stream does, and ``BadMessage``.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
         self._left: int | None = 0
         """Bytes of the body still to come; ``None`` for as many as there are."""
         self._chunked = False
         self._lasting = True
         self._replies = 0
-        self._silent = True
-        sock.settimeout(None)
+        self._before = 0
+        """Bytes that had come before the last request."""
 
     @property
     def free(self) -> bool:
-        """Whether another request may be sent: the reply was taken whole, and the server stays."""
-        return self._left == 0 and self._lasting and not self._ahead
+        """True if the reply was taken whole, and the server stays."""
+        return self._left == 0 and self._lasting and self.stream.drained
+
+    def reusable(self, *, well: bool) -> bool:
+        """As :attr:`free`: a refusal that was taken whole raises, and does no harm."""
+        del well
+        return self.free
 
     @property
     def ended_early(self) -> bool:
-        """Whether it has served others well, and said nothing at all to the last request."""
-        return self._replies > 0 and self._silent
-
-    @property
-    def quiet(self) -> bool:
-        """Whether it is open, and nothing came that nobody asked for."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return not poll.poll(0)
-
-    def hang_up(self) -> None:
-        """Wake whoever waits on it, from any thread. The socket stays for its owner to close."""
-        try:
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-        except OSError:
-            return  # closed already, by either side
-
-    def close(self) -> None:
-        """Give the socket back."""
-        self._sock.close()
+        """True if it has served others well, and nothing at all came for the last request."""
+        return self._replies > 0 and self.stream.received == self._before
 
     def send(self, head: bytes, body: memoryview, deadline: Deadline) -> None:
-        """Write a request.
-
-        Raises:
-            OutOfTime: some of it may have gone.
-            StoreUnreachable: the connection broke.
-        """
+        """Write a request."""
         self._left = None
-        self._silent = True
-        left = [memoryview(head), body] if len(body) else [memoryview(head)]
-        while left:
-            with _Broken():
-                sent = self._gather(left, deadline)
-            while left and sent >= len(left[0]):
-                sent -= len(left.pop(0))
-            if sent:
-                left[0] = left[0][sent:]
+        self._before = self.stream.received
+        self.stream.send([head, body], deadline)
 
     def head(self, deadline: Deadline, *, bodiless: bool = False) -> Head:
         """Receive the first part of the reply.
@@ -105,10 +74,6 @@ class Wire:
         Args:
             deadline: of the reply.
             bodiless: whether the request was one whose reply never has a body.
-
-        Raises:
-            OutOfTime: it did not come in time.
-            StoreUnreachable: the connection broke, or what came is no HTTP.
         """
         self._left = None  # until it is known
         while True:
@@ -142,20 +107,18 @@ class Wire:
         """Receive the next so many bytes of a body whose length is known.
 
         Raises:
-            OutOfTime: not all came in time.
-            StoreUnreachable: the connection broke, or the body is shorter.
+            StoreUnreachable: the body is shorter.
         """
         if self._left is None or self._left < len(into):
             raise StoreUnreachable("the body is shorter than what was asked for")
-        self._exactly(into, deadline)
+        self.stream.fill(into, deadline)
         self._left -= len(into)
 
     def text(self, most: int, deadline: Deadline) -> bytes:
         """Receive the rest of the body: for what is about objects, not for objects.
 
         Raises:
-            OutOfTime, StoreUnreachable: as for :meth:`fill`; also where it has more than
-                *most* bytes.
+            StoreUnreachable: it has more than *most* bytes.
         """
         if self._left is not None:
             if self._left > most:
@@ -165,8 +128,7 @@ class Wire:
             return bytes(body)
         body = bytearray()
         if not self._chunked:
-            while piece := self._ahead or self._some(deadline):
-                self._ahead = b""
+            while piece := self.stream.take_some(_AHEAD, deadline):
                 _grow(body, piece, most)
             return bytes(body)
         while size := _number(
@@ -174,89 +136,23 @@ class Wire:
         ):
             if len(body) + size > most:
                 raise StoreUnreachable(f"a reply of more than {most} bytes")
-            line = bytearray(size + 2)
-            self._exactly(memoryview(line), deadline)
-            body += line[:-2]
+            body += self.stream.take(size + 2, deadline)[:-2]
         while self._until(b"\r\n", deadline) != b"\r\n":
             continue  # trailing headers
         self._left = 0
         return bytes(body)
 
-    def _exactly(self, into: memoryview, deadline: Deadline) -> None:
-        done = min(len(self._ahead), len(into))
-        into[:done] = self._ahead[:done]
-        self._ahead = self._ahead[done:]
-        while done < len(into):
-            with _Broken():
-                got = self._receive(into[done:], deadline, whole=True)
-            if not got:
-                raise StoreUnreachable("the server closed the connection within a body")
-            done += got
-
     def _until(self, end: bytes, deadline: Deadline) -> bytes:
         """Everything up to and with *end*."""
-        while (place := self._ahead.find(end)) < 0:
-            if len(self._ahead) > _LONGEST_HEAD:
-                raise garbled(self._ahead)
-            piece = self._some(deadline)
-            if not piece:
-                raise StoreUnreachable("the server closed the connection")
-            self._ahead += piece
-        place += len(end)
-        found, self._ahead = self._ahead[:place], self._ahead[place:]
+        found = self.stream.take_until(end, _LONGEST_HEAD, deadline, ahead=_AHEAD)
+        if found is None:
+            raise garbled(self.stream.take_some(_SHOWN, deadline))
         return found
 
-    def _some(self, deadline: Deadline) -> bytes:
-        into = bytearray(_AHEAD)
-        with _Broken():
-            got = self._receive(memoryview(into), deadline, whole=False)
-        self._silent = self._silent and not got
-        return bytes(into[:got])
 
-    def _gather(self, parts: list[memoryview], deadline: Deadline) -> int:
-        self._limit(socket.SO_SNDTIMEO, deadline)
-        return self._sock.sendmsg(parts)
-
-    def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
-        self._limit(socket.SO_RCVTIMEO, deadline)
-        return self._sock.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
-
-    def _limit(self, option: int, deadline: Deadline) -> None:
-        seconds = left_of(deadline)
-        whole = int(seconds)
-        # Zero would mean no limit.
-        micro = max(1, int((seconds - whole) * 1e6))
-        self._sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, micro))
-
-
-class TLSWire(Wire):
-    """One encrypted connection, with its limits kept by Python."""
-
-    def _gather(self, parts: list[memoryview], deadline: Deadline) -> int:
-        self._sock.settimeout(left_of(deadline))
-        return self._sock.send(parts[0][:_PIECE])
-
-    def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
-        del whole
-        self._sock.settimeout(left_of(deadline))
-        return self._sock.recv_into(into)
-
-
-def left_of(deadline: Deadline) -> float:
-    """Seconds until *deadline*, more than none.
-
-    Raises:
-        OutOfTime: it has passed.
-    """
-    seconds = deadline.remaining()
-    if seconds <= 0:
-        raise OutOfTime
-    return seconds
-
-
-def garbled(text: bytes) -> StoreUnreachable:
+def garbled(text: bytes) -> BadMessage:
     """For replies that are none: the connection must not be used again."""
-    return StoreUnreachable(f"the server does not speak HTTP/1.1: {text[:40]!r}")
+    return BadMessage(f"the server does not speak HTTP/1.1: {text[:_SHOWN]!r}")
 
 
 def _parsed(text: bytes) -> Head:
@@ -290,23 +186,3 @@ def _grow(body: bytearray, piece: bytes, most: int) -> None:
     if len(body) + len(piece) > most:
         raise StoreUnreachable(f"a reply of more than {most} bytes")
     body += piece
-
-
-class _Broken:
-    """Translates what sockets raise."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, BlockingIOError | TimeoutError | ssl.SSLWantReadError):
-            raise OutOfTime from error
-        if isinstance(error, OSError):
-            raise StoreUnreachable(f"the connection broke: {error}") from error

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
+from hexkv.adapters.net.address import Address
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
@@ -109,6 +110,11 @@ class Endpoint:
             f"/{location.bucket}/" if by_path else "/",
             region,
         )
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address(self.host, self.port)
 
     def path(self, name: str) -> str:
         """The path of the object called *name*, or of the bucket if that is empty."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.s3._answers import Reply, page, refusal
 from hexkv.adapters.s3._http import Http
-from hexkv.adapters.s3._wire import OutOfTime
 from hexkv.adapters.s3.address import Location
 from hexkv.ports import ChunkKey, Clock, Deadline, StoreError, StoreUnreachable
 

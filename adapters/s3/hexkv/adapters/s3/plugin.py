@@ -12,8 +12,8 @@ from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
 from hexkv.ports import Clock
 
 if TYPE_CHECKING:
+    from hexkv.adapters.net.tls import Trust
     from hexkv.adapters.s3._http import Http
-    from hexkv.adapters.s3._pool import Trust
     from hexkv.adapters.s3._signing import Credentials
     from hexkv.adapters.s3.back_door import BackDoor
 
@@ -105,22 +105,24 @@ def _keys(settings: S3Settings) -> Credentials | None:
 
 
 def _trust(settings: S3Settings) -> Trust:
-    from hexkv.adapters.s3._pool import Trust
+    from hexkv.adapters.net.tls import Trust
 
-    return Trust(settings.tls_authorities, settings.tls_verify)
+    return Trust(settings.tls_authorities, verify=settings.tls_verify)
 
 
 def _http(settings: S3Settings, clock: Clock) -> Http:
+    from hexkv.adapters.net.pool import Pool
     from hexkv.adapters.s3._credentials import Chain, chain_provider, given
     from hexkv.adapters.s3._http import Http
-    from hexkv.adapters.s3._pool import Pool
+    from hexkv.adapters.s3._wire import Wire
 
     endpoint, keys = _endpoint(settings), _keys(settings)
     pool = Pool(
-        endpoint,
-        settings.connections,
-        settings.connect_timeout,
-        _trust(settings).context() if endpoint.tls else None,
+        endpoint.address,
+        lambda stream, _: Wire(stream),
+        tls=_trust(settings).context() if endpoint.tls else None,
+        most=settings.connections,
+        patience=settings.connect_timeout,
     )
     source = Chain(chain_provider(), clock) if keys is None else given(keys)
     return Http(endpoint, pool, source, clock)

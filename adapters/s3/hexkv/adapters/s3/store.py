@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import TypeVar
 
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.s3._answers import Absent, Changed, page, refusal
 from hexkv.adapters.s3._bodies import Bodies
 from hexkv.adapters.s3._crew import Crew
 from hexkv.adapters.s3._http import Http
 from hexkv.adapters.s3._known import Known
 from hexkv.adapters.s3._plain import PlainBodies
-from hexkv.adapters.s3._wire import OutOfTime
 from hexkv.adapters.s3.address import Location
 from hexkv.ports import (
     ChunkKey,

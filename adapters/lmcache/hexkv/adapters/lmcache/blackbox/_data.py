@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hexkv.contracts.blackbox._wire import (
+from hexkv.adapters.lmcache.blackbox._wire import (
     FAILED,
     FOUND,
     KEY_LENGTH,

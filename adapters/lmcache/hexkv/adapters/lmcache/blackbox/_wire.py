@@ -1,4 +1,4 @@
-"""A client of the historic ``lm://`` wire that knows nothing but its bytes.
+"""A client of the ``lm://`` wire that knows nothing but its bytes.
 
 Nine native 32-bit integers and a key of 150 bytes, padded with blanks; an answer is nine::
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Condition
 
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.ports import ChunkKey, Deadline
 
 
@@ -21,13 +22,13 @@ class Turns:
         """Nobody else is with any of *keys* meanwhile.
 
         Raises:
-            TimeoutError: somebody was for longer than *deadline* allows.
+            OutOfTime: another call had one of them for longer than *deadline* allows.
         """
         with self._changed:
             if not self._changed.wait_for(
                 lambda: self._taken.isdisjoint(keys), deadline.remaining()
             ):
-                raise TimeoutError("others change the same chunks")
+                raise OutOfTime("others change the same chunks")
             self._taken.update(keys)
         try:
             yield

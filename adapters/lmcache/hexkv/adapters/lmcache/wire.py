@@ -1,4 +1,4 @@
-"""The historic ``lm://`` wire of LMCache, which its published server and connector speak.
+"""LMCache's ``lm://`` wire, which its published server and connector speak.
 
 Native 32-bit integers, little-endian on every machine that it runs on. A request is nine of
 them and a key of 150 bytes, padded with blanks; an answer is nine. Their order differs::
@@ -20,7 +20,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from hexkv.adapters.lmserver.wire import BadMessage
+from hexkv.adapters.net.errors import BadMessage
 from hexkv.ports import ChunkKey
 
 KEY_LENGTH = 150
@@ -139,5 +139,5 @@ def frame_tensor(size: int) -> Tensor:
 
 
 _COMMANDS = frozenset(Command)
-EARLY = tuple(command.to_bytes(4, "little") for command in Command)
+STARTS = tuple(command.to_bytes(4, "little") for command in Command)
 """How a connection of this wire begins."""

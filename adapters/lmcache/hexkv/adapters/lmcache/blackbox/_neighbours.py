@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Event
 
-from hexkv.contracts.blackbox._data import content, same
-from hexkv.contracts.blackbox._wire import PATIENCE, Address, Keys, Wire, WireCase
+from hexkv.adapters.lmcache.blackbox._data import content, same
+from hexkv.adapters.lmcache.blackbox._wire import PATIENCE, Address, Keys, Wire, WireCase
 from hexkv.contracts.promise import Level, promise
 
 _CLIENTS = 48

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from random import Random
 
-from hexkv.contracts.blackbox._data import content
-from hexkv.contracts.blackbox._wire import (
+from hexkv.adapters.lmcache.blackbox._data import content
+from hexkv.adapters.lmcache.blackbox._wire import (
     Address,
     Command,
     Keys,

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import broken_servers
-from hexkv.contracts.blackbox import BlackBoxContract
+from hexkv.adapters.lmcache.blackbox import BlackBoxContract
 from hexkv.contracts.promise import Promise
 from hexkv.plugins.__main__ import main
 from lm_servers import SMALL, served
@@ -33,14 +33,14 @@ CAUGHT = {
 SUITE = """
     import pytest
     import broken_servers
-    from hexkv.contracts.blackbox import Address, BlackBoxContract
+    from hexkv.adapters.lmcache.blackbox import Address, BlackBoxContract
 
     class ServerCase(BlackBoxContract):
         @pytest.fixture
         def server(self, monkeypatch):
             name = type(self).__name__.removeprefix("Test")
             if name != "Server":  # which is given all the time that it may need
-                monkeypatch.setattr("hexkv.contracts.blackbox._wire.PATIENCE", 1.5)
+                monkeypatch.setattr("hexkv.adapters.lmcache.blackbox._wire.PATIENCE", 1.5)
             with getattr(broken_servers, name)() as server:
                 yield Address(*server.address)
 """

@@ -1,15 +1,21 @@
 """What every server of the LM-server wire promises, whoever wrote it, seen from outside.
 
 The kit speaks the wire itself, byte by byte: nine 32-bit integers and a key of 150 bytes ask,
-nine integers answer. See :mod:`hexkv.contracts.blackbox._wire`.
+nine integers answer. See :mod:`hexkv.adapters.lmcache.blackbox._wire`.
 """
 
 from __future__ import annotations
 
-from hexkv.contracts.blackbox._data import Data
-from hexkv.contracts.blackbox._neighbours import Neighbours
-from hexkv.contracts.blackbox._trouble import Trouble
-from hexkv.contracts.blackbox._wire import Address, Wire
+import pytest
+
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{module}" for module in ("_data", "_neighbours", "_trouble", "_wire"))
+)
+
+from hexkv.adapters.lmcache.blackbox._data import Data
+from hexkv.adapters.lmcache.blackbox._neighbours import Neighbours
+from hexkv.adapters.lmcache.blackbox._trouble import Trouble
+from hexkv.adapters.lmcache.blackbox._wire import Address, Wire
 
 __all__ = ["Address", "BlackBoxContract", "Wire"]
 

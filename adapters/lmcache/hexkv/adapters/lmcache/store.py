@@ -1,16 +1,15 @@
-"""The store ``lm``: a server that speaks the historic ``lm://`` wire, LMCache's own included."""
+"""The store ``lm``: a server that speaks the ``lm://`` wire, LMCache's own included."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
+from typing import NamedTuple
 
-from hexkv.adapters.lmserver._pool import Address, Peer, connect
-from hexkv.adapters.lmserver._remote import Remote, land, plain, slices
-from hexkv.adapters.lmserver._stream import Stream
-from hexkv.adapters.lmserver._turns import Turns
-from hexkv.adapters.lmserver.historic import (
+from hexkv.adapters.lmcache._turns import Turns
+from hexkv.adapters.lmcache.wire import (
     ANSWER,
     LONGEST,
     NOTHING,
@@ -22,6 +21,11 @@ from hexkv.adapters.lmserver.historic import (
     name_of,
     parse_answer,
 )
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
+from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -48,8 +52,18 @@ _TOMBSTONES = 1 << 16
 """Deleted chunks that the store remembers."""
 
 
+class Peer(NamedTuple):
+    """A connection."""
+
+    stream: Stream
+
+    def reusable(self, *, well: bool) -> bool:
+        """True if all answers were taken: what raised has left some behind."""
+        return well
+
+
 class LMStore:
-    """Chunks on a server of the historic wire.
+    """Chunks on a server of LMCache's wire.
 
     PUT is not answered there, so each is followed by EXIST on the same connection, whose
     answer tells that the server has taken it. The wire cannot delete either: an empty
@@ -62,12 +76,7 @@ class LMStore:
     """
 
     def __init__(self, address: Address, *, connections: int = 4) -> None:
-        self._remote = Remote(
-            address,
-            lambda deadline: connect(address, deadline),
-            lambda stream, _: Peer(stream, _ENTRIES, LONGEST),
-            connections,
-        )
+        self._pool = Pool(address, lambda stream, _: Peer(stream), most=connections)
         self._turns = Turns()
         self._lock = Lock()
         self._gone: OrderedDict[ChunkKey, None] = OrderedDict()
@@ -75,7 +84,7 @@ class LMStore:
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         if not keys:
             return []
-        with self._remote.calling(deadline) as peer:
+        with self._calling(deadline) as peer:
             return self._there(peer, keys, deadline)
 
     def read(
@@ -88,7 +97,7 @@ class LMStore:
                 peer.stream.send([_question(Command.GET, key)], deadline)
                 outcomes[index] = _take(peer.stream, index, sink, deadline)
 
-        return self._remote.collect(outcomes, deadline, call) if keys else []
+        return collect(self._pool, outcomes, deadline, call) if keys else []
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         outcomes: list[WriteOutcome | None] = [None] * len(items)
@@ -110,8 +119,8 @@ class LMStore:
 
         try:
             with self._turns.alone_with({item.key for item in items}, deadline):
-                return self._remote.collect(outcomes, deadline, call) if items else []
-        except TimeoutError:
+                return collect(self._pool, outcomes, deadline, call) if items else []
+        except OutOfTime:
             return [TimedOut()] * len(items)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -125,17 +134,27 @@ class LMStore:
         try:
             with self._turns.alone_with(set(keys), deadline):
                 return self._delete(keys, deadline)
-        except TimeoutError as error:
+        except OutOfTime as error:
             raise StoreUnreachable(str(error)) from error
 
     def close(self) -> None:
-        self._remote.close()
+        self._pool.close()
+
+    @contextmanager
+    def _calling(self, deadline: Deadline) -> Iterator[Peer]:
+        """A connection for one call whose failure is the whole call's.
+
+        Raises:
+            StoreUnreachable: no answer, or none in time.
+        """
+        with answering(self._pool.address), self._pool.connection(deadline) as peer:
+            yield peer
 
     def _delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
-        with self._remote.calling(deadline) as peer:
+        with self._calling(deadline) as peer:
             there = self._there(peer, keys, deadline)
             found = [key for key, is_there in zip(keys, there, strict=True) if is_there]
-            for part in slices(len(found), peer.max_entries):
+            for part in slices(len(found), _ENTRIES):
                 names = [name_of(found[index]) for index in part]
                 requests = [Request(Command.PUT, name, 0, TOMBSTONE).pack() for name in names]
                 # The last one is answered when the server has taken them all.
@@ -150,10 +169,10 @@ class LMStore:
 
     def _there(self, peer: Peer, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
         found = []
-        for part in slices(len(keys), peer.max_entries):
+        for part in slices(len(keys), _ENTRIES):
             questions = b"".join(_question(Command.EXIST, keys[index]) for index in part)
             peer.stream.send([questions], deadline)
-            answers = peer.stream.receive_bytes(ANSWER.size * len(part), deadline)
+            answers = peer.stream.take(ANSWER.size * len(part), deadline)
             for place, index in enumerate(part):
                 answer = answers[place * ANSWER.size : (place + 1) * ANSWER.size]
                 found.append(parse_answer(answer).found and keys[index] not in self._gone)
@@ -173,7 +192,7 @@ def _question(command: Command, key: ChunkKey) -> bytes:
 
 
 def _hear(stream: Stream, deadline: Deadline) -> Answer:
-    return parse_answer(stream.receive_bytes(ANSWER.size, deadline))
+    return parse_answer(stream.take(ANSWER.size, deadline))
 
 
 def _take(stream: Stream, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:

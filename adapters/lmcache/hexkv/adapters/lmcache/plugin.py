@@ -1,0 +1,61 @@
+"""Tells hexkv about LMCache's wire. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hexkv.plugins.spec import AdapterSpec, BackDoor, NoSettings, OpenContext, hookimpl
+
+
+@dataclass(frozen=True, slots=True)
+class LMSettings:
+    """Settings of the store ``lm``."""
+
+    address: str
+    """``lm://host:port`` of a server that speaks the wire."""
+
+    connections: int = 4
+    """How many calls may be under way at a time; others wait."""
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise ValueError("connections must be at least 1")
+
+
+def _open_store(settings: LMSettings, context: OpenContext) -> object:
+    del context
+    from hexkv.adapters.lmcache.store import LMStore
+    from hexkv.adapters.net.address import Address
+
+    return LMStore(Address.of_url(settings.address, "lm"), connections=settings.connections)
+
+
+def _open_wire(settings: NoSettings, context: OpenContext) -> object:
+    del settings, context
+    from hexkv.adapters.lmcache.session import LMWire
+
+    return LMWire()
+
+
+def _back_door(settings: LMSettings) -> BackDoor:
+    from hexkv.adapters.lmcache.back_door import LMDoor
+
+    return LMDoor(settings)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "store",
+            "lm",
+            "an LMCache server, lm://",
+            _open_store,
+            LMSettings,
+            schemes=("lm",),
+            back_door=_back_door,
+            black_box="hexkv.adapters.lmcache.suite",
+        ),
+        AdapterSpec("wire", "lm", "LMCache's lm://, for `hexkv serve` to speak", _open_wire),
+    ]

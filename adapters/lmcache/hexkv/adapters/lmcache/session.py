@@ -1,0 +1,159 @@
+"""A server's side of one ``lm://`` connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from struct import Struct
+
+from hexkv.adapters.lmcache.wire import (
+    KEY_LENGTH,
+    NOTHING,
+    REQUEST,
+    STARTS,
+    TOMBSTONE,
+    Answer,
+    Command,
+    Request,
+    Tensor,
+    parse_request,
+)
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.serving import Incoming, Room, Values, Wire, part
+from hexkv.ports import Deadline
+
+_TAIL = Struct(f"<7i{KEY_LENGTH}s")
+"""Kept behind each value: what its tensor was, and its name."""
+
+_MOST_NAMES = 100_000
+"""That LIST gives."""
+
+
+class LMWire:
+    """The wire, for a server that speaks several over one port."""
+
+    scheme = "lm"
+    starts: Sequence[bytes] = STARTS
+
+    def session(self, incoming: Incoming, values: Values) -> LMSession:
+        """Answer one connection."""
+        return LMSession(incoming, values)
+
+
+class LMSession:
+    """Answers the requests of one connection until it ends.
+
+    A client of this wire opens one connection and never another, so there is no limit to how
+    long it may be idle.
+
+    Args:
+        incoming: the connection.
+        values: what the server holds of this wire.
+    """
+
+    def __init__(self, incoming: Incoming, values: Values) -> None:
+        self._stream = incoming.stream
+        self._start = incoming.start
+        self._limits = incoming.limits
+        self._clock = incoming.clock
+        self._idle = incoming.idle
+        self._values = values
+
+    def run(self) -> None:
+        """Answer until the connection breaks, which is how it ends.
+
+        Raises:
+            BadMessage: the client does not speak the protocol.
+            OutOfTime, ConnectionBroken: the connection is over.
+        """
+        start = self._start + self._stream.take(REQUEST.size - len(self._start), self._soon())
+        while True:
+            self._answer(parse_request(start))
+            self._idle(True)
+            endless = Deadline(self._clock, float("inf"))
+            start = self._stream.take_start(REQUEST.size, endless, self._limits.patience)
+            self._idle(False)
+
+    def _answer(self, asked: Request) -> None:
+        match asked.command:
+            case Command.PUT:
+                self._put(asked)
+            case Command.GET:
+                self._get(_digest(asked.key))
+            case Command.EXIST:
+                self._tell(Answer(self._values.contains(_digest(asked.key)), 0, NOTHING))
+            case Command.LIST:
+                names = b"\n".join(self._names())
+                self._tell(Answer(True, len(names), NOTHING), names)
+            case Command.HEALTH:
+                self._tell(Answer(True, 0, NOTHING))
+
+    def _put(self, asked: Request) -> None:
+        """Keep what follows. Nobody waits for an answer, so failing is leaving nothing."""
+        if asked.length > self._limits.max_value:
+            raise BadMessage(f"a value of {asked.length} bytes is announced")
+        digest, tensor = _digest(asked.key), asked.tensor
+        if not asked.length and tensor == TOMBSTONE:
+            self._values.delete(digest)
+            return
+        tail = _TAIL.pack(
+            tensor.format, tensor.dtype, *tensor.shape, tensor.location, asked.key.ljust(KEY_LENGTH)
+        )
+        deadline = self._limits.transfer(self._clock, asked.length)
+        with self._values.room(asked.length + len(tail)) as room:
+            if room is None:
+                self._stream.skip(asked.length, deadline)
+            else:
+                self._stream.fill_all(part(room, 0, asked.length), deadline)
+                for view in part(room, asked.length, len(tail)):
+                    view[:] = tail[: len(view)]
+                    tail = tail[len(view) :]
+            kept = room is not None and self._values.put(digest, room)
+        if not kept:
+            self._values.delete(digest)
+
+    def _get(self, digest: bytes) -> None:
+        with self._values.lent(digest) as lent:
+            if lent is None or lent.size < _TAIL.size:
+                self._tell(Answer(False, 0, NOTHING))
+                return
+            tensor, _ = _tail(lent)
+            size = lent.size - _TAIL.size
+            deadline = self._limits.transfer(self._clock, size)
+            answer = Answer(True, size, tensor).pack()
+            self._stream.send([answer, *part(lent, 0, size)], deadline)
+        self._values.touch(digest)
+
+    def _names(self) -> list[bytes]:
+        names = []
+        for digest, size in self._values.list(_MOST_NAMES):
+            if size < _TAIL.size:
+                continue  # of another wire
+            with self._values.lent(digest, size - _TAIL.size, _TAIL.size) as lent:
+                if lent is None:
+                    continue
+                name = _tail(lent)[1]
+            if _digest(name) == digest:  # or it was just replaced, and is no tail
+                names.append(name)
+        return names
+
+    def _tell(self, answer: Answer, data: bytes = b"") -> None:
+        self._stream.send([answer.pack(), data], self._soon())
+
+    def _soon(self) -> Deadline:
+        return Deadline.after(self._clock, self._limits.patience)
+
+
+def _digest(name: bytes) -> bytes:
+    return sha256(name).digest()
+
+
+def _tail(room: Room) -> tuple[Tensor, bytes]:
+    """What is kept behind a value: its tensor and its name."""
+    data = b"".join(part(room, room.size - _TAIL.size, _TAIL.size))
+    form, dtype, a, b, c, d, location, name = _TAIL.unpack(data)
+    return Tensor(form, dtype, (a, b, c, d), location), name.rstrip(b" ")
+
+
+def _is_a_wire(wire: LMWire) -> Wire:
+    return wire  # mypy checks here that it keeps the protocol's promises

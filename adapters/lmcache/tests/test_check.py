@@ -1,0 +1,25 @@
+"""``hexkv check`` certifies a server that others use, and leaves it as it was."""
+
+import json
+
+from hexkv.contracts.doubles import chunk_key
+from hexkv.plugins.__main__ import main
+from lm_servers import RawLM
+
+
+def card_of(capsys, *arguments):
+    code = main(["check", *arguments, "--json", "-"])
+    (card,) = json.loads(capsys.readouterr().out)["cards"]
+    assert code == 0
+    return card
+
+
+def test_a_live_server_is_certified_and_left_as_it_was(server, capsys):
+    door = RawLM(server.address)
+    door.put(chunk_key("somebody else's"), b"value")
+    card = card_of(capsys, f"lm://{server.address}", "--level", "L0", "--level", "L2")
+    assert card["held"] == ["L0", "L2"]
+    assert card["levels"]["L2"]["not checked"] == 0
+    assert door.keys() == {chunk_key("somebody else's")}
+    assert door.get(chunk_key("somebody else's")) == b"value"
+    door.close()

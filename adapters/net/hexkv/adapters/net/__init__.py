@@ -1,0 +1,1 @@
+"""The network layer that adapters share: streams with deadlines, TLS, connection pools."""

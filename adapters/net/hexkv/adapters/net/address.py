@@ -1,0 +1,55 @@
+"""Where a server listens. Imports no socket, so settings may be checked with it at discovery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from hexkv.ports import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str, port: int | None = None) -> Address:
+        """The address of ``host:port`` or ``[v6]:port``.
+
+        Args:
+            text: the address.
+            port: of a *text* without one; ``None``: it must have one.
+
+        Raises:
+            ValueError: *text* is no address, or its port is none of 1 to 65535.
+        """
+        split = urlsplit(f"//{text}")
+        if split.netloc != text or "@" in text or not split.hostname:
+            raise ValueError(f"{text!r} is no address: write host:port")
+        given = port if split.port is None else split.port
+        if given is None:
+            raise ValueError(f"{text!r} has no port: write host:port")
+        if not given:
+            raise ValueError(f"{text!r} has no port between 1 and 65535")
+        return cls(split.hostname, given)
+
+    @classmethod
+    def of_url(cls, text: str, scheme: str) -> Address:
+        """The address of ``scheme://host:port``, with or without the scheme.
+
+        Raises:
+            ConfigError: *text* is something else.
+        """
+        try:
+            return cls.parse(text.removeprefix(f"{scheme}://").rstrip("/"))
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: expected {scheme}://host:port ({error})") from error
+
+    def __str__(self) -> str:
+        return self.path or (
+            f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        )

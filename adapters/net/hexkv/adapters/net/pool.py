@@ -1,0 +1,245 @@
+"""A client's connections to one server: a bounded number, one to a caller, none in doubt."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, time_left
+from hexkv.adapters.net.stream import Stream, connect
+from hexkv.ports import Deadline, StoreError, StoreUnreachable
+
+
+class Connection(Protocol):
+    """A stream, and what a protocol knows about the state of it."""
+
+    @property
+    def stream(self) -> Stream:
+        """What bytes go over."""
+        ...
+
+    def reusable(self, *, well: bool) -> bool:
+        """True if a next request may be sent: the last reply was taken whole.
+
+        Args:
+            well: the call that used the connection raised nothing.
+        """
+        ...
+
+
+C = TypeVar("C", bound=Connection)
+
+_CLOSED = "the store is closed"
+
+
+class Pool(Generic[C]):
+    """Connections to one server, made when a call needs one and kept for the next.
+
+    Args:
+        address: of the server.
+        ready: says over a new connection, after TLS, what comes before the first request.
+        tls: encrypts connections; ``None`` for plain ones.
+        most: how many calls may have a connection; further ones wait, in their order. ``None``:
+            any number.
+        idle: how many connections are kept; ``None``: as many as there were at a time.
+        patience: seconds for a new connection, with TLS and *ready*, where the deadline does
+            not come first; ``None``: the deadline alone.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        ready: Callable[[Stream, Deadline], C],
+        *,
+        tls: ssl.SSLContext | None = None,
+        most: int | None = None,
+        idle: int | None = None,
+        patience: float | None = None,
+    ) -> None:
+        self.address = address
+        self._ready = ready
+        self._tls = tls
+        self._turns = _Turns(most)
+        self._keep = idle
+        self._patience = patience
+        self._lock = Lock()
+        self._idle: list[C] = []
+        self._busy: set[Stream] = set()
+        self._closed = False
+
+    @contextmanager
+    def connection(self, deadline: Deadline, *, fresh: bool = False) -> Iterator[C]:
+        """A connection for one call, kept afterwards only if it is ``reusable``.
+
+        Args:
+            deadline: for making one, and for the wait until another call gives one back.
+            fresh: none that was used before.
+
+        Raises:
+            OutOfTime: the deadline passed before there was one.
+            StoreUnreachable: the server cannot be reached at present.
+            StoreError: the pool is closed.
+        """
+        with self._turns.turn(deadline):
+            connection = (None if fresh else self._kept()) or self._made(deadline)
+            well = False
+            try:
+                yield connection
+                well = True
+            finally:
+                self._put_back(connection, well=well)
+
+    def close(self) -> None:
+        """Close idle connections; have calls that use one, or wait for one, fail now.
+
+        Calling it twice is allowed. A TCP connection that is being made is not interrupted:
+        it ends with its patience or deadline.
+        """
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            # Under the lock, so that none of their sockets is closed, and its number used again.
+            for stream in self._busy:
+                stream.abort()
+        for connection in idle:
+            connection.stream.close()
+        self._turns.end()
+
+    def _kept(self) -> C | None:
+        while True:
+            with self._lock:
+                self._must_be_open()
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+                self._busy.add(connection.stream)
+            # A server that was restarted has closed all of these.
+            if connection.stream.quiet:
+                return connection
+            self._drop(connection.stream)
+
+    def _made(self, deadline: Deadline) -> C:
+        soon, impatient = deadline, False
+        if self._patience is not None and self._patience < time_left(deadline):
+            soon, impatient = Deadline.after(deadline.clock, self._patience), True
+        try:
+            return self._greeted(connect(self.address, soon, self._tls), soon)
+        except OutOfTime as error:
+            if not impatient:
+                raise
+            raise StoreUnreachable(
+                f"{self.address} did not answer within {self._patience:g} s"
+            ) from error
+
+    def _greeted(self, stream: Stream, deadline: Deadline) -> C:
+        with self._lock:
+            # From here on closing the pool ends it: the server may never answer a greeting.
+            self._busy.add(stream)
+            closed = self._closed
+        if closed:
+            self._drop(stream)
+            raise StoreError(_CLOSED)
+        try:
+            stream.secure(deadline)
+            return self._ready(stream, deadline)
+        except BaseException as error:
+            self._drop(stream)
+            if isinstance(error, StoreError) and not isinstance(error, ConnectionBroken):
+                # Only what breaks the connection says by itself where it led.
+                raise type(error)(f"{self.address}: {error}") from error
+            raise
+
+    def _put_back(self, connection: C, *, well: bool) -> None:
+        stream = connection.stream
+        with self._lock:
+            self._busy.discard(stream)
+            full = self._keep is not None and len(self._idle) >= self._keep
+            if (
+                not (self._closed or full)
+                and connection.reusable(well=well)
+                # What came unasked is no answer to the next request either.
+                and stream.drained
+            ):
+                self._idle.append(connection)
+                return
+        stream.close()
+
+    def _drop(self, stream: Stream) -> None:
+        with self._lock:
+            self._busy.discard(stream)
+        stream.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreError(_CLOSED)
+
+
+_LONGEST = 86_400.0
+"""Seconds: what every lock takes for a time-out."""
+
+
+class _Turns:
+    """A bounded number of turns, given in the order in which they were asked for."""
+
+    def __init__(self, most: int | None) -> None:
+        self._free = most
+        self._lock = Lock()
+        self._waiting: deque[Lock] = deque()
+        """One lock for each call that waits, released when it is its turn."""
+        self._over = False
+
+    @contextmanager
+    def turn(self, deadline: Deadline) -> Iterator[None]:
+        """One turn.
+
+        Raises:
+            OutOfTime: none came free in time.
+            StoreError: the pool is closed.
+        """
+        seconds = time_left(deadline)
+        if self._free is None:
+            yield
+            return
+        self._take(seconds)
+        try:
+            yield
+        finally:
+            self._give()
+
+    def end(self) -> None:
+        """Have those who wait fail, now and from now on."""
+        with self._lock:
+            self._over = True
+            while self._waiting:
+                self._waiting.popleft().release()
+
+    def _take(self, seconds: float) -> None:
+        with self._lock:
+            if self._over:
+                raise StoreError(_CLOSED)
+            if self._free:
+                self._free -= 1
+                return
+            mine = Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        if not mine.acquire(timeout=min(seconds, _LONGEST)):
+            with self._lock:
+                # The turn may have come in this very moment; then it is taken.
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                    raise OutOfTime("no connection came free in time")
+        if self._over:
+            raise StoreError(_CLOSED)
+
+    def _give(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            elif self._free is not None:
+                self._free += 1

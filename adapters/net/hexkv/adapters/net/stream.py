@@ -1,0 +1,308 @@
+"""A connection that receives into memory, sends from memory, and keeps deadlines.
+
+A plain socket stays blocking and has the kernel's time-outs (``SO_RCVTIMEO``): so one system
+call receives a whole value (``MSG_WAITALL``), however slowly it comes, and a hundred hand-overs
+of the interpreter's lock are saved. TLS uses Python's time-outs, which hold across the many
+reads of one record.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from struct import pack
+from typing import Any
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
+from hexkv.ports import Deadline
+
+_VIEWS = 512
+"""Buffers that one system call takes, safely below IOV_MAX."""
+
+_LONGEST = 86_400.0
+"""Seconds: what every kernel takes for a time-out."""
+
+_RECORDS = 4 << 20
+"""Bytes that are encrypted in one call, so that the deadline is looked at in between."""
+
+_SCRATCH = 256 << 10
+
+
+class Stream:
+    """One connection. One thread at a time uses it; :meth:`abort` may come from any.
+
+    Everything that waits raises ``OutOfTime`` when its deadline passes and ``ConnectionBroken``
+    when the connection ends or breaks. After either nothing is known about what was sent or
+    received in part: such a stream is closed, not used again.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str = "the other end") -> None:
+        """Take over *sock*, which is connected; *peer* is its other end in messages."""
+        self._socket = sock
+        self._peer = peer
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
+        self._ahead = b""
+        self.received = 0
+        """Bytes that have come so far."""
+        if self._tls is None:
+            sock.settimeout(None)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def secure(self, deadline: Deadline) -> None:
+        """Make the TLS handshake, if this is a connection with TLS.
+
+        Raises:
+            Untrusted: the other end shows no certificate that counts.
+            OutOfTime, ConnectionBroken: as everything that waits.
+        """
+        if self._tls is None:
+            return
+        self._tls.settimeout(time_left(deadline))
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            raise Untrusted(f"{self._peer} is not to be believed: {error}") from error
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+
+    def send(self, views: Sequence[memoryview | bytes], deadline: Deadline) -> None:
+        """Send all *views*, in order."""
+        rest = _Rest([memoryview(view) for view in views])
+        while rest.views:
+            rest.advance(self._gather(rest.views, deadline))
+
+    def fill(self, into: memoryview, deadline: Deadline) -> None:
+        """Receive exactly as many bytes as *into* has."""
+        done = 0
+        if self._ahead:
+            done = min(len(self._ahead), len(into))
+            into[:done] = self._ahead[:done]
+            self._ahead = self._ahead[done:]
+        while done < len(into):
+            done += self._got(self._receive(into[done:], deadline, whole=True))
+
+    def fill_all(self, views: Sequence[memoryview], deadline: Deadline) -> None:
+        """Receive exactly as many bytes as all *views* have, in order."""
+        if len(views) == 1 or self._tls is not None or self._ahead:
+            for view in views:
+                self.fill(view, deadline)
+            return
+        rest = _Rest(views)
+        while rest.views:
+            rest.advance(self._got(self._scatter(rest.views, deadline)))
+
+    def take(self, size: int, deadline: Deadline) -> bytes:
+        """Receive the next *size* bytes, which must be few."""
+        data = bytearray(size)
+        self.fill(memoryview(data), deadline)
+        return bytes(data)
+
+    def take_start(self, size: int, idle: Deadline, patience: float) -> bytes:
+        """Receive the next *size* bytes: some until *idle*, the rest *patience* seconds later."""
+        start = self.take_some(size, idle)
+        self._got(len(start))
+        if len(start) == size:
+            return start
+        return start + self.take(size - len(start), Deadline.after(idle.clock, patience))
+
+    def take_some(self, most: int, deadline: Deadline) -> bytes:
+        """Receive whatever comes next, *most* bytes at most; nothing once the other end is done."""
+        if self._ahead:
+            found, self._ahead = self._ahead[:most], self._ahead[most:]
+            return found
+        into = bytearray(most)
+        got = self._receive(memoryview(into), deadline, whole=False)
+        return bytes(into[:got])
+
+    def take_until(self, end: bytes, most: int, deadline: Deadline, *, ahead: int) -> bytes | None:
+        """Receive everything up to and with *end*.
+
+        Args:
+            end: what ends it.
+            most: bytes among which *end* must be.
+            deadline: of all of it.
+            ahead: bytes asked for at a time. What comes behind *end* is kept for the next call,
+                which copies it: so few, where a value follows.
+
+        Returns:
+            The bytes, or ``None`` if there are more than *most* without an end; they are
+            received all the same.
+        """
+        while (place := self._ahead.find(end)) < 0:
+            if len(self._ahead) > most:
+                return None
+            into = bytearray(ahead)
+            got = self._got(self._receive(memoryview(into), deadline, whole=False))
+            self._ahead += into[:got]
+        place += len(end)
+        found, self._ahead = self._ahead[:place], self._ahead[place:]
+        return found
+
+    def give_back(self, data: bytes) -> None:
+        """Have *data* come again, before anything else."""
+        self._ahead = data + self._ahead
+
+    def skip(self, size: int, deadline: Deadline) -> None:
+        """Receive *size* bytes that nobody wants."""
+        scratch = memoryview(bytearray(min(size, _SCRATCH)))
+        while size > 0:
+            part = scratch[:size]
+            self.fill(part, deadline)
+            size -= len(part)
+
+    @property
+    def drained(self) -> bool:
+        """True if nothing was received that was not taken."""
+        return not self._ahead and not (self._tls is not None and self._tls.pending())
+
+    @property
+    def quiet(self) -> bool:
+        """True if an idle connection is open, and nothing came that was not asked for."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return self.drained and not poll.poll(0)
+
+    def abort(self) -> None:
+        """Have whatever is under way fail now, from any thread. The socket stays open."""
+        with suppress(OSError):  # it may be over already
+            # Not the method of a TLS socket: that one takes the session from under a reader.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection. Calling it twice is allowed."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def _gather(self, views: Sequence[memoryview], deadline: Deadline) -> int:
+        self._arm(socket.SO_SNDTIMEO, deadline)
+        try:
+            if self._tls is not None:
+                return self._tls.send(views[0][:_RECORDS])
+            return self._socket.sendmsg(views[:_VIEWS])
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+
+    def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
+        """Receive some bytes, or all where the kernel can wait for all. 0: that was the end."""
+        self._arm(socket.SO_RCVTIMEO, deadline)
+        try:
+            if self._tls is not None:
+                got = self._tls.recv_into(into)
+            else:
+                got = self._socket.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        self.received += got
+        return got
+
+    def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
+        self._arm(socket.SO_RCVTIMEO, deadline)
+        try:
+            got = self._socket.recvmsg_into(views[:_VIEWS], 0, socket.MSG_WAITALL)[0]
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        self.received += got
+        return got
+
+    def _got(self, count: int) -> int:
+        if not count:
+            raise ConnectionBroken(f"{self._peer} closed the connection")
+        return count
+
+    def _arm(self, option: int, deadline: Deadline) -> None:
+        """Have the next system call end when *deadline* has passed."""
+        seconds = min(time_left(deadline), _LONGEST)
+        if self._tls is not None:
+            self._tls.settimeout(seconds)
+            return
+        whole = int(seconds)
+        # Zero would mean no limit.
+        micros = max(1, int((seconds - whole) * 1e6))
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+
+
+class _Rest:
+    """What is left of some views to fill or to send."""
+
+    __slots__ = ("views",)
+
+    def __init__(self, views: Sequence[memoryview]) -> None:
+        self.views = [view for view in views if view.nbytes]
+
+    def advance(self, done: int) -> None:
+        """Pass over the next *done* bytes."""
+        passed = 0
+        while passed < len(self.views) and done >= self.views[passed].nbytes:
+            done -= self.views[passed].nbytes
+            passed += 1
+        del self.views[:passed]
+        if done:
+            self.views[0] = self.views[0][done:]
+
+
+def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = None) -> Stream:
+    """A connection to *address*; with *tls*, one whose handshake is still to come.
+
+    The look-up of a host's name has no limit of time: the system's resolver has its own.
+
+    Raises:
+        OutOfTime: it was not made in time.
+        ConnectionBroken: it cannot be made.
+    """
+    try:
+        places = _places(address)
+    except (OSError, UnicodeError) as error:
+        raise ConnectionBroken(f"{address}: {error}") from error
+    failure: OSError = OSError("the name has no address")
+    for family, kind, protocol, place in places:
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(time_left(deadline))
+            sock.connect(place)
+            if tls is not None:
+                sock = tls.wrap_socket(
+                    sock, server_hostname=address.host, do_handshake_on_connect=False
+                )
+            return Stream(sock, str(address))
+        except OSError as error:
+            failure = error
+            if sock is not None:
+                sock.close()
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+    raise _translated(failure, str(address)) from failure
+
+
+_Place = tuple[socket.AddressFamily, socket.SocketKind, int, str | tuple[Any, ...]]
+"""Family, kind, protocol, and where: what makes a socket and connects it."""
+
+
+def _places(address: Address) -> list[_Place]:
+    if address.path:
+        return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, address.path)]
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return [(family, kind, protocol, place) for family, kind, protocol, _, place in found]
+
+
+def _translated(error: OSError, peer: str) -> OutOfTime | ConnectionBroken:
+    """What *error*, which a socket to *peer* raised, means.
+
+    A time-out of the kernel's for a peer that is gone (ETIMEDOUT) is no deadline of ours: that
+    one has no number, or is what a blocking socket says (EAGAIN).
+    """
+    late = isinstance(error, BlockingIOError | ssl.SSLWantReadError | ssl.SSLWantWriteError)
+    if late or (isinstance(error, TimeoutError) and error.errno is None):
+        return OutOfTime("the deadline has passed")
+    return ConnectionBroken(f"{peer}: {error}")

@@ -1,0 +1,74 @@
+"""TLS contexts, from the files that settings name."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from hexkv.ports import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How a client recognises its server, and is recognised."""
+
+    authorities: str = ""
+    """File of the certificates that sign servers'; empty for the system's."""
+
+    certificate: str = ""
+    """File of the client's own certificate, and of its key where *key* is empty."""
+
+    key: str = ""
+    verify: bool = True
+    """True if a server's certificate must be signed and have the server's name."""
+
+    newest: bool = False
+    """Accept TLS 1.3 only, where both ends are ours."""
+
+    def context(self, *, setting: str = "tls_authorities") -> ssl.SSLContext:
+        """The context of a client.
+
+        Args:
+            setting: what a configuration calls the authorities, for messages.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.authorities or None)
+        except OSError as error:
+            raise ConfigError(f"{setting} {self.authorities!r}: {error}") from error
+        try:
+            if self.certificate:
+                # Without a password, so that a locked key is an error and no question.
+                context.load_cert_chain(self.certificate, self.key or None, password=b"")
+        except OSError as error:
+            raise ConfigError(f"tls_certificate {self.certificate!r}: {error}") from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.newest:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return context
+
+
+def server_context(certificate: str, authorities: str = "") -> ssl.SSLContext:
+    """The context of a server, which speaks TLS 1.3 only.
+
+    Args:
+        certificate: a file with its certificate and key.
+        authorities: a file of those whose certificates clients must show, if any.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(certificate)
+        if authorities:
+            context.load_verify_locations(authorities)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise ConfigError(f"TLS cannot be set up: {error}") from error
+    return context

@@ -1,0 +1,387 @@
+"""A stream gives what was sent, or fails by its deadline, whatever the other end does."""
+
+import socket
+import ssl
+import struct
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
+
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted
+from hexkv.adapters.net.stream import Stream, connect
+from hexkv.adapters.net.tls import Trust, server_context
+from hexkv.contracts.doubles import deadline
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import ConfigError, Deadline, StoreUnreachable
+from processes import PATIENCE, held_port
+
+LARGE = 16 << 20
+"""Bytes that no socket's buffers hold."""
+
+
+def soon(seconds=0.05):
+    return Deadline.after(SystemClock(), seconds)
+
+
+@contextmanager
+def pair():
+    mine, theirs = socket.socketpair()
+    theirs.settimeout(PATIENCE)
+    with mine, theirs:
+        yield Stream(mine), theirs
+
+
+class Pieces(Stream):
+    """A stream whose kernel gives and takes no more than so many bytes at a time."""
+
+    def __init__(self, sock, sizes):
+        super().__init__(sock)
+        self._sizes = [*sizes, 1 << 20]
+
+    def _next(self):
+        return self._sizes.pop(0) if len(self._sizes) > 1 else self._sizes[0]
+
+    def _receive(self, into, deadline, *, whole):
+        return super()._receive(into[: self._next()], deadline, whole=False)
+
+    def _scatter(self, views, deadline):
+        return super()._receive(views[0][: self._next()], deadline, whole=False)
+
+    def _gather(self, views, deadline):
+        return super()._gather([views[0][: self._next()]], deadline)
+
+
+sizes = st.lists(st.integers(1, 40), max_size=20)
+parts = st.lists(st.binary(max_size=120), max_size=6)
+
+
+@given(parts=parts, sizes=sizes)
+def test_what_is_sent_in_parts_arrives_whole_and_in_order(parts, sizes):
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        Pieces(mine, sizes).send(parts, deadline())
+        got = b""
+        while len(got) < sum(map(len, parts)):
+            got += theirs.recv(1 << 16)
+        assert got == b"".join(parts)
+
+
+@given(parts=parts, sizes=sizes, line=st.binary(max_size=60), behind=st.integers(1, 64))
+def test_lines_and_values_are_received_in_whatever_pieces_they_come(parts, sizes, line, behind):
+    line = line.replace(b"\n", b"-")
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        theirs.sendall(line + b"\n" + b"".join(parts) + line + b"\n")
+        stream = Pieces(mine, sizes)
+        assert stream.take_until(b"\n", 100, deadline(), ahead=behind) == line + b"\n"
+        into = [bytearray(len(part)) for part in parts]
+        stream.fill_all([memoryview(view) for view in into], deadline())
+        assert into == parts
+        assert stream.take_until(b"\n", 100, deadline(), ahead=behind) == line + b"\n"
+        assert stream.drained
+        assert stream.received == 2 * len(line) + 2 + sum(map(len, parts))
+
+
+def test_a_value_lands_in_the_memory_that_it_is_for_with_one_call():
+    with pair() as (stream, peer):
+        into, seen = bytearray(1 << 20), []
+        receive = stream._receive
+        stream._receive = lambda *given, **how: seen.append(1) or receive(*given, **how)
+        sender = Thread(target=lambda: [peer.sendall(bytes([i]) * 65_536) for i in range(16)])
+        sender.start()
+        stream.fill(memoryview(into), deadline())
+        sender.join(PATIENCE)
+        assert into == b"".join(bytes([i]) * 65_536 for i in range(16))
+        assert seen == [1]
+
+
+def test_more_than_a_line_may_have_is_none_and_still_there_to_be_shown():
+    with pair() as (stream, peer):
+        peer.sendall(b"x" * 300)
+        assert stream.take_until(b"\r\n", 100, deadline(), ahead=64) is None
+        assert stream.take_some(10, deadline()) == b"x" * 10
+
+
+def test_what_was_taken_back_comes_again_first():
+    with pair() as (stream, peer):
+        peer.sendall(b"world")
+        stream.give_back(b"hello ")
+        assert not stream.drained
+        assert stream.take(11, deadline()) == b"hello world"
+
+
+WAITS = {
+    "fill": lambda stream, late: stream.fill(memoryview(bytearray(4)), late),
+    "fill_all": lambda stream, late: stream.fill_all([memoryview(bytearray(2))] * 2, late),
+    "take": lambda stream, late: stream.take(4, late),
+    "take_start": lambda stream, late: stream.take_start(4, late, 0.05),
+    "take_until": lambda stream, late: stream.take_until(b"\n", 9, late, ahead=4),
+    "skip": lambda stream, late: stream.skip(4, late),
+    "send": lambda stream, late: stream.send([bytes(LARGE)], late),
+}
+waits = pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+
+
+@waits
+@pytest.mark.parametrize("before", [b"", b"abc"])
+def test_a_peer_that_says_nothing_more_costs_the_deadline(wait, before):
+    with pair() as (stream, peer):
+        peer.sendall(before)
+        with pytest.raises(OutOfTime):
+            wait(stream, soon())
+
+
+@waits
+def test_a_deadline_that_has_passed_waits_for_nothing(wait):
+    with pair() as (stream, peer):
+        peer.sendall(b"abcd\n")
+        with pytest.raises(OutOfTime):
+            wait(stream, Deadline(SystemClock(), 0.0))
+
+
+@waits
+def test_a_peer_that_closes_is_a_broken_connection_that_a_store_may_pass_on(wait):
+    with pair() as (stream, peer):
+        peer.sendall(b"abc")
+        peer.close()
+        with pytest.raises(ConnectionBroken) as caught:
+            wait(stream, deadline())
+        assert isinstance(caught.value, StoreUnreachable)
+
+
+@waits
+def test_a_stream_that_is_aborted_fails_whoever_waits_on_it(wait):
+    with pair() as (stream, _):
+        stream.abort()
+        with pytest.raises(ConnectionBroken):
+            wait(stream, deadline())
+
+
+def test_a_peer_that_trickles_buys_no_time(listener):
+    over = Event()
+    stream = connect(listener.address, deadline())
+    peer = listener.accept()
+
+    def trickle():
+        while not over.wait(0.01):
+            peer.send(b"x")
+
+    thread = Thread(target=trickle)
+    thread.start()
+    late = soon(0.2)
+    with pytest.raises(OutOfTime):
+        stream.fill(memoryview(bytearray(LARGE)), late)
+    assert SystemClock().now() - late.at < 20, "all of it takes days"
+    over.set()
+    thread.join(PATIENCE)
+    stream.close()
+
+
+def test_a_connection_that_the_kernel_gives_up_is_broken_and_not_out_of_time():
+    class Gone(socket.socket):
+        def recv_into(self, *_):
+            raise TimeoutError(110, "Connection timed out")
+
+    mine, theirs = socket.socketpair()
+    with Gone(fileno=mine.detach()) as sock, theirs, pytest.raises(ConnectionBroken):
+        Stream(sock).take(1, deadline())
+
+
+def test_a_half_open_peer_costs_the_deadline(listener):
+    with FaultProxy((listener.address.host, listener.address.port)) as proxy:
+        stream = connect(Address(proxy.host, proxy.port), deadline())
+        peer = listener.accept()
+        peer.sendall(b"first")
+        assert stream.take(5, deadline()) == b"first"
+        proxy.half_open()
+        with pytest.raises(OutOfTime):
+            stream.take(1, soon())
+        stream.close()
+
+
+def test_a_port_where_nobody_listens_is_named():
+    address = Address("127.0.0.1", held_port())
+    with pytest.raises(ConnectionBroken, match=str(address)):
+        connect(address, deadline())
+
+
+def test_a_host_that_does_not_exist_is_named():
+    with pytest.raises(ConnectionBroken, match=r"no-such-host\.invalid"):
+        connect(Address("no-such-host.invalid", 1), deadline())
+    with pytest.raises(ConnectionBroken):
+        connect(Address("x" * 70 + ".invalid", 1), deadline())
+
+
+def test_a_listener_that_takes_nobody_costs_the_deadline(listener):
+    listener.sock.listen(0)
+    with ExitStack() as held:
+
+        def fill():
+            while True:
+                held.callback(connect(listener.address, soon(0.2)).close)
+
+        with pytest.raises(OutOfTime):
+            fill()
+
+
+def test_a_unix_socket_is_connected_by_its_path(tmp_path):
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        sock.listen()
+        stream = connect(Address(path=path), deadline())
+        stream.close()
+
+
+def test_only_a_connection_that_is_open_and_silent_is_quiet():
+    with pair() as (stream, peer):
+        assert stream.quiet
+        peer.sendall(b"unasked")
+        assert not stream.quiet
+    with pair() as (stream, peer):
+        peer.close()
+        assert not stream.quiet
+    with pair() as (stream, _):
+        stream.give_back(b"left")
+        assert not stream.quiet
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    pem = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    pem.write_to_path(str(folder / "server.pem"))
+    return folder
+
+
+@pytest.fixture
+def encrypted(authority, listener):
+    """Answers each connection with what comes over it, encrypted, until the client closes."""
+    context = server_context(str(authority / "server.pem"))
+
+    def serve():
+        try:
+            with context.wrap_socket(listener.accept(), server_side=True) as peer:
+                while data := peer.recv(1 << 16):
+                    peer.sendall(data)
+        except OSError:
+            return
+
+    thread = Thread(target=serve)
+    thread.start()
+    yield listener.address
+    thread.join(PATIENCE)
+
+
+def test_tls_is_spoken_with_who_is_trusted(encrypted, authority):
+    stream = connect(encrypted, deadline(), Trust(str(authority / "ca.pem")).context())
+    stream.secure(deadline())
+    sent = bytes(range(256)) * 200
+    stream.send([sent[:100], sent[100:]], deadline())
+    first, rest = bytearray(10), bytearray(len(sent) - 10)
+    stream.fill_all([memoryview(first), memoryview(rest)], deadline())
+    assert first + rest == sent
+    with pytest.raises(OutOfTime):
+        stream.take(1, soon())
+    stream.close()
+
+
+def test_who_is_not_trusted_is_named_and_nothing_is_sent(encrypted):
+    stream = connect(encrypted, deadline(), Trust().context())
+    with pytest.raises(Untrusted, match=f"{encrypted} is not to be believed"):
+        stream.secure(deadline())
+    stream.close()
+
+
+def test_a_certificate_of_another_name_is_not_believed_unless_nothing_is(encrypted, authority):
+    trust = Trust(str(authority / "ca.pem"))
+    stream = connect(Address("localhost", encrypted.port), deadline(), trust.context())
+    with pytest.raises(Untrusted):
+        stream.secure(deadline())
+    stream.close()
+
+
+def test_a_tls_handshake_that_is_not_answered_costs_the_deadline(listener):
+    stream = connect(listener.address, deadline(), Trust(verify=False).context())
+    peer = listener.accept()
+    with pytest.raises(OutOfTime):
+        stream.secure(soon())
+    assert peer.recv(1) == b"\x16", "it began one"
+    stream.close()
+
+
+def test_a_tls_handshake_ends_when_the_stream_is_aborted(listener):
+    stream = connect(listener.address, deadline(), Trust(verify=False).context())
+    peer, failed = listener.accept(), []
+
+    def secure():
+        try:
+            stream.secure(deadline(PATIENCE))
+        except ConnectionBroken as error:
+            failed.append(error)
+
+    thread = Thread(target=secure)
+    thread.start()
+    assert peer.recv(1) == b"\x16"  # it waits for an answer
+    stream.abort()
+    thread.join(PATIENCE / 2)
+    assert not thread.is_alive()
+    assert len(failed) == 1
+    stream.close()
+
+
+def test_a_peer_that_resets_a_tls_handshake_breaks_it(listener):
+    stream = connect(listener.address, deadline(), Trust(verify=False).context())
+    peer = listener.accept()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    with pytest.raises(ConnectionBroken):
+        stream.secure(deadline())
+    stream.close()
+
+
+def test_files_that_cannot_be_used_are_named_by_their_setting(tmp_path, authority):
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(ConfigError, match=r"tls_ca .*missing\.pem"):
+        Trust(missing).context(setting="tls_ca")
+    with pytest.raises(ConfigError, match=r"tls_certificate .*missing\.pem"):
+        Trust(certificate=missing).context()
+    with pytest.raises(ConfigError):
+        server_context(missing)
+    newest = Trust(str(authority / "ca.pem"), newest=True).context()
+    assert newest.minimum_version == ssl.TLSVersion.TLSv1_3
+    careless = Trust(verify=False).context()
+    assert careless.verify_mode == ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "port", "meant"),
+    [
+        ("cache:1", None, Address("cache", 1)),
+        ("cache", 6379, Address("cache", 6379)),
+        ("[::1]:7000", None, Address("::1", 7000)),
+        ("[::1]", 7000, Address("::1", 7000)),
+    ],
+)
+def test_an_address_is_read_and_printed(text, port, meant):
+    assert Address.parse(text, port) == meant
+    assert Address.parse(str(meant)) == meant
+    assert Address.of_url(f"hexkv://{meant}/", "hexkv") == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cache", ":1", "cache:port", "cache:0", "cache:65536", "user@cache:1", "a/b:1"]
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
+        Address.parse(text)
+    with pytest.raises(ConfigError, match="hexkv://host:port"):
+        Address.of_url(text, "hexkv")
