@@ -22,6 +22,7 @@ from lm_servers import SMALL, RawHexkv, served
 BROKEN = "broken"
 FACTORIES = """
     from hexkv.adapters.local.memory import MemoryStore
+    from hexkv.api import open_cache
     from hexkv.contracts.check import Candidate
     from hexkv.contracts.doubles import ManualClock
     from hexkv.contracts.heap_kv import HeapKV
@@ -40,6 +41,11 @@ FACTORIES = """
 
     def window():
         return HeapKV(LAYOUT, 30)
+
+    def cache():
+        config = {"chunk": {"size": 16}, "pool": {"bytes": "1MiB"}}
+        subject = open_cache(config, model="toy", layout=LAYOUT)
+        return Candidate(subject, chunk=16, close=lambda: closed.append(subject.health().state))
 
     def sound():
         return Candidate(MemoryStore(ManualClock()), engine="RAM 5", close=lambda: closed.append(1))
@@ -99,6 +105,13 @@ def test_what_the_author_does_not_give_is_not_checked(check, factories):
     assert code == 0
     assert {"kept", "not checked"} <= set(found.values())
     assert all(number.startswith("device.") for number in found)
+
+
+def test_a_cache_by_tokens_is_checked_and_closed(check, factories):
+    code, out, _ = check(f"{factories}:cache", "--json", "-", "--level", "L0", "--level", "L5")
+    assert code == 0
+    assert verdicts(out) == dict.fromkeys(["prefix.4", "prefix.7", "prefix.19"], "kept")
+    assert set(importlib.import_module(factories).closed) == {"closed"}
 
 
 @pytest.mark.parametrize("name", ["zstd", "lru", "mmap"])

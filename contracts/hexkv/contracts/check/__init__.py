@@ -14,6 +14,7 @@ from hexkv.ports import ChunkStore, DType
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.device import Holed, RawKV
+    from hexkv.contracts.prefix_cache import Damaged, Stuck
     from hexkv.contracts.serde import Close
     from hexkv.contracts.store import Foreign, Limit, RawAccess, Service
 
@@ -33,7 +34,7 @@ class Candidate:
     """
 
     subject: object
-    """A store, serde, policy, device, memory provider or chunker, fresh and empty."""
+    """A store, serde, policy, device, memory provider, chunker or cache, fresh and empty."""
 
     raw: RawAccess | None = None
     """The back door to the medium of this very store."""
@@ -67,6 +68,18 @@ class Candidate:
 
     dtypes: Collection[DType] = tuple(DType)
     """For a serde: the dtypes that it takes."""
+
+    chunk: int = 256
+    """For a cache by tokens: the tokens of a chunk."""
+
+    most: int | None = None
+    """For such a cache: the number of chunks that it holds at most."""
+
+    damaged: Damaged | None = None
+    """For such a cache: another one, whose medium can be spoilt."""
+
+    stuck: Stuck | None = None
+    """For such a cache: another one, whose tiers can stop answering."""
 
     engine: str = ""
     """The service behind the adapter with its version, for the scorecard."""

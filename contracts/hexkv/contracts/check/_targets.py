@@ -25,6 +25,7 @@ from hexkv.ports import (
     DeviceKV,
     MemoryProvider,
     Policy,
+    PrefixCache,
     Serde,
     StoreUnreachable,
 )
@@ -36,6 +37,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "memory": (MemoryProvider, "TestMemory"),
     "device": (DeviceKV, "TestDevice"),
     "chunker": (Chunker, "TestChunker"),
+    "prefix cache": (PrefixCache, "TestPrefixCache"),
 }
 """The port of each kind that can be checked, and the class that does."""
 
@@ -180,7 +182,7 @@ def _of_factory(word: str) -> Target:
         try:
             yield candidate
         finally:
-            if isinstance(candidate.subject, ChunkStore):
+            if isinstance(candidate.subject, ChunkStore | PrefixCache):
                 candidate.subject.close()
             candidate.close()
 

@@ -15,6 +15,7 @@ from hexkv.contracts.device import DeviceContract, Holed, RawKV
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
+from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
 from hexkv.contracts.promise import not_offered
 from hexkv.contracts.serde import Close, SerdeContract
 from hexkv.contracts.serde._nearness import beyond
@@ -33,6 +34,7 @@ from hexkv.ports import (
     DType,
     MemoryProvider,
     Policy,
+    PrefixCache,
     Serde,
 )
 from hexkv.ports.serde import LossySerde
@@ -146,3 +148,24 @@ class TestChunker(ChunkerContract):
     def chunker(self, candidate: Candidate) -> Chunker:
         assert isinstance(candidate.subject, Chunker)
         return candidate.subject
+
+
+class TestPrefixCache(PrefixCacheContract):
+    """A cache by tokens."""
+
+    @pytest.fixture(autouse=True)
+    def _sizes(self, candidate: Candidate) -> None:
+        type(self).chunk, type(self).most = candidate.chunk, candidate.most
+
+    @pytest.fixture
+    def cache(self, candidate: Candidate) -> PrefixCache:
+        assert isinstance(candidate.subject, PrefixCache)
+        return candidate.subject
+
+    @pytest.fixture
+    def damaged(self, candidate: Candidate) -> Damaged:
+        return candidate.damaged or not_offered("damaged")
+
+    @pytest.fixture
+    def stuck(self, candidate: Candidate) -> Stuck:
+        return candidate.stuck or not_offered("stuck")
