@@ -46,7 +46,7 @@ TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 # A file stays in one process, so that its servers are started once.
 IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and five times as many examples where a test leaves their number open.
-THOROUGH     := -m "" --hypothesis-profile thorough
+THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
 SGLANG_DISTS := . contracts kernels adapters/local adapters/net adapters/redis adapters/hf adapters/sglang
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
