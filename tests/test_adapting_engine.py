@@ -14,11 +14,10 @@ from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.encoding import form_on
 from hexkv.core.tiers.encoding_choice import Form, choose
-from hexkv.core.tiers.matching import SLOWER
 from hexkv.core.tiers.rates import PROBE_EVERY
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
-from hexkv.ports import ChunkSpec, Counter, Deadline, Namespace, StoreError, frame_bytes
+from hexkv.ports import ChunkSpec, Counter, Deadline, Namespace, Reason, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
 from rigging import CHUNK, Heap, tier
 
@@ -117,14 +116,14 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     line.takes(5.0)
     assert line.load().hit_tokens == FULL, "nobody can know yet"
     got = line.load()
-    assert (got.hit_tokens, got.misses) == (0, {SLOWER: 1, "behind a miss": 9})
+    assert (got.hit_tokens, got.misses) == (0, {Reason.SLOWER: 1, "behind a miss": 9})
     assert line.engine.lookup(PROMPT).hit_tokens == 0
     assert line.engine.prefetch("one", PROMPT) == 0
     with line.engine.retrieve_layers(PROMPT, empty(PROMPT, DEEP)) as layers:
         assert list(layers) == list(range(9))
         assert layers.result().misses == got.misses
     why = line.engine.explain(PROMPT)
-    assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, SLOWER)
+    assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, Reason.SLOWER)
     assert line.engine.pin(PROMPT, "me") == FULL, "it is there all the same"
     assert line.engine.unpin("me") == 10
 
@@ -149,7 +148,7 @@ def test_what_a_faster_tier_holds_is_loaded_however_slow_the_others_are(rig):
     assert line.load().tiers == {"link": FULL}
     assert line.load().tiers == {"memory": FULL}
     line.engine.clear(tiers=["memory"])
-    assert line.load().misses == {SLOWER: 1, "behind a miss": 9}
+    assert line.load().misses == {Reason.SLOWER: 1, "behind a miss": 9}
     other = [token + 1 for token in PROMPT]
     assert line.load(other).misses == {"absent": 10}, "the index knows that it is not there"
 

@@ -5,10 +5,8 @@ import pytest
 from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
 from hexkv.core.io.scheduler import LaneRules
-from hexkv.core.requests.retrieve import BEHIND
-from hexkv.core.tiers.matching import SLOWER
 from hexkv.core.tiers.tier import TierRules, Writes
-from hexkv.ports import Counter
+from hexkv.ports import Counter, Reason
 from simulation.medium import Medium
 from simulation.prompts import CHUNK, FRAME, Window, keys
 from simulation.stage import DEADLINES, MEMORY, Place, Settings, Stage
@@ -217,7 +215,7 @@ def test_a_wait_for_room_ends_when_computing_is_sooner():
     sim.world.advance(0.0)
     got, took = sim.timed(lambda: sim.retrieve(other))
     assert took == pytest.approx(2.0 - 0.5)
-    assert got.misses == {SLOWER: 1, BEHIND: 3}
+    assert got.misses == {Reason.SLOWER: 1, Reason.BEHIND_A_MISS: 3}
     assert sim.engine.health().tiers[1].reading == "closed"
 
 

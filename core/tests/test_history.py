@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from depth import thorough
 from hexkv.contracts.doubles import chunk_key
-from hexkv.core.tiers.history import Cause, History, Note
+from hexkv.core.tiers.history import History, Note
+from hexkv.ports import Reason
 
 NAMES = st.integers(0, 15).map(lambda n: chunk_key(str(n)))
 TIERS = st.sampled_from(["memory", "disk"])
 
 
 @given(
-    st.lists(st.tuples(NAMES, TIERS, st.sampled_from([*Cause, None])), max_size=60),
+    st.lists(st.tuples(NAMES, TIERS, st.sampled_from([*Reason, None])), max_size=60),
     st.integers(1, 8),
 )
 def test_the_newest_notes_are_kept_and_no_more(steps, limit):
@@ -39,14 +40,14 @@ def test_the_newest_notes_are_kept_and_no_more(steps, limit):
 def test_a_batch_larger_than_the_history_leaves_its_end():
     history = History(3)
     keys = [chunk_key(str(n)) for n in range(5000)]
-    history.note(keys, "disk", Cause.CLEARED, 1.0)
+    history.note(keys, "disk", Reason.CLEARED, 1.0)
     assert [history.find(key, "disk") is not None for key in keys[-4:]] == [False, True, True, True]
     assert len(history) == 3
 
 
 def test_details_are_cut_to_a_line():
     history = History()
-    history.note([chunk_key("a")], "disk", Cause.READ_FAILED, 1.0, "two\nlines " + "x" * 10_000)
+    history.note([chunk_key("a")], "disk", Reason.READ_FAILED, 1.0, "two\nlines " + "x" * 10_000)
     detail = history.find(chunk_key("a"), "disk").detail
     assert detail.startswith("two lines x")
     assert len(detail) == 120
@@ -61,10 +62,10 @@ def test_a_note_takes_at_most_250_bytes_whatever_happened(texts):
         before = tracemalloc.get_traced_memory()[0]
         history = History(limit)
         for n, key in enumerate([*keys, *keys]):
-            history.note([bytes(key)], "disk", Cause.READ_FAILED, float(n), f"error {n % texts}")
+            history.note([bytes(key)], "disk", Reason.READ_FAILED, float(n), f"error {n % texts}")
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     # The table of details has a size of its own, which a history of the usual size hides.
     assert grown <= 250 * limit + 250_000
-    assert history.find(keys[-1], "disk").cause is Cause.READ_FAILED
+    assert history.find(keys[-1], "disk").cause is Reason.READ_FAILED

@@ -15,7 +15,7 @@ from hexkv.ports import (
     Failed,
     Hit,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     StoreFull,
@@ -60,7 +60,7 @@ class DictStore:
             return Miss()
         room = sink.room(index, self.size(frame))
         if room is None:
-            return Miss(MissReason.REFUSED)
+            return Miss(Reason.REFUSED)
         self.fill(room, frame)
         return Hit(len(frame))
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from depth import examples
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.ports import Failed, Hit, Item, Miss, MissReason, Stored, StoreFull
+from hexkv.ports import Failed, Hit, Item, Miss, Reason, Stored, StoreFull
 
 CAPACITY = 100
 KEYS = st.sampled_from([chunk_key(str(i)) for i in range(6)])
@@ -54,7 +54,7 @@ class DiskBesideDictionary(RuleBasedStateMachine):
             if frame is None:
                 assert outcome == Miss()
             elif i in refused:
-                assert outcome == Miss(MissReason.REFUSED)
+                assert outcome == Miss(Reason.REFUSED)
             else:
                 assert outcome == Hit(len(frame))
                 assert sink.data(i) == frame

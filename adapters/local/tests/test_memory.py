@@ -8,7 +8,7 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     SupportsScan,
@@ -109,7 +109,7 @@ def test_a_refused_chunk_is_not_left_held(store):
     kept = block(b"x")
     with kept.lease() as lease:
         store.keep(A, lease)
-    assert store.read([A], ListSink(refuse=[0]), deadline()) == [Miss(MissReason.REFUSED)]
+    assert store.read([A], ListSink(refuse=[0]), deadline()) == [Miss(Reason.REFUSED)]
     store.close()
     assert kept.held == 0
 

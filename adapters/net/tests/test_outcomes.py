@@ -6,7 +6,7 @@ from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
 from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.contracts.doubles import ListSink, deadline
-from hexkv.ports import Failed, Hit, Miss, MissReason, StoreUnreachable, TimedOut
+from hexkv.ports import Failed, Hit, Miss, Reason, StoreUnreachable, TimedOut
 
 
 class Line:
@@ -42,7 +42,7 @@ def test_a_value_without_room_is_read_past(listener):
         peer = listener.accept()
         peer.sendall(b"frame" + b"frame" + b"!")
         sink = ListSink(refuse=range(1))
-        assert land(line.stream, 0, 5, sink, deadline()) == Miss(MissReason.REFUSED)
+        assert land(line.stream, 0, 5, sink, deadline()) == Miss(Reason.REFUSED)
         assert land(line.stream, 1, 5, sink, deadline()) == b"frame"
         assert line.stream.take(1, deadline()) == b"!"
     pool.close()

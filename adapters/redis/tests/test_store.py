@@ -15,7 +15,7 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     StoreFull,
@@ -108,7 +108,7 @@ def test_batches_of_any_size_keep_their_order(store, size):
     assert [type(outcome) for outcome in outcomes] == [
         Miss if i % 2 or i in (2, 6) else Hit for i in range(80)
     ]
-    assert outcomes[2] == Miss(MissReason.REFUSED)
+    assert outcomes[2] == Miss(Reason.REFUSED)
     for i in range(0, 80, 2):
         assert i in (2, 6) or sink.data(i) == frames[i // 2]
 

@@ -16,8 +16,8 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -81,7 +81,7 @@ class TapeStore:
             return Miss()
         room = sink.room(index, len(recording.frame))
         if room is None:
-            return Miss(MissReason.REFUSED)
+            return Miss(Reason.REFUSED)
         room[:] = recording.frame
         return Hit(len(recording.frame))
 

@@ -54,11 +54,11 @@ from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
 from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion, SupportsRegistration
 from hexkv.ports.outcomes import (
+    STORE_REASONS,
     Corrupt,
     Failed,
     Hit,
     Miss,
-    MissReason,
     Outcome,
     ReadOutcome,
     Stored,
@@ -93,6 +93,7 @@ __all__ = [
     "NAMESPACE_BYTES",
     "PAGE",
     "RAW",
+    "STORE_REASONS",
     "AdapterUnavailable",
     "Bounds",
     "CacheEvent",
@@ -143,7 +144,6 @@ __all__ = [
     "MemoryProvider",
     "MemoryRegion",
     "Miss",
-    "MissReason",
     "Namespace",
     "Outcome",
     "Pages",

@@ -8,23 +8,11 @@ these very classes, or has a field of another type, the core takes for a failure
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from hexkv.ports.reasons import Reason
 
-class MissReason(StrEnum):
-    """Why a chunk was not given back."""
-
-    ABSENT = "absent"
-    """Nothing is stored under that key, as far as the answering side knows."""
-
-    EVICTED = "evicted"
-    EXPIRED = "expired"
-
-    REFUSED = "refused"
-    """It is there, but the reader gave no room for it (:class:`~hexkv.ports.store.Sink`)."""
-
-    TIER_OFF = "tier off"
-    """The tier that may hold it is not being asked at present."""
+STORE_REASONS = frozenset({Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED, Reason.REFUSED})
+"""Why a store may say that it does not give a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +35,8 @@ class Stored:
 class Miss:
     """The chunk is not there. No error: the caller computes it."""
 
-    reason: MissReason = MissReason.ABSENT
+    reason: Reason = Reason.ABSENT
+    """One of :data:`STORE_REASONS`."""
 
 
 @dataclass(frozen=True, slots=True)

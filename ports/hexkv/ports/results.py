@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hexkv.ports.reasons import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
@@ -38,7 +40,7 @@ class Retrieved:
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Loaded tokens by the tier that served them."""
 
-    misses: Mapping[str, int] = field(default_factory=dict)
+    misses: Mapping[Reason, int] = field(default_factory=dict)
     """Chunks that were not loaded, by reason."""
 
 

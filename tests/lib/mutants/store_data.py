@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event
 
 from dict_store import DictContract, DictStore
-from hexkv.ports import NAMESPACE_BYTES, Miss, MissReason, Stored, StoreFull
+from hexkv.ports import NAMESPACE_BYTES, Miss, Reason, Stored, StoreFull
 
 
 class TestGivesAnotherChunk(DictContract):
@@ -214,7 +214,7 @@ class TestIgnoresARefusal(DictContract):
     class Make(DictStore):
         def read_one(self, index, key, sink, deadline):
             outcome = super().read_one(index, key, sink, deadline)
-            if outcome == Miss(MissReason.REFUSED):
+            if outcome == Miss(Reason.REFUSED):
                 raise StoreFull("no room")
             return outcome
 

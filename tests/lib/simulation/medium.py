@@ -4,7 +4,7 @@ from hexkv.ports import (
     Entry,
     Hit,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     StoreUnreachable,
@@ -61,7 +61,7 @@ class MediumStore:
                 continue
             room = sink.room(i, len(found[0]))
             if room is None:
-                outcomes.append(Miss(MissReason.REFUSED))
+                outcomes.append(Miss(Reason.REFUSED))
                 continue
             room[:] = found[0]
             outcomes.append(Hit(len(room)))

@@ -157,7 +157,7 @@ class HeapChunkCache:
             end += spec.tokens
             size += spec.raw_bytes
         tiers = {TIER: end} if end else {}
-        reasons: dict[str, int] = {Reason.ABSENT: misses} if misses else {}
+        reasons = {Reason.ABSENT: misses} if misses else {}
         return Retrieved(total, end, end, size, tiers, reasons)
 
     def save(

@@ -21,7 +21,7 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     SupportsQuarantine,
@@ -161,7 +161,7 @@ def _read(outcome: object) -> None:
     if isinstance(outcome, Hit):
         assert type(outcome.size) is int, f"the size of a hit is {_kind(outcome.size)}"
     elif isinstance(outcome, Miss):
-        assert type(outcome.reason) is MissReason, f"a miss because of {_kind(outcome.reason)}"
+        assert type(outcome.reason) is Reason, f"a miss because of {_kind(outcome.reason)}"
     elif isinstance(outcome, Corrupt):
         assert type(outcome.detail) is str, f"a detail is {_kind(outcome.detail)}"
     _error(outcome)

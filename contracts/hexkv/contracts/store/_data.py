@@ -17,7 +17,7 @@ from hexkv.contracts.store._base import (
     same,
     write,
 )
-from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, MissReason, Stored
+from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, Reason, Stored
 
 A, B, C, D = (chunk_key(name) for name in "abcd")
 
@@ -132,7 +132,7 @@ class Data(StoreCase):
     )
     def test_a_miss_is_a_value(self, store: ChunkStore) -> None:
         sink = ListSink()
-        assert list(store.read([A], sink, deadline())) == [Miss(MissReason.ABSENT)]
+        assert list(store.read([A], sink, deadline())) == [Miss(Reason.ABSENT)]
 
     @promise(
         "L1.8",
@@ -195,7 +195,7 @@ class Data(StoreCase):
         write(store, {A: b"a" * 10, B: b"b" * 20, C: b"c" * 30})
         sink = ListSink(refuse={1})
         outcomes = store.read([A, B, C], sink, deadline())
-        assert list(outcomes) == [Hit(10), Miss(MissReason.REFUSED), Hit(30)]
+        assert list(outcomes) == [Hit(10), Miss(Reason.REFUSED), Hit(30)]
         same([sink.data(0), sink.data(2)], [b"a" * 10, b"c" * 30])
         same(read(store, B), [b"b" * 20])
 

@@ -11,52 +11,24 @@ import json
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from hexkv.core.keys.hashing import Keyer
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import Words, beginning
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.history import Cause
-from hexkv.core.tiers.matching import SLOWER, ask
+from hexkv.core.tiers.matching import ask
 from hexkv.core.tiers.tier import Tier, Writes
-from hexkv.ports import ChunkKey, Deadline
+from hexkv.ports import ChunkKey, Deadline, Reason
 
 _SHOWN = 16
 """Chunks that are explained one by one; the others are counted."""
 
 
-class State(StrEnum):
-    """How it is with a chunk, where nothing that happened to it explains that."""
-
-    PRESENT = "present"
-    BEHIND = "behind a miss"
-    """It is there, but a chunk before it is missing."""
-
-    NEVER_STORED = "never stored"
-    """As far as this engine remembers; an earlier one, or another, may know better."""
-
-    TIER_OFF = "tier off"
-    """The tier is not asked at present, or never."""
-
-    NO_ANSWER = "no answer"
-    """The store was asked, and did not say in time."""
-
-    SLOWER = SLOWER
-    """It is there; the model computes it sooner than the tier brings it."""
-
-    INDEXING = "indexing"
-    """Not found yet: what the tier holds is still being learnt."""
-
-    TOO_SHORT = "too short"
-    """These tokens fill no chunk."""
-
-
 class Why(NamedTuple):
     """Why a chunk would come from a tier, or would not."""
 
-    reason: State | Cause
+    reason: Reason
 
     when: float | None = None
     """Wall-clock seconds at which that happened, where something happened."""
@@ -76,7 +48,7 @@ class Missed:
     tiers: Mapping[str, Why] = field(default_factory=dict)
     """By tier, from the fastest to the slowest."""
 
-    reason: State | None = None
+    reason: Reason | None = None
     """``behind a miss`` or ``too short``; ``None``: no tier has it, each for its own reason."""
 
 
@@ -159,7 +131,7 @@ def explain(
     """
     answers = {tier.name: _answers(stack, tier, prompt.keys, deadline) for tier in stack.tiers}
     there = [
-        any(whys[i].reason is State.PRESENT for whys in answers.values())
+        any(whys[i].reason is Reason.PRESENT for whys in answers.values())
         for i in range(len(prompt))
     ]
     hit = there.index(False) if False in there else len(there)
@@ -170,13 +142,13 @@ def explain(
             prompt.starts[i],
             prompt.ends[i],
             {tier: whys[i] for tier, whys in answers.items()},
-            State.BEHIND if there[i] else None,
+            Reason.BEHIND_A_MISS if there[i] else None,
         )
         for i in shown
     ]
     end = prompt.ends[-1] if len(prompt) else 0
     if end < prompt.length:
-        missed.append(Missed(len(prompt), end, prompt.length, reason=State.TOO_SHORT))
+        missed.append(Missed(len(prompt), end, prompt.length, reason=Reason.TOO_SHORT))
     return Explanation(
         tokens=prompt.length,
         chunks=len(prompt),
@@ -232,18 +204,18 @@ def _why(
     note = stack.runtime.history.find(key, tier.name)
     off = _off(tier)
     if off and (there or asked):
-        return Why(State.TIER_OFF, detail=off)
-    if there and (note is None or note.cause is not Cause.READ_FAILED):
+        return Why(Reason.TIER_OFF, detail=off)
+    if there and (note is None or note.cause is not Reason.READ_FAILED):
         slow = tier.link.slower_than(stack.runtime.compute_rate)
-        return Why(State.SLOWER if slow else State.PRESENT)
+        return Why(Reason.SLOWER if slow else Reason.PRESENT)
     if note is not None:
         return Why(note.cause, note.when, note.detail)
     if silent:
-        return Why(State.NO_ANSWER)
+        return Why(Reason.NO_ANSWER)
     if indexing:
-        return Why(State.INDEXING)
+        return Why(Reason.INDEXING)
     never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
-    return Why(State.NEVER_STORED, detail=never)
+    return Why(Reason.NEVER_STORED, detail=never)
 
 
 def _off(tier: Tier) -> str:

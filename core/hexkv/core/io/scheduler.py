@@ -26,14 +26,11 @@ from weakref import WeakSet
 from hexkv.core.io.breaker import Breaker, BreakerRules
 from hexkv.core.io.room import Room
 from hexkv.core.turns import Line, Turn
-from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Telemetry
+from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Reason, Telemetry
 
 T = TypeVar("T")
 
 log = logging.getLogger("hexkv")
-
-QUEUE_FULL = "queue full"
-"""Why a lane does not take a task that somebody may offer again."""
 
 
 class Priority(IntEnum):
@@ -63,7 +60,11 @@ class LaneRules:
 
 
 class Refused(Exception):
-    """The lane does not take the task; the message is the reason that is counted."""
+    """The lane does not take the task."""
+
+    def __init__(self, reason: Reason) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
 
 class Ticket(Generic[T]):
@@ -176,9 +177,9 @@ class Lane:
             with self._changed:
                 self._line.join(turn, priority)
                 if deadline.expired and not self._may_pass(turn, sizes):
-                    raise Refused(QUEUE_FULL)
+                    raise Refused(Reason.QUEUE_FULL)
                 if self._closed or not self.breaker.admits():
-                    raise Refused("closed" if self._closed else "tier off")
+                    raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
                 probe, ended = self.breaker.state != "closed", self._ended
 
                 def ready() -> bool:
@@ -201,7 +202,7 @@ class Lane:
                     self._changed.notify_all()
         if dead:
             self._blame(at_once=final)
-        raise Refused(QUEUE_FULL)
+        raise Refused(Reason.QUEUE_FULL)
 
     def leave(self, room: Room) -> None:
         """Give back what a room's task did not use."""
@@ -235,12 +236,12 @@ class Lane:
         ticket: Ticket[T] = Ticket(self)
         with self._changed:
             if self._closed:
-                raise Refused("closed")
+                raise Refused(Reason.CLOSED)
             if room is None:
                 if not self.takes(size):
-                    raise Refused(QUEUE_FULL)
+                    raise Refused(Reason.QUEUE_FULL)
                 if not self.breaker.admits():
-                    raise Refused("tier off")
+                    raise Refused(Reason.TIER_OFF)
             rank = (int(priority), next(self._order))
             task = _Task(rank, size, work, ticket, deadline)  # type: ignore[arg-type]
             # The step first: one that finds nothing to do costs nothing, but a task without
@@ -371,11 +372,11 @@ class Lane:
         queued = self._queued()
         return not queued or queued + size <= self.queue_bytes
 
-    def _bar(self, probe: bool) -> str:
+    def _bar(self, probe: bool) -> Reason | None:
         """Why there is nothing to wait for any more; a probe waits for what keeps others out."""
         if self._closed:
-            return "closed"
-        return "tier off" if not probe and self.breaker.refuses else ""
+            return Reason.CLOSED
+        return Reason.TIER_OFF if not probe and self.breaker.refuses else None
 
     def _may_pass(self, turn: Turn, sizes: Sequence[int]) -> bool:
         return self._line.first is turn and self._fits(sizes[0])
@@ -383,7 +384,9 @@ class Lane:
     def _blame(self, *, at_once: bool) -> None:
         """The lane ended nothing at all while somebody waited."""
         if self.breaker.failed(at_once=at_once):
-            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="timed out")
+            self._telemetry.count(
+                Counter.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.TIMED_OUT
+            )
         with self._changed:
             self._changed.notify_all()  # who waits for room need not wait for this any more
 
@@ -391,4 +394,6 @@ class Lane:
         if well:
             self.breaker.succeeded()
         elif self.breaker.failed():
-            self._telemetry.count(Counter.BREAKER_OPENED, 1, tier=self._tier, reason="failures")
+            self._telemetry.count(
+                Counter.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.FAILURES
+            )

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from hexkv.core.io.scheduler import QUEUE_FULL
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
-from hexkv.core.tiers.matching import SLOWER, why_absent
+from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, MissReason
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, Reason
 
 _STEP_BYTES = 128 << 20
 _STEPS_AHEAD = 4
@@ -47,10 +46,6 @@ class Pace:
         return (pool.slots - passage) * pool.slot_bytes
 
 
-BEHIND = "behind a miss"
-"""Why a chunk that may be there was not loaded: one before it is missing."""
-
-
 @dataclass(slots=True)
 class Arrived:
     """What a retrieve brought so far."""
@@ -63,7 +58,7 @@ class Arrived:
     by_tier: Tally[str] = field(default_factory=Tally)
     """Chunks, likewise."""
 
-    misses: dict[str, int] = field(default_factory=dict)
+    misses: dict[Reason, int] = field(default_factory=dict)
     """Chunks that did not arrive, by reason."""
 
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
@@ -74,13 +69,15 @@ class Arrived:
             self.tokens[tier] += part.tokens(i)
             self.by_tier[tier] += 1
 
-    def end(self, asked: int, why: str) -> None:
+    def end(self, asked: int, why: Reason | None) -> None:
         """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
         lost = asked - self.chunks
+        if why is None:
+            return  # everything has come
         if lost:
             self.misses[why] = 1
         if lost > 1:
-            rest = why if why == MissReason.ABSENT else BEHIND
+            rest = why if why is Reason.ABSENT else Reason.BEHIND_A_MISS
             self.misses[rest] = self.misses.get(rest, 0) + lost - 1
 
 
@@ -137,10 +134,10 @@ class Arriving:
             if self._next < stop:
                 break
 
-    def take(self, count: int) -> tuple[list[Lease], list[str], str]:
+    def take(self, count: int) -> tuple[list[Lease], list[str], Reason | None]:
         """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
 
-        Empty-handed, the third says why; otherwise it is empty, or of the chunk after them.
+        Empty-handed, the third says why; otherwise it is ``None``, or of the chunk after them.
         """
         leases: list[Lease] = []
         tiers: list[str] = []
@@ -153,7 +150,7 @@ class Arriving:
             if lease is None and claim.crowded:
                 if leases:  # those first, so that nothing is held during the wait
                     self._claims.appendleft(claim)
-                    return leases, tiers, ""
+                    return leases, tiers, None
                 self._forget_ahead(number + 1)
                 wait = self._patience()
                 lease = self._stack.settle(claim, self._owner, self._deadline, wait)
@@ -161,7 +158,7 @@ class Arriving:
                 return leases, tiers, self._why(claim.why)
             leases.append(lease)
             tiers.append(claim.tier)
-        return leases, tiers, "" if leases else self._why(MissReason.REFUSED.value)
+        return leases, tiers, None if leases else self._why(Reason.REFUSED)
 
     def _patience(self) -> Deadline:
         """Until when to wait for room for the next chunk."""
@@ -170,10 +167,12 @@ class Arriving:
         self._sooner = wait if wait is not self._deadline else None
         return wait
 
-    def _why(self, why: str) -> str:
+    def _why(self, why: Reason | None) -> Reason | None:
         """Why there is no chunk; the wait for room may have ended because computing is sooner."""
-        crowded = why in (QUEUE_FULL, MissReason.REFUSED)
-        return SLOWER if crowded and self._sooner is not None and self._sooner.expired else why
+        crowded = why in (Reason.QUEUE_FULL, Reason.REFUSED)
+        return (
+            Reason.SLOWER if crowded and self._sooner is not None and self._sooner.expired else why
+        )
 
     def _forget_ahead(self, number: int) -> None:
         """Let go of what was read ahead; chunk *number* is the next to be read."""
@@ -229,7 +228,7 @@ def load_prefix(
     # At once, so that what is loaded first does not push out what is to be loaded last.
     stack.touch(prompt.keys[: len(found)])
     arrived = Arrived()
-    why = ""
+    why: Reason | None = None
     arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
     try:
         while arrived.chunks < len(found):
@@ -242,13 +241,13 @@ def load_prefix(
                 arriving.read_ahead(patient=False)
                 spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
                 if not copier.copy(device, spans, leases, deadline, gather=False):
-                    why = "device"
+                    why = Reason.DEVICE
                     break
                 stack.promote(batch, tiers, deadline)
             finally:
                 batch.release()
             arrived.add(part, tiers)
-            if why:
+            if why is not None:
                 break
     finally:
         arriving.drop()

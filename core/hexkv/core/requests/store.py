@@ -17,8 +17,8 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import NOT_COPIED, Batch, Written
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted
+from hexkv.core.tiers.writing import Batch, Written
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reason
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Storing:
         while self._writing:
             self._settle()
         self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
-        self._stack.drop([prompt.keys[i] for i in dropped], NOT_COPIED)
+        self._stack.drop([prompt.keys[i] for i in dropped], Reason.NOT_COPIED)
 
     def unpin(self) -> None:
         """Let go of what was written; whatever is written later is not held at all."""

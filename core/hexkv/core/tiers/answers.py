@@ -16,6 +16,7 @@ from typing import Any
 from hexkv.ports import (
     KEY_BYTES,
     RAW,
+    STORE_REASONS,
     ChunkKey,
     ChunkSpec,
     Corrupt,
@@ -25,8 +26,8 @@ from hexkv.ports import (
     Item,
     Lease,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -229,7 +230,7 @@ def words(error: BaseException) -> str:
 
 def _is_read(outcome: object) -> bool:
     if type(outcome) is Miss:
-        return type(outcome.reason) is MissReason
+        return type(outcome.reason) is Reason and outcome.reason in STORE_REASONS
     if type(outcome) is Corrupt:
         return type(outcome.detail) is str
     return _is_failure(outcome)

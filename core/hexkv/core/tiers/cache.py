@@ -18,7 +18,6 @@ from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.clearing import part_with
 from hexkv.core.tiers.evicting import far
-from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.matching import Found, ask, run_of, runs, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
 from hexkv.core.tiers.reading import Fetcher
@@ -34,6 +33,7 @@ from hexkv.ports import (
     Deadline,
     InvalidRequest,
     Lease,
+    Reason,
 )
 
 
@@ -231,8 +231,11 @@ class TierStack:
         lease = claim.settle(owner, deadline)
         if lease is not None:
             return lease
-        if claim.why in ("timed out", "queue full"):  # nobody else knows that it was too late
-            self.runtime.note([key], claim.tier, Cause.READ_FAILED, claim.why)
+        if claim.why in (
+            Reason.TIMED_OUT,
+            Reason.QUEUE_FULL,
+        ):  # nobody else knows that it was too late
+            self.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
         for tier in self.tiers:
             slow = tier.link.slower_than(self.runtime.compute_rate)
             if tier.name == claim.tier or not tier.rules.reads or slow:
@@ -301,7 +304,7 @@ class TierStack:
         keys: Sequence[ChunkKey],
         tiers: Sequence[Tier],
         deadline: Deadline,
-        why: tuple[Cause, str] = (Cause.CLEARED, ""),
+        why: tuple[Reason, str] = (Reason.CLEARED, ""),
     ) -> Cleared:
         """Delete chunks from *tiers*."""
         return part_with(
@@ -320,7 +323,7 @@ class TierStack:
         with self._arranging:
             return frozenset(self._tenants)
 
-    def drop(self, keys: Sequence[ChunkKey], reason: str) -> None:
+    def drop(self, keys: Sequence[ChunkKey], reason: Reason) -> None:
         """Count chunks that none of the tiers that take new ones was given."""
         for tier in self.tiers:
             if tier.rules.writes is Writes.ALL:

@@ -7,7 +7,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkSpec, Deadline, Lease, MissReason
+from hexkv.ports import ChunkSpec, Deadline, Lease, Reason
 
 
 class Fetch:
@@ -19,7 +19,7 @@ class Fetch:
         """True once nobody may join any more: a wait timed out, or all have left."""
 
         self.ticket: Ticket[None] | None = None
-        self.why: list[str | None] = []
+        self.why: list[Reason | None] = []
         """Why each chunk is not to be used; ``None`` once it is whole."""
 
         self._blocks = blocks
@@ -64,7 +64,7 @@ class Claim:
         lease: Lease | None,
         fetch: Fetch | None = None,
         index: int = 0,
-        why: str = MissReason.ABSENT.value,
+        why: Reason | None = Reason.ABSENT,
     ) -> None:
         self.spec = spec
         self.tier = tier
@@ -96,11 +96,11 @@ class Claim:
             return None
         if fetch is not None:
             if fetch.ticket is not None and not fetch.ticket.wait(deadline):
-                self.why = "timed out"
+                self.why = Reason.TIMED_OUT
                 fetch.late = True
             else:
-                self.why = fetch.why[self._index] or ""
-            if self.why == "timed out" or not fetch.arrived(self._index):
+                self.why = fetch.why[self._index]
+            if self.why is Reason.TIMED_OUT or not fetch.arrived(self._index):
                 lease.release()
                 fetch.leave()
                 return None

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
-from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Gone, Tier
-from hexkv.ports import Change, ChunkKey, Cleared, Deadline
+from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason
 
 
 def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -> dict[str, str]:
@@ -32,7 +31,7 @@ def part_with(
     tiers: Sequence[Tier],
     work: Callable[[Tier], Gone],
     deadline: Deadline,
-    why: tuple[Cause, str] = (Cause.CLEARED, ""),
+    why: tuple[Reason, str] = (Reason.CLEARED, ""),
 ) -> Cleared:
     """Have *work* delete chunks from each tier, in its lane, from all of them at once."""
     parts = [(tier, _begin(tier, work, deadline)) for tier in tiers]
@@ -64,7 +63,7 @@ class _Part:
 
 
 def _begin(tier: Tier, work: Callable[[Tier], Gone], deadline: Deadline) -> _Part:
-    late = Gone((), "timed out")
+    late = Gone((), Reason.TIMED_OUT)
     lane = tier.writing
     if lane is None:
         return _Part(None, work(tier))
@@ -75,4 +74,4 @@ def _begin(tier: Tier, work: Callable[[Tier], Gone], deadline: Deadline) -> _Par
     try:
         return _Part(lane.submit(Priority.DELETE, 0, task, deadline), late)
     except Refused as refusal:
-        return _Part(None, Gone((), str(refusal)))
+        return _Part(None, Gone((), refusal.reason))

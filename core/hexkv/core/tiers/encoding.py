@@ -19,6 +19,7 @@ from hexkv.ports import (
     FrameHeader,
     KVLayout,
     Lease,
+    Reason,
     Serde,
     StoreError,
     frame_bytes,
@@ -125,7 +126,9 @@ def by_layers(serde: Serde | None) -> LayerSerde | None:
     return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
-def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease) -> str | None:
+def open_into(
+    runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease
+) -> Reason | None:
     """Verify *frame* and bring its chunk into *block*, decoding it if need be.
 
     Why it is not to be used; ``None`` if it is the chunk of *key* that the block's spec says.
@@ -134,25 +137,25 @@ def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLe
     try:
         header = runtime.codec.open(frame, key)
     except CorruptFrame:
-        return "corrupt"
+        return Reason.CORRUPT
     except StoreError as error:
         log.warning("a frame cannot be verified: %s", error)
-        return "failed"
+        return Reason.FAILED
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
-        return "corrupt"
+        return Reason.CORRUPT
     if header.serde == RAW:
         # A raw frame is as long as the block, so it was read in place.
-        return None if header.payload_bytes == spec.raw_bytes else "corrupt"
+        return None if header.payload_bytes == spec.raw_bytes else Reason.CORRUPT
     serde = runtime.serdes.get(header.serde)
     if serde is None:
-        return "unknown serde"
+        return Reason.UNKNOWN_SERDE
     payload = frame[PAGE : PAGE + header.payload_bytes]
     began = runtime.clock.now()
     try:
         serde.decode(payload, spec.layout, spec.tokens, block.payload)
     except Exception as error:  # noqa: BLE001 - what a serde raises must not leave the worker
         log.warning("serde %s could not decode a verified frame: %s", header.serde, error)
-        return "corrupt"
+        return Reason.CORRUPT
     runtime.speeds.decoded(serde.name, spec.raw_bytes, began, runtime.clock.now())
     return None
 

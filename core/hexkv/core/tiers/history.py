@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from enum import StrEnum
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.ports import NAMESPACE_BYTES, ChunkKey
+from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Reason
 
 _DIGEST_BYTES = 22
 _TEXTS = 1024
@@ -22,41 +21,13 @@ _TEXT_LENGTH = 120
 _STEP = 1024
 
 
-class Cause(StrEnum):
-    """Why a chunk is not on a tier, or could not be read from it."""
-
-    EVICTED = "evicted"
-    """For room. The detail names the policy, or says that the store did it."""
-
-    EXPIRED = "expired"
-    """The store says that its time was over."""
-
-    LOST = "lost"
-    """The store no longer has what it had, and nobody here deleted it."""
-
-    READ_FAILED = "read failed"
-    """It may still be there. The detail is the store's error."""
-
-    WRITE_FAILED = "write failed"
-
-    CORRUPT = "corrupt"
-    """It was not what had been put there."""
-
-    DROPPED = "dropped"
-    """It was never written. The detail says why."""
-
-    CLEARED = "cleared"
-    MOVED = "moved"
-    """The detail names the tier it went to."""
-
-
-_CAUSES = tuple(Cause)
+_REASONS = tuple(Reason)
 
 
 class Note(NamedTuple):
     """The last thing that happened to one chunk on one tier."""
 
-    cause: Cause
+    cause: Reason
 
     when: float
     """Wall-clock seconds since 1970-01-01 UTC."""
@@ -94,10 +65,10 @@ class History:
         return len(self._places)
 
     def note(
-        self, keys: Sequence[ChunkKey], tier: str, cause: Cause, when: float, detail: str = ""
+        self, keys: Sequence[ChunkKey], tier: str, cause: Reason, when: float, detail: str = ""
     ) -> None:
         """This happened to these chunks on *tier* just now. O(1) for each of them."""
-        code = _CAUSES.index(cause)
+        code = _REASONS.index(cause)
         for start in range(max(0, len(keys) - self._limit), len(keys), _STEP):
             with self._lock:
                 number, mark = self._number(detail), self._mark(tier)
@@ -121,7 +92,7 @@ class History:
             number = self._text[place]
             known = self._told - number < _TEXTS
             text = self._texts[number % _TEXTS] if known else ""
-            return Note(_CAUSES[self._cause[place]], self._when[place], text)
+            return Note(_REASONS[self._cause[place]], self._when[place], text)
 
     def _put(self, name: bytes, when: float, cause: int, text: int) -> None:
         place = self._made % self._limit

@@ -134,7 +134,7 @@ class TieredHold:
                 elif lease is not None:
                     self._leases[number] = lease
                 else:
-                    self._reasons[number] = Reason(claim.why)
+                    self._reasons[number] = claim.why or Reason.FAILED
 
     def _elsewhere(self, number: int, claim: Claim) -> Claim | None:
         """A read of the same chunk from a tier that was not tried yet, if one may have it."""

@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, MissReason
-
-SLOWER = "slower than computing"
-"""Why a chunk that may be there was not loaded: the model computes it sooner."""
+from hexkv.ports import ChunkKey, Deadline, Reason
 
 Found = Sequence["Tier | None"]
 """For each chunk the first tier that holds it."""
@@ -103,12 +100,12 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 
-def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> str:
+def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> Reason:
     """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
     slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
     if any(tier.index is None or all(tier.known([key])) for tier in slow):
-        return SLOWER
-    return MissReason.ABSENT.value
+        return Reason.SLOWER
+    return Reason.ABSENT
 
 
 class _Search:

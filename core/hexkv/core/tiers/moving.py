@@ -18,7 +18,6 @@ from hexkv.core.io.scheduler import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.encoding import encode, open_into
-from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.remembering import set_aside
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
@@ -36,6 +35,7 @@ from hexkv.ports import (
     KVLayout,
     Lease,
     PoolExhausted,
+    Reason,
     Stored,
     StoreError,
     TimedOut,
@@ -200,7 +200,7 @@ class Mover:
             failed += len(here) - len(there)
             if delete and there:
                 self._stack.moves += 1
-                why = Cause.MOVED, f"to {target.name}"
+                why = Reason.MOVED, f"to {target.name}"
                 self._stack.forget(there, [source], self._deadline, why)
         return Moved(done, absent, failed)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from hexkv.core.io.room import Room
-from hexkv.core.io.scheduler import QUEUE_FULL, Priority, Refused
+from hexkv.core.io.scheduler import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
@@ -36,8 +36,8 @@ from hexkv.ports import (
     Hit,
     Lease,
     Miss,
-    MissReason,
     PoolExhausted,
+    Reason,
     StoreUnreachable,
     TimedOut,
     frame_bytes,
@@ -125,7 +125,9 @@ class Fetcher:
             else:
                 room = lane.admit(priority, sizes, wait or now, final=final)
         except Refused as refusal:
-            return self._without(str(refusal), tier, specs, owner, claims, waited=wait is not None)
+            return self._without(
+                refusal.reason, tier, specs, owner, claims, waited=wait is not None
+            )
         with room:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
@@ -152,7 +154,7 @@ class Fetcher:
 
     def _without(
         self,
-        why: str,
+        why: Reason,
         tier: Tier,
         specs: Sequence[ChunkSpec],
         owner: str,
@@ -165,7 +167,7 @@ class Fetcher:
         The other chunks are claims on nothing, which say *why*; but not where somebody who
         did not wait found the queue full, and may come again.
         """
-        full = why == QUEUE_FULL
+        full = why is Reason.QUEUE_FULL
         for spec in specs[len(claims) :]:
             joined = self._join(tier, spec, owner)
             if joined is None:
@@ -173,7 +175,7 @@ class Fetcher:
                     break
                 joined = Claim(spec, tier.name, None, why=why)
             claims.append(joined)
-            if full and joined.why == why:
+            if full and joined.why is why:
                 break
         return claims
 
@@ -182,11 +184,11 @@ class Fetcher:
         lent = tier.lend([spec.key for spec in specs], owner)
         for spec, block in zip(specs, lent, strict=True):
             kept = None if block is None else block.spec
-            why = MissReason.ABSENT.value
+            why = Reason.ABSENT
             if block is not None and kept is not None:
                 if kept.raw_bytes != spec.raw_bytes:  # another shape under the same key
                     block.release()
-                    block, why = None, "corrupt"
+                    block, why = None, Reason.CORRUPT
                 elif kept.serde != RAW:
                     block = self._decoded(spec.key, block, kept, owner)
             claims.append(Claim(spec, tier.name, block, why=why))
@@ -231,7 +233,7 @@ class Fetcher:
         room: Room | None,
     ) -> None:
         tier = fetch.tier
-        fetch.why = [MissReason.TIER_OFF.value] * len(keys)
+        fetch.why = [Reason.TIER_OFF] * len(keys)
 
         def work(go: bool) -> tuple[None, bool | None]:
             well: bool | None = None
@@ -239,7 +241,7 @@ class Fetcher:
                 if go:
                     well = self._read(fetch, keys, blocks, deadline)
                 else:
-                    fetch.why = ["timed out"] * len(keys)
+                    fetch.why = [Reason.TIMED_OUT] * len(keys)
             finally:
                 self._over(fetch, keys)
             return None, well
@@ -252,7 +254,7 @@ class Fetcher:
                 for index, key in enumerate(keys):
                     self._under_way[tier.name, key] = fetch, index
         except Refused as refusal:
-            fetch.why = [str(refusal)] * len(keys)
+            fetch.why = [refusal.reason] * len(keys)
             self._over(fetch, keys)
 
     def _over(self, fetch: Fetch, keys: Sequence[ChunkKey]) -> None:
@@ -305,7 +307,7 @@ class Fetcher:
         evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
         runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
-        damaged = [key for key, w in zip(keys, why, strict=True) if w == "corrupt"]
+        damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
         set_aside(runtime, tier, damaged, deadline)
         stale = [key for key, w in zip(keys, why, strict=True) if w in GONE]
         gone = tier.let_go(stale)
@@ -317,26 +319,26 @@ class Fetcher:
 
     def _judge(
         self, outcome: object, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
-    ) -> str | None:
+    ) -> Reason | None:
         """Why the chunk is not to be used; ``None`` if it is whole and the one wanted."""
         match outcome:
             case Hit(size):
                 frame = sink.frames[i]
                 if frame is None or size != len(frame):
-                    return "failed"
+                    return Reason.FAILED
                 return open_into(self._runtime, frame, key, block)
             case Miss(reason):
-                if reason is MissReason.REFUSED and i in sink.wrong:
-                    return "corrupt"
-                return reason.value
+                if reason is Reason.REFUSED and i in sink.wrong:
+                    return Reason.CORRUPT
+                return reason
             case Corrupt():
-                return "corrupt"
+                return Reason.CORRUPT
             case TimedOut():
-                return "timed out"
+                return Reason.TIMED_OUT
             case Failed():
-                return "failed"
+                return Reason.FAILED
             case _:  # the tier lets nothing else pass; to fall through would mean a hit
-                return "failed"
+                return Reason.FAILED
 
 
 def may_retry(outcome: object) -> bool:

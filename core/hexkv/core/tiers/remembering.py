@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hexkv.core.tiers.answers import words
-from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import Change, ChunkKey, Counter, Deadline, Failed, MissReason, TimedOut
+from hexkv.ports import Change, ChunkKey, Counter, Deadline, Failed, Reason, TimedOut
 
 GONE = {
-    MissReason.ABSENT.value: Cause.LOST,
-    MissReason.EVICTED.value: Cause.EVICTED,
-    MissReason.EXPIRED.value: Cause.EXPIRED,
+    Reason.ABSENT: Reason.LOST,
+    Reason.EVICTED: Reason.EVICTED,
+    Reason.EXPIRED: Reason.EXPIRED,
 }
 """What became of a chunk that its store no longer has, by the store's answer."""
 
-_TOLD_ELSEWHERE = ("corrupt", MissReason.REFUSED)
+_TOLD_ELSEWHERE = (Reason.CORRUPT, Reason.REFUSED)
 
 
 def remember_reads(
@@ -25,24 +24,24 @@ def remember_reads(
     tier: str,
     keys: Sequence[ChunkKey],
     outcomes: Sequence[object],
-    why: Sequence[str | None],
+    why: Sequence[Reason | None],
 ) -> None:
     """Note why chunks did not come from *tier*; those that did need no explanation any more."""
     well = [key for key, reason in zip(keys, why, strict=True) if reason is None]
     runtime.history.forget(well, tier)
     for key, outcome, reason in zip(keys, outcomes, why, strict=True):
         if reason in GONE:
-            detail = "" if reason == MissReason.ABSENT else "by the store"
+            detail = "" if reason is Reason.ABSENT else "by the store"
             runtime.note([key], tier, GONE[reason], detail)
         elif reason is not None and reason not in _TOLD_ELSEWHERE:
-            runtime.note([key], tier, Cause.READ_FAILED, described(outcome) or reason)
+            runtime.note([key], tier, Reason.READ_FAILED, described(outcome) or reason)
 
 
 def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
     """Count, note and tell that *tier* let go of chunks for room."""
     if victims:
         policy = "" if tier.index is None else f"by {tier.index.policy}"
-        runtime.note(victims, tier.name, Cause.EVICTED, policy)
+        runtime.note(victims, tier.name, Reason.EVICTED, policy)
         runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
         runtime.tell(Change.REMOVED, tier.name, victims)
 
@@ -53,7 +52,7 @@ def described(outcome: object) -> str:
         case Failed(error):
             return words(error)
         case TimedOut():
-            return "timed out"
+            return Reason.TIMED_OUT
     return ""
 
 
@@ -64,5 +63,5 @@ def set_aside(
     if damaged:
         runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
         tier.quarantine(damaged, deadline)
-        runtime.note(damaged, tier.name, Cause.CORRUPT)
+        runtime.note(damaged, tier.name, Reason.CORRUPT)
         runtime.tell(Change.REMOVED, tier.name, damaged)

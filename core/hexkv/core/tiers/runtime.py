@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hexkv.core.tiers.checked import CheckedSerde
-from hexkv.core.tiers.history import Cause, History
+from hexkv.core.tiers.history import History
 from hexkv.core.tiers.rates import Speeds
 from hexkv.ports import (
     CacheEvent,
@@ -16,6 +16,7 @@ from hexkv.ports import (
     Clock,
     EventSink,
     Executor,
+    Reason,
     Serde,
     Telemetry,
 )
@@ -61,7 +62,7 @@ class Runtime:
             for sink in self.events:
                 sink.emit(event)
 
-    def note(self, keys: Sequence[ChunkKey], tier: str, cause: Cause, detail: str = "") -> None:
+    def note(self, keys: Sequence[ChunkKey], tier: str, cause: Reason, detail: str = "") -> None:
         """Remember why chunks are not on a tier."""
         if keys:
             self.history.note(keys, tier, cause, self.clock.wall(), detail)

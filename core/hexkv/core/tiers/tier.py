@@ -29,8 +29,8 @@ from hexkv.ports import (
     Item,
     Lease,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     StoreError,
     SupportsOthers,
@@ -165,7 +165,7 @@ class Tier:
         """
         lane = self.writing if priority.writing else self.reading
         if lane is None:
-            raise Refused("closed")
+            raise Refused(Reason.CLOSED)
         return lane
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
@@ -227,7 +227,7 @@ class Tier:
     ) -> ReadOutcome:
         """A part of a frame. A hit fills *into*."""
         if self.ranges is None:
-            return Miss(MissReason.REFUSED)
+            return Miss(Reason.REFUSED)
         try:
             answer = self.ranges.read_range(key, start, into, deadline)
             return answers.range_outcome(answer, len(into))

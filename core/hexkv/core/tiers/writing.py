@@ -12,7 +12,6 @@ from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
-from hexkv.core.tiers.history import Cause
 from hexkv.core.tiers.reading import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.runtime import RAW, Runtime
@@ -28,6 +27,7 @@ from hexkv.ports import (
     Histogram,
     Item,
     Lease,
+    Reason,
     Stored,
     StoreError,
     StoreFull,
@@ -37,8 +37,7 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv")
 
-NOT_COPIED, NO_ROOM = "not copied", "no room"
-_FINAL = (NOT_COPIED, NO_ROOM)
+_FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM)
 """Why chunks were dropped that are not offered to the tier again."""
 
 _STRIPES = 16
@@ -149,7 +148,7 @@ class Writer:
         def work(go: bool) -> tuple[list[bool], bool | None]:
             try:
                 if not go:
-                    self.dropped(tier, mine.keys, "timed out")
+                    self.dropped(tier, mine.keys, Reason.TIMED_OUT)
                     return [False] * len(mine.keys), None
                 return self._put(tier, mine, deadline, landed)
             finally:
@@ -159,7 +158,7 @@ class Writer:
             return tier.lane(Priority.PUT).submit(Priority.PUT, mine.size, work, deadline)
         except Refused as refusal:
             mine.release()
-            self.dropped(tier, batch.keys, str(refusal))
+            self.dropped(tier, batch.keys, refusal.reason)
             return None
 
     def keep(
@@ -210,7 +209,7 @@ class Writer:
         runtime = self._runtime
         start = runtime.clock.now()
         if tier.indexing and not self.learn(tier):
-            self.dropped(tier, batch.keys, "not indexed")
+            self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
@@ -242,7 +241,7 @@ class Writer:
         runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
         for i, outcome in zip(todo, outcomes, strict=True):
             if not isinstance(outcome, Stored):
-                self.dropped(tier, [batch.keys[i]], "failed", described(outcome))
+                self.dropped(tier, [batch.keys[i]], Reason.FAILED, described(outcome))
         runtime.tell(Change.STORED, tier.name, [batch.keys[i] for i in done])
         runtime.history.forget([batch.keys[i] for i in done], tier.name)
         sick = all(isinstance(o, Failed | TimedOut) and not _is_full(o) for o in outcomes)
@@ -264,11 +263,11 @@ class Writer:
             for i, item in items.items()
         ]
         reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
-        self.dropped(tier, reservation.refused, NO_ROOM)
+        self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
             index.abort(reservation.keys)
-            self.dropped(tier, reservation.keys, NO_ROOM)
+            self.dropped(tier, reservation.keys, Reason.NO_ROOM)
             return []
         position = {item.key: i for i, item in reversed(items.items())}
         return [position[key] for key in reservation.keys]
@@ -369,13 +368,13 @@ class Writer:
                     self.submit(below, Batch([key], [lent], None), far(self._runtime))
 
     def dropped(
-        self, tier: Tier, keys: Sequence[ChunkKey], reason: str, error: str | None = None
+        self, tier: Tier, keys: Sequence[ChunkKey], reason: Reason, error: str | None = None
     ) -> None:
         """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
         if keys:
             if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
                 tier.owe(keys)
-            cause = Cause.DROPPED if error is None else Cause.WRITE_FAILED
+            cause = Reason.DROPPED if error is None else Reason.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
             self._runtime.note(keys, tier.name, cause, error or reason)
 

@@ -34,8 +34,8 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -198,7 +198,7 @@ def _hear(stream: Stream, deadline: Deadline) -> Answer:
 def _take(stream: Stream, index: int, sink: Sink, deadline: Deadline) -> ReadOutcome:
     answer = _hear(stream, deadline)
     if not answer.found or (not answer.length and answer.tensor == TOMBSTONE):
-        return Miss(MissReason.ABSENT)
+        return Miss(Reason.ABSENT)
     landed = land(stream, index, answer.length, sink, deadline)
     return landed if isinstance(landed, Miss) else Hit(answer.length)
 

@@ -21,7 +21,7 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
+    Reason,
     Stored,
     StoreError,
     SupportsRangeRead,
@@ -87,7 +87,7 @@ class DiskShelf:
                 raise StoreError("the directory cannot be read") from outcome.error
             if isinstance(outcome, Hit):
                 return room.loan()
-            if outcome == Miss(MissReason.REFUSED):
+            if outcome == Miss(Reason.REFUSED):
                 raise NoRoom
             return None
 

@@ -23,8 +23,8 @@ from hexkv.ports import (
     Corrupt,
     Hit,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     StoreError,
     StoreFull,
     StoreUnreachable,
@@ -127,7 +127,7 @@ class FileIO:
                 return Miss()
             into = room(found.st_size)
             if into is None:
-                return Miss(MissReason.REFUSED)
+                return Miss(Reason.REFUSED)
             got = self._move(os.preadv, file, into, start)
             if got < into.nbytes:
                 return Corrupt(f"the file ended after {start + got} of {start + into.nbytes} bytes")

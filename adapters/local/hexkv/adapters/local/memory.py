@@ -16,8 +16,8 @@ from hexkv.ports import (
     Item,
     Lease,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -132,7 +132,7 @@ class MemoryStore:
         try:
             room = sink.room(index, kept.size)
             if room is None:
-                return Miss(MissReason.REFUSED)
+                return Miss(Reason.REFUSED)
             room[:] = mine.frame
             return Hit(kept.size)
         finally:

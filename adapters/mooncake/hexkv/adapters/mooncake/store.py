@@ -45,8 +45,8 @@ from hexkv.ports import (
     Item,
     MemoryRegion,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -177,7 +177,7 @@ class MooncakeStore:
                 # It may be the mark: how much room there must be, only its bytes can tell.
                 moves.append(Move(i, one.size, None))
             elif (room := sink.room(i, one.size)) is None:
-                outcomes[i] = Miss(MissReason.REFUSED)
+                outcomes[i] = Miss(Reason.REFUSED)
             else:
                 rooms[i] = room
                 moves.append(Move(i, one.size, self._mover.address(room)))
@@ -188,7 +188,7 @@ class MooncakeStore:
                 frame = frame[:0] if bytes(frame) == EMPTY else frame
                 room = sink.room(i, frame.nbytes)
             if room is None:
-                outcomes[i] = Miss(MissReason.REFUSED)
+                outcomes[i] = Miss(Reason.REFUSED)
             else:
                 room[:] = frame
                 outcomes[i] = Hit(frame.nbytes)

@@ -14,7 +14,7 @@ from hexkv.ports import (
     Deadline,
     Failed,
     Miss,
-    MissReason,
+    Reason,
     Sink,
     StoreError,
     StoreUnreachable,
@@ -65,7 +65,7 @@ def land(
         stream.fill(plain(into), deadline)
         return into
     stream.skip(size, deadline)
-    return Miss(MissReason.REFUSED)
+    return Miss(Reason.REFUSED)
 
 
 def slices(count: int, most: int) -> Iterator[range]:

@@ -20,8 +20,8 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -148,7 +148,7 @@ class Get(Command[ReadOutcome]):
         room = self._sink.room(i, size)
         if room is None:
             wire.skip(size, deadline)
-            return Miss(MissReason.REFUSED), size
+            return Miss(Reason.REFUSED), size
         wire.value(room, deadline)
         return Hit(size), size
 

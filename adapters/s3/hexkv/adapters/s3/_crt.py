@@ -24,8 +24,8 @@ from hexkv.ports import (
     Deadline,
     Hit,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     StoreError,
     StoreUnreachable,
 )
@@ -175,10 +175,10 @@ class CrtBodies:
             except Changed:
                 continue
             except Empty:
-                return Miss(MissReason.REFUSED) if room(0) is None else Hit(0)
+                return Miss(Reason.REFUSED) if room(0) is None else Hit(0)
             except StoreError:
                 if target.refused:
-                    return Miss(MissReason.REFUSED)
+                    return Miss(Reason.REFUSED)
                 raise
             finally:
                 whole = target.let_go()

@@ -21,8 +21,8 @@ from hexkv.ports import (
     Deadline,
     Hit,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     StoreError,
     StoreUnreachable,
 )
@@ -78,11 +78,11 @@ class PlainBodies:
             if head.status == 416:  # an empty object has no first byte
                 told(head, wire, deadline)
                 into, size = room(0), 0
-                return Miss(MissReason.REFUSED) if into is None else Hit(size)
+                return Miss(Reason.REFUSED) if into is None else Hit(size)
             size, first = _sizes(head, wire, deadline)
             into = room(size)
             if into is None:
-                return Miss(MissReason.REFUSED)
+                return Miss(Reason.REFUSED)
             if first == size:
                 wire.fill(into, deadline)
                 return Hit(size)

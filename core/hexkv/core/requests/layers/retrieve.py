@@ -23,8 +23,8 @@ from hexkv.ports import (
     DeviceKV,
     InvalidRequest,
     Lease,
-    MissReason,
     PoolExhausted,
+    Reason,
     Retrieved,
 )
 
@@ -71,7 +71,7 @@ class LayeredRetrieve:
         self._leases: dict[int, Lease] = {}
         self._tiers: dict[int, str] = {}
         self._hit = 0
-        self._why = MissReason.ABSENT.value
+        self._why: Reason | None = Reason.ABSENT
         self._layer = 0
         self._closed = False
         self._result: Retrieved | None = None
@@ -91,7 +91,7 @@ class LayeredRetrieve:
             self._stack.pins.pin(self._owner, keys)
             self._hit = self._hold(deadline)
             if self._hit < len(self._found):
-                self._why = MissReason.REFUSED.value
+                self._why = Reason.REFUSED
             elif self._hit < len(self._prompt):
                 tiers, rate = self._stack.tiers, self._stack.runtime.compute_rate
                 self._why = why_absent(tiers, rate, self._prompt.keys[self._hit])
@@ -222,7 +222,7 @@ class LayeredRetrieve:
         self._reader.leave(number, number + 1)
         self._leases.pop(number).release()
         if not self._begin_whole(self._found[number], number, number + 1, deadline):
-            self._shorten(number, MissReason.REFUSED.value)
+            self._shorten(number, Reason.REFUSED)
 
     def _settle(self, deadline: Deadline) -> None:
         """Wait for the chunks that are read whole; slower tiers stand in for what fails."""
@@ -237,7 +237,7 @@ class LayeredRetrieve:
                 self._leases[number] = lease
                 self._tiers[number] = claim.tier
 
-    def _shorten(self, hit: int, why: str) -> None:
+    def _shorten(self, hit: int, why: Reason | None) -> None:
         """Only the first *hit* chunks are to be loaded from now on."""
         for number in range(hit, self._hit):
             if number in self._claims:
@@ -254,7 +254,7 @@ class LayeredRetrieve:
         if spans and not self._copier.copy(
             self._device, spans, leases, deadline, gather=False, layers=layers
         ):
-            self._shorten(0, "device")
+            self._shorten(0, Reason.DEVICE)
 
     def _finish(self) -> None:
         """The blocks are whole chunks now: offer them to the faster tiers, count, and let go."""
