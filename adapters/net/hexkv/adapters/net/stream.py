@@ -233,13 +233,19 @@ class Stream:
 class _Rest:
     """What is left of some views to fill or to send."""
 
-    __slots__ = ("views",)
+    __slots__ = ("_bytes", "views")
 
     def __init__(self, views: Sequence[memoryview]) -> None:
-        self.views = [view for view in views if view.nbytes]
+        sizes = [view.nbytes for view in views]
+        self.views = list(views) if all(sizes) else [view for view in views if view.nbytes]
+        self._bytes = sum(sizes)
 
     def advance(self, done: int) -> None:
         """Pass over the next *done* bytes."""
+        self._bytes -= done
+        if not self._bytes:  # as it is when the kernel took all at once
+            self.views = []
+            return
         passed = 0
         while passed < len(self.views) and done >= self.views[passed].nbytes:
             done -= self.views[passed].nbytes
