@@ -45,12 +45,13 @@ class Line:
         self.clock = ManualClock()
         self.medium = {}
         self.store = SlowStore(ScanningStore(self.medium), 0.0, spend=self.clock.advance)
+        self.serde = Costly(self.clock)
         self.rig = rig(
             [*tiers, tier("link", self.store, serdes=serdes)],
             clock=self.clock,
             frame=RAW_FRAME,
             namespace=Namespace("deep", DEEP),
-            serdes={"eight/1": Costly(self.clock)},
+            serdes={"eight/1": self.serde},
             **options,
         )
         self.engine = self.rig.engine
@@ -102,7 +103,7 @@ def test_a_form_that_cannot_be_measured_is_not_chosen(rig):
     def fail(*arguments):
         raise StoreError("out of order")
 
-    line.rig.engine._stack.runtime.serdes["eight/1"].encode = fail
+    line.serde.encode = fail
     line.takes(0.1)
     for number in range(3):
         assert line.keep(number) == {RAW_FRAME}
@@ -171,12 +172,13 @@ def picked(link_rate, forms):
     clock = ManualClock()
     names = [f"form{i}" for i in range(len(forms))]
     serdes = {name: Costly(clock) for name in names}
+    for name, serde in serdes.items():
+        serde.name = name
     runtime = Runtime(POOL, FrameCodec(CRC32), clock, Threads(), RecordingTelemetry(), (), serdes)
     place = tier("link", ScanningStore({}), serdes=("raw", *names))
     place.link.began(0.0)
     place.link.arrived(1.0, link_rate)
     for name, (ratio, decode) in zip(names, forms, strict=True):
-        serdes[name].name = name
         runtime.speeds.encoded(name, ratio, 1.0)
         runtime.speeds.decoded(name, decode / place.rules.lane.workers, now := clock.now(), now + 1)
     spec = ChunkSpec(chunk_key("one"), "identity", DEEP, CHUNK)

@@ -12,7 +12,8 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.scheduler import LaneRules
-from hexkv.core.tiers.tier import Tier, TierRules, Writes
+from hexkv.core.tiers.rules import TierRules, Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

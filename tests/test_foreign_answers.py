@@ -12,7 +12,8 @@ from hexkv.contracts.doubles import HeapBlock
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.copying import Copier
 from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.rules import TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
     ConfigError,

@@ -8,7 +8,8 @@ import torch
 from dict_store import DictStore, ScanningStore
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.rules import TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,

@@ -14,7 +14,7 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.scheduler import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     PAGE,

@@ -7,7 +7,7 @@ import pytest
 from dict_store import ScanningStore
 from hexkv.contracts.faults import FaultyStore
 from hexkv.core.io.scheduler import LaneRules
-from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.rules import Writes
 from hexkv.ports import Counter
 from layered import FULL, PROMPT, computed, empty, memory, settled
 from rigging import CHUNK, FRAME, tier
@@ -85,7 +85,7 @@ def test_what_memory_no_longer_holds_is_forgotten(beside):
     r.engine.store(PROMPT, computed())
     assert r.engine.flush()
     assert set(r.engine.chunk_keys(PROMPT)) == set(store.medium), "the others were new again"
-    assert r.tiers["slow"].owed(r.engine.chunk_keys(PROMPT)) == []
+    assert r.tiers["slow"].backlog.take(r.engine.chunk_keys(PROMPT)) == []
 
 
 def test_a_tier_for_what_memory_evicts_is_offered_nothing(beside):
@@ -104,6 +104,6 @@ def test_what_a_tier_is_owed_is_bounded_and_the_oldest_is_forgotten_first(beside
     place = r.tiers["slow"]
     keys = [random.Random(i).randbytes(48) for i in range(5000)]
     for key in keys:
-        place.owe([key])
-    assert place.owed(keys) == keys[-4096:]
-    assert place.owed(keys) == [], "told once"
+        place.backlog.add([key])
+    assert place.backlog.take(keys) == keys[-4096:]
+    assert place.backlog.take(keys) == [], "told once"

@@ -16,8 +16,9 @@ from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
 

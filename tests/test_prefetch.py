@@ -10,7 +10,8 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.rules import TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Counter
 from rigging import CHUNK, FRAME, LAYOUT, tier
 

@@ -5,7 +5,7 @@ import pytest
 from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
 from hexkv.core.io.scheduler import LaneRules
-from hexkv.core.tiers.tier import TierRules, Writes
+from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.ports import Counter, Reason
 from simulation.medium import Medium
 from simulation.prompts import CHUNK, FRAME, Window, keys

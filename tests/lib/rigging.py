@@ -14,8 +14,9 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes

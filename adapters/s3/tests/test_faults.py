@@ -11,7 +11,8 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.scheduler import LaneRules
-from hexkv.core.tiers.tier import Tier, TierRules
+from hexkv.core.tiers.rules import TierRules
+from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Corrupt,

@@ -16,9 +16,10 @@ from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier, TierRules, Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded

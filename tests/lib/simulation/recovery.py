@@ -3,7 +3,7 @@
 import itertools
 
 from hexkv.core.tiers.rates import PROBE_EVERY
-from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.rules import Writes
 from simulation.events import attach, close, crash, mend
 from simulation.play import Violation
 from simulation.prompts import CHUNK, Window
@@ -47,7 +47,7 @@ def recover(play):
         raise Violation("what was just stored is not found on any tier")
     play.check()
     if lasting:
-        play.stage.redraws = False  # less room would be a reason for not finding it
+        play.stage.settings.redraws = False  # less room would be a reason for not finding it
         crash(play)
         play.stage.world.do(play.stage.engine.flush)
         if not found(play, tokens):

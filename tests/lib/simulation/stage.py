@@ -16,9 +16,10 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier, TierRules, Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Counter
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
@@ -153,6 +154,9 @@ class Settings:
     compute_rate: float | None = None
     """Tokens per second that a model computes: more than some of the places bring."""
 
+    redraws: bool = False
+    """Whether each life has budgets and quotas of its own."""
+
     @classmethod
     def drawn(cls, rng):
         settings = cls(
@@ -160,6 +164,7 @@ class Settings:
             memory_frames=rng.randrange(2, 12),
             workers=rng.randrange(1, 4),
             promotes=rng.random() < 0.8,
+            redraws=True,
         )
         disk = settings._place("disk", rng, indexed=True, seconds=(0.0005, 0.01))
         remote = settings._place("remote", rng, indexed=rng.random() < 0.3, seconds=(0.001, 0.2))
@@ -188,9 +193,6 @@ class Stage:
         self.evicted = lambda tier, key, evicted: None
         """Told of each key that a tier lets go of."""
 
-        self.redraws = True
-        """Whether each life has budgets and quotas of its own."""
-
         self.lives = 0
         self._rng = Random(seed)
         self.witnesses = {}
@@ -200,7 +202,7 @@ class Stage:
         """A new engine over what the media hold."""
         settings = self.settings
         self.lives += 1
-        for place in settings.places if self.redraws else ():
+        for place in settings.places if settings.redraws else ():
             place.redraw(self._rng)
         self.telemetry = Tallies()
         self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)

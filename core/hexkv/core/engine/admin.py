@@ -11,7 +11,8 @@ from hexkv.core.keys.tokens import words
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
-from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace, Tokens
 
 

@@ -18,7 +18,8 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import Words, beginning
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import ask
-from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
 
 _SHOWN = 16

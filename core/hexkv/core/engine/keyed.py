@@ -16,7 +16,7 @@ from hexkv.core.requests.retrieve import Pace, load_prefix
 from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.hold import TieredHold
-from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.writing import Batch, Written
 from hexkv.ports import (
     ChunkCache,

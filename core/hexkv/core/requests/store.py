@@ -203,7 +203,7 @@ def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
     for tier in stack.tiers:
         if tier.writing is None or tier.writing.breaker.refuses:
             continue
-        owed = set(tier.owed(prompt.keys))
+        owed = set(tier.backlog.take(prompt.keys))
         if not owed:
             continue
         with ExitStack() as held:

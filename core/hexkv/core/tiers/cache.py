@@ -18,12 +18,14 @@ from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.clearing import part_with
 from hexkv.core.tiers.evicting import far
-from hexkv.core.tiers.matching import Found, ask, run_of, runs, serving, where, where_soon
+from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
+from hexkv.core.tiers.promoting import promote
 from hexkv.core.tiers.reading import Fetcher
+from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex
-from hexkv.core.tiers.tier import Tier, TierRules, Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written
 from hexkv.ports import (
     ChunkKey,
@@ -256,19 +258,7 @@ class TierStack:
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
-        order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
-        places = [order.get(name, 0) for name in origin]
-        for ordinal, tier in enumerate(self.tiers):
-            if not tier.rules.promotes or ordinal >= max(places, default=0):
-                continue
-            below = [i for i, place in enumerate(places) if place > ordinal]
-            for run in runs(below):
-                first, last = run[0], run[-1] + 1
-                part = batch.part(first, last)
-                if tier.sharing is not None:
-                    self.writer.keep(tier, part, deadline)
-                else:
-                    self.writer.submit_parts(tier, part, far(self.runtime))
+        promote(self.writer, self.tiers, batch, origin, deadline, far(self.runtime))
 
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.io.scheduler import Lane, Priority, Refused
 from hexkv.core.tiers import answers
+from hexkv.core.tiers.backlog import Backlog
 from hexkv.core.tiers.rates import Link
+from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tenants import Index
 from hexkv.ports import (
     ChunkKey,
@@ -46,39 +47,6 @@ log = logging.getLogger("hexkv")
 
 _AT_ONCE = 1024
 """Chunks that a store is told to delete at a time: what is done need not be done again."""
-
-_OWED = 4096
-"""Chunks of which a tier remembers that it should have been given them."""
-
-
-class Writes(StrEnum):
-    """Which chunks are stored on a tier."""
-
-    ALL = "all"
-    """Every new one."""
-
-    EVICTED = "evicted"
-    """What the tier before it evicts."""
-
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class TierRules:
-    """What may be done with a tier."""
-
-    writes: Writes = Writes.ALL
-    reads: bool = True
-    promotes: bool = True
-    """Chunks found further down are copied here."""
-
-    retries: int = 1
-    """How often a call that failed is made again, within its deadline."""
-
-    serdes: tuple[str, ...] = ("raw",)
-    """What may encode new chunks on their way to the tier, the most faithful first."""
-
-    lane: LaneRules = field(default_factory=LaneRules)
 
 
 _UNDELETED = "the store failed to delete"
@@ -129,7 +97,9 @@ class Tier:
     shared: bool = field(init=False)
     """Whether others add and remove chunks beside this engine."""
 
-    _owed: dict[ChunkKey, None] = field(default_factory=dict, init=False)
+    backlog: Backlog = field(default_factory=Backlog, init=False)
+    """What should be here and could not be written."""
+
     _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
     _replaced: set[ChunkKey] = field(default_factory=set, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
@@ -344,23 +314,6 @@ class Tier:
                 self.index.unpin(owner)
             with self._lock:
                 self._replaced.remove(key)
-
-    def owe(self, keys: Sequence[ChunkKey]) -> None:
-        """Remember that chunks should be here, and could not be written; the oldest go first."""
-        with self._lock:
-            self._owed.update(dict.fromkeys(keys))
-            while len(self._owed) > _OWED:
-                del self._owed[next(iter(self._owed))]
-
-    def owed(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
-        """Those of *keys* that should be here; from now on nobody else is told so."""
-        if not self._owed:
-            return []
-        with self._lock:
-            mine = [key for key in keys if key in self._owed]
-            for key in mine:
-                del self._owed[key]
-        return mine
 
     def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
         """Have the index forget chunks whoever has pinned them. Those to delete from the store."""

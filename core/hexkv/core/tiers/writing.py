@@ -14,9 +14,10 @@ from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
 from hexkv.core.tiers.reading import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Index
-from hexkv.core.tiers.tier import Tier, Writes
+from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     Change,
     ChunkKey,
@@ -373,7 +374,7 @@ class Writer:
         """Count chunks that *tier* did not take, and remember why; *error* if the store failed."""
         if keys:
             if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
-                tier.owe(keys)
+                tier.backlog.add(keys)
             cause = Reason.DROPPED if error is None else Reason.WRITE_FAILED
             self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
             self._runtime.note(keys, tier.name, cause, error or reason)

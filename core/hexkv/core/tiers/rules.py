@@ -1,0 +1,38 @@
+"""What may be done with a tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hexkv.core.io.scheduler import LaneRules
+
+
+class Writes(StrEnum):
+    """Which chunks are stored on a tier."""
+
+    ALL = "all"
+    """Every new one."""
+
+    EVICTED = "evicted"
+    """What the tier before it evicts."""
+
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TierRules:
+    """What may be done with a tier."""
+
+    writes: Writes = Writes.ALL
+    reads: bool = True
+    promotes: bool = True
+    """Chunks found further down are copied here."""
+
+    retries: int = 1
+    """How often a call that failed is made again, within its deadline."""
+
+    serdes: tuple[str, ...] = ("raw",)
+    """What may encode new chunks on their way to the tier, the most faithful first."""
+
+    lane: LaneRules = field(default_factory=LaneRules)
