@@ -7,9 +7,11 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Condition
+from itertools import count
+from threading import Condition, RLock
 from types import TracebackType
 from typing import Self
+from weakref import ref
 
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
@@ -47,6 +49,12 @@ class Deadlines:
     close: float = 30.0
     pin: float = 600.0
     """After which a pin that nobody ended is taken for one of a vanished owner."""
+
+
+class _Life:
+    """What only a call that is under way refers to."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Lifecycle:
@@ -101,9 +109,11 @@ class Lifecycle:
         self._hosts = Hosts()
         self._frozen = False
         self._state = "open"
-        self._active = 0
-        self._idle = Condition()
-        self._calls = 0
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self._lock = RLock()
+        self._idle = Condition(self._lock)
+        self._numbers = count(1)
+        self._calls: dict[str, ref[_Life]] = {}
         self._pool.reclaim = self._make_room
         stack.patience = deadlines.lookup
         for salt in (namespace.salt, *self._tenants):
@@ -158,12 +168,13 @@ class Lifecycle:
         )
 
     def close(self) -> None:
-        with self._idle:
+        with self._lock:
             if self._state == "closed":
                 return
             self._state = "closing"
             until = self._until(self._deadlines.close)
-            self._executor.wait(self._idle, lambda: not self._active, until)
+            self._sweep()
+            self._executor.wait(self._idle, lambda: not self._calls, until)
             if self._state != "closing":
                 return
             self._state = "closed"
@@ -211,19 +222,38 @@ class Lifecycle:
 
     @contextmanager
     def _call(self) -> Iterator[str]:
-        """Count a call in and out; gives the name under which it leases and pins."""
-        with self._idle:
+        """Count a call in and out; gives the name under which it leases and pins.
+
+        Whatever is held in that name is given back at its end. If an exception out of
+        nowhere keeps that from happening, the next call does it: it sees that this one's
+        life is gone.
+        """
+        self._sweep()
+        life = _Life()
+        with self._lock:
             if self._state != "open":
                 raise EngineClosed("the engine was closed")
-            self._active += 1
-            self._calls += 1
-            owner = f"call-{self._calls}"
-        self._copier.reap(Deadline(self._clock, 0.0))
-        self._prefetches.reap()
-        self._stack.pins.expire()
+            owner = f"call-{next(self._numbers)}"
+            self._calls[owner] = ref(life)
         try:
+            self._copier.reap(Deadline(self._clock, 0.0))
+            self._prefetches.reap()
+            self._stack.pins.expire()
             yield owner
         finally:
-            with self._idle:
-                self._active -= 1
-                self._idle.notify_all()
+            self._end(owner)
+
+    def _end(self, owner: str) -> None:
+        """A call is over: take back what it still holds."""
+        self._copier.left(owner)
+        self._pool.sweep(owner)
+        self._stack.end(owner)
+        with self._lock:
+            self._calls.pop(owner, None)
+            self._idle.notify_all()
+
+    def _sweep(self) -> None:
+        """End the calls that are gone without having come to their end."""
+        for owner, life in list(self._calls.items()):
+            if life() is None:
+                self._end(owner)

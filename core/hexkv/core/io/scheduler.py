@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from threading import Condition
+from threading import Condition, RLock
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
@@ -100,6 +100,7 @@ class _Task:
     work: Callable[[bool], tuple[object, bool | None]] = field(compare=False)
     ticket: Ticket[object] = field(compare=False)
     deadline: Deadline | None = field(compare=False)
+    wanted: bool = field(default=True, compare=False)
 
 
 class Lane:
@@ -134,13 +135,15 @@ class Lane:
         self._parked = 0
         self._held = False
         self._closed = False
-        self._changed = Condition()
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         executor.open(name, rules.workers)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of tasks that wait or run."""
-        with self._changed:
+        with self._lock:
             return self._moving()
 
     @property
@@ -174,7 +177,7 @@ class Lane:
         """
         turn = Turn()
         try:
-            with self._changed:
+            with self._lock:
                 self._line.join(turn, priority)
                 if deadline.expired and not self._may_pass(turn, sizes):
                     raise Refused(Reason.QUEUE_FULL)
@@ -197,7 +200,7 @@ class Lane:
                     return room
                 dead = self._ended == ended
         finally:
-            with self._changed:
+            with self._lock:
                 if self._line.leave(turn):
                     self._changed.notify_all()
         if dead:
@@ -206,7 +209,7 @@ class Lane:
 
     def leave(self, room: Room) -> None:
         """Give back what a room's task did not use."""
-        with self._changed:
+        with self._lock:
             self._rooms.discard(room)
             self._changed.notify_all()
 
@@ -223,10 +226,11 @@ class Lane:
         Args:
             priority: which task goes first.
             size: bytes that it moves, or holds.
-            work: called exactly once, with whether it is to do anything: ``False`` if it
-                was abandoned, came too late or the lane was closed, so that it gives back
-                what it holds. Gives its answer, and whether the store was well (``None``
-                where that says nothing). Never raises.
+            work: called with whether it is to do anything: once with ``True``, or with
+                ``False`` if it was abandoned, came too late or the lane was closed, so that
+                it gives back what it holds; that may be asked of it twice. Gives its
+                answer, and whether the store was well (``None`` where that says nothing).
+                Never raises.
             deadline: after which it need not begin.
             room: of at least *size* bytes, from :meth:`admit`. It is used up.
 
@@ -234,7 +238,7 @@ class Lane:
             Refused: the breaker is open, the queue is full, or the lane was closed.
         """
         ticket: Ticket[T] = Ticket(self)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Refused(Reason.CLOSED)
             if room is None:
@@ -258,7 +262,7 @@ class Lane:
 
     def wait(self, ticket: Ticket[T], deadline: Deadline) -> bool:
         """See :meth:`Ticket.wait`."""
-        with self._changed:
+        with self._lock:
             ended, hopeless = self._ended, deadline.expired
             if self._executor.wait(self._changed, lambda: ticket.done, deadline):
                 return True
@@ -277,32 +281,37 @@ class Lane:
 
         Behind workers that hang, what nobody wants would hold its blocks for as long.
         """
-        with self._changed:
+        with self._lock:
             task = next((task for task in self._heap if task.ticket is ticket), None)
             if task is None:
                 return
-            self._heap.remove(task)
-            heapq.heapify(self._heap)
+            task.wanted = False
+        # It stays in line until that is done: whatever comes between, a worker does it again,
+        # and to give back a second time what was given back does nothing.
         self._do(task, wanted=False)()
+        with self._lock:
+            if task in self._heap:
+                self._heap = [other for other in self._heap if other is not task]
+                heapq.heapify(self._heap)
 
     def takes(self, size: int) -> bool:
         """Whether a task of *size* bytes would not find the queue full, and pass nobody."""
-        with self._changed:
+        with self._lock:
             return not size or (self._line.first is None and self._fits(size))
 
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
-        with self._changed:
+        with self._lock:
             return self._executor.wait(self._changed, lambda: not self._live, deadline)
 
     def hold(self) -> None:
         """Begin no put until :meth:`unhold`."""
-        with self._changed:
+        with self._lock:
             self._held = True
 
     def unhold(self) -> None:
         """Begin the puts that came meanwhile."""
-        with self._changed:
+        with self._lock:
             self._held = False
             parked, self._parked = self._parked, 0
         for _ in range(parked):
@@ -310,7 +319,7 @@ class Lane:
 
     def close(self) -> None:
         """Refuse new tasks, skip those that have not begun, and let the workers go."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._held = False
             self._changed.notify_all()
@@ -321,7 +330,7 @@ class Lane:
         self._executor.close(self.name)
 
     def _step(self) -> Completion | None:
-        with self._changed:
+        with self._lock:
             if not self._heap:
                 return None
             if self._held and self._heap[0].rank[0] == Priority.PUT:
@@ -329,7 +338,7 @@ class Lane:
                 return None
             task = heapq.heappop(self._heap)
             late = task.deadline is not None and task.deadline.expired
-            wanted = not (self._closed or late)
+            wanted = task.wanted and not (self._closed or late)
         return self._do(task, wanted=wanted)
 
     def _do(self, task: _Task, *, wanted: bool) -> Completion:
@@ -345,7 +354,7 @@ class Lane:
         def complete() -> None:
             if wanted and well is not None:
                 self._judge(well)
-            with self._changed:
+            with self._lock:
                 task.ticket.result = result
                 task.ticket.done = True
                 self._torn = True
@@ -387,7 +396,7 @@ class Lane:
             self._telemetry.count(
                 Counter.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.TIMED_OUT
             )
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()  # who waits for room need not wait for this any more
 
     def _judge(self, well: bool) -> None:

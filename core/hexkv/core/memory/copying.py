@@ -14,10 +14,31 @@ OWNER = "late copy"
 """Under which name the pool's ledger lists blocks that a late copy still uses."""
 
 
+class Copy:
+    """A copy under way, and the leases on the memory that it uses."""
+
+    __slots__ = ("leases", "transfer")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self.leases = leases
+        self.transfer: Transfer | None = None
+
+    def shares(self, owner: str) -> list[Lease]:
+        """Leases of *owner* on the same memory, as far as it is still held."""
+        found = []
+        for lease in self.leases:
+            try:
+                found.append(lease.share(owner))
+            except Exception:  # noqa: BLE001, S112 - released, which each class says in its way
+                continue
+        return found
+
+
 class Copier:
     """Waits for device copies up to a deadline, and keeps their memory for as long as it takes."""
 
     def __init__(self) -> None:
+        self._begun: dict[Copy, None] = {}
         self._late: list[tuple[Transfer, list[Lease]]] = []
         self._lock = Lock()
 
@@ -38,67 +59,96 @@ class Copier:
         Raises:
             InvalidRequest: the device says that the request means nothing.
         """
-        transfer = self.begin(device, spans, gather=gather, layers=layers)
-        return transfer is not None and self.finish(transfer, leases, deadline)
+        copy = None
+        try:
+            copy = self.begin(device, spans, leases, gather=gather, layers=layers)
+            return copy is not None and self.finish(copy, deadline)
+        except BaseException:
+            # Out of nowhere, in the middle of the wait: the caller is about to let go.
+            if copy is not None:
+                self._keep(copy)
+            raise
 
     def begin(
         self,
         device: DeviceKV,
         spans: Sequence[Span],
+        leases: Sequence[Lease],
         *,
         gather: bool,
         layers: range | None = None,
-    ) -> Transfer | None:
-        """A copy under way, for :meth:`finish`; ``None`` if the device failed.
+    ) -> Copy | None:
+        """A copy to or from *leases*, for :meth:`finish`; ``None`` if the device failed.
+
+        A device that raises has nothing under way.
 
         Raises:
             InvalidRequest: the device says that the request means nothing.
         """
+        copy = Copy(tuple(leases))
         try:
-            transfer = device.gather(spans, layers) if gather else device.scatter(spans, layers)
+            self._begun[copy] = None
+            move = device.gather if gather else device.scatter
+            copy.transfer = move(spans, layers)
         except InvalidRequest:
+            del self._begun[copy]
             raise
         except Exception:
             # Whatever a device raises, the prompt can still be computed.
+            del self._begun[copy]
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
-        if not callable(getattr(transfer, "wait", None)):
-            log.error("the device failed: a %s is no transfer", type(transfer).__qualname__)
+        except BaseException:
+            self._keep(copy)
+            raise
+        if not callable(getattr(copy.transfer, "wait", None)):
+            del self._begun[copy]
+            log.error("the device failed: a %s is no transfer", type(copy.transfer).__qualname__)
             return None
-        return transfer
+        return copy
 
-    def finish(self, transfer: Transfer, leases: Sequence[Lease], deadline: Deadline) -> bool:
-        """Wait for a copy to or from *leases*. Whether it was done in time; they may go then."""
+    def finish(self, copy: Copy, deadline: Deadline) -> bool:
+        """Wait for a copy. Whether it was done in time; its leases may go then in any case."""
         try:
-            if _done(transfer, deadline):
+            if copy.transfer is None or _done(copy.transfer, deadline):
+                self._begun.pop(copy, None)
                 return True
         except Exception:
             log.exception("a copy failed")
+            self._begun.pop(copy, None)
             return False
-        with self._lock:
-            self._late.append((transfer, [lease.share(OWNER) for lease in leases]))
+        self._keep(copy)
         return False
+
+    def left(self, owner: str) -> None:
+        """*owner* is gone: copies that it began, and did not finish, keep their memory."""
+        for copy in list(self._begun):
+            if copy.leases and copy.leases[0].owner == owner:
+                self._keep(copy)
 
     def reap(self, deadline: Deadline) -> None:
         """Release the memory of late copies that are done, or get done before *deadline*."""
-        if not self._late:
-            return
-        with self._lock:
-            late, self._late = self._late, []
-        still = []
-        for transfer, leases in late:
+        for late in list(self._late):
+            transfer, leases = late
             try:
                 done = _done(transfer, deadline)
             except Exception:
                 log.exception("a late copy failed")
                 done = True
             if not done:
-                still.append((transfer, leases))
                 continue
+            # Listed until all is released: what is not, the next one releases.
             for lease in leases:
                 lease.release()
-        with self._lock:
-            self._late.extend(still)
+            with self._lock:
+                self._late = [other for other in self._late if other is not late]
+
+    def _keep(self, copy: Copy) -> None:
+        if copy.transfer is not None and copy in self._begun:
+            late = (copy.transfer, copy.shares(OWNER))
+            with self._lock:
+                self._late.append(late)
+        self._begun.pop(copy, None)
 
 
 def _done(transfer: Transfer, deadline: Deadline) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
-from threading import Condition
+from threading import Condition, RLock
 
 from hexkv.core.memory.lease import BlockLease
 from hexkv.core.memory.slots import Block, Slots
@@ -90,7 +90,9 @@ class BlockPool:
         self._slots = Slots(slots, slot_bytes)
         self._held_bytes = 0
         self._freed = 0
-        self._changed = Condition()
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._closed = False
         self._wait = _wait if executor is None else executor.wait
 
@@ -116,22 +118,22 @@ class BlockPool:
         size = frame_bytes(payload_bytes)
         if size > self.slot_bytes:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
-        with self._changed:
+        with self._lock:
             if self._line.first is None:
                 lease = self._grant_empty(size, payload_bytes, owner)
                 if lease is not None:
                     return lease
         turn = Turn()
         try:
-            with self._changed:
+            with self._lock:
                 self._line.join(turn)
             while True:
-                with self._changed:
+                with self._lock:
                     first = self._line.first is turn
                 # Outside the lock: the memory tier releases its leases in here. Each success
                 # makes the tier smaller, so this ends.
                 again = first and self.reclaim is not None and self.reclaim(size)
-                with self._changed:
+                with self._lock:
                     if self._line.first is turn:
                         lease = self._grant_empty(size, payload_bytes, owner)
                         if lease is not None:
@@ -141,7 +143,7 @@ class BlockPool:
                     if self._closed or deadline.expired or not self._await(turn, first, deadline):
                         raise PoolExhausted(self._why(size))
         finally:
-            with self._changed:
+            with self._lock:
                 if self._line.leave(turn):
                     self._changed.notify_all()
 
@@ -151,7 +153,7 @@ class BlockPool:
         Raises:
             InvalidRequest: it does not: it was taken back.
         """
-        with self._changed:
+        with self._lock:
             if self._held.get(lease.owner, {}).get(lease.token) is not block:
                 raise InvalidRequest("the lease was released")
             self._begin()
@@ -161,7 +163,7 @@ class BlockPool:
 
     def release(self, owner: str, token: int) -> None:
         """Take back one hold; nothing if it was taken back before."""
-        with self._changed:
+        with self._lock:
             self._begin()
             self._end(owner, token)
             self._torn = False
@@ -170,7 +172,7 @@ class BlockPool:
         """Take back all that *owner* still holds, because it is gone. How many leases."""
         if not self.lost and not self._torn and owner not in self._held:
             return 0
-        with self._changed:
+        with self._lock:
             self._begin()
             left = list(self._held.get(owner, ()))
             for token in left:
@@ -181,14 +183,14 @@ class BlockPool:
 
     def ledger(self) -> Mapping[str, int]:
         """How many leases each owner holds. Empty at rest, but for what tiers keep."""
-        with self._changed:
+        with self._lock:
             self._mend()
             return {owner: len(held) for owner, held in self._held.items()}
 
     @property
     def held_bytes(self) -> int:
         """Bytes of blocks that somebody holds."""
-        with self._changed:
+        with self._lock:
             self._mend()
             return self._held_bytes
 
@@ -198,7 +200,7 @@ class BlockPool:
         A region with leases on it stays allocated: a late I/O must not write into memory
         that belongs to somebody else by then. Calling it twice is allowed.
         """
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             left = self.ledger()

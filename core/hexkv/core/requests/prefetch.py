@@ -36,6 +36,9 @@ class _Prefetch:
     read: Deadline
     expires: float
     claims: dict[ChunkKey, Claim] = field(default_factory=dict)
+    asking: int = 0
+    """Chunks for which it is about to ask."""
+
     hit_tokens: int | None = None
     gone: bool = False
 
@@ -49,7 +52,6 @@ class Prefetches:
         self._clock = stack.runtime.clock
         self._most = max(1, int(stack.pool.slots * rules.share)) if rules.share > 0 else 0
         self._waiting: dict[str, _Prefetch] = {}
-        self._held = 0
         self._lock = Lock()
 
     def begin(self, lookup_id: str, prompt: Prompt, read: Deadline) -> int | None:
@@ -76,12 +78,14 @@ class Prefetches:
     def take(self, lookup_id: str) -> dict[ChunkKey, Claim]:
         """What was read for *lookup_id*: the caller settles or drops every claim."""
         with self._lock:
-            entry = self._waiting.pop(lookup_id, None)
+            entry = self._waiting.get(lookup_id)
             if entry is None:
                 return {}
+            # First of all: whatever comes now, the claims are this call's alone, and end with it.
+            claims, entry.claims = entry.claims, {}
             entry.gone = True
-            self._held -= len(entry.claims)
-            return entry.claims
+            del self._waiting[lookup_id]
+            return claims
 
     def cancel(self, lookup_id: str) -> bool:
         """Give everything back. Whether there was such a prefetch."""
@@ -116,13 +120,14 @@ class Prefetches:
         """Begin the reads; called by the asking thread, or by the worker that peeked."""
         prompt = entry.prompt
         with self._lock:
-            free = self._most - self._held
+            held = sum(max(other.asking, len(other.claims)) for other in self._waiting.values())
+            free = self._most - held
             # What memory holds is there at once; taking blocks for it would only pin it.
             first = next((i for i, tier in enumerate(found) if tier.sharing is None), len(found))
             end = min(len(found), first + max(0, free))
             if entry.gone:
                 return
-            self._held += end - first
+            entry.asking = end - first
         claims = self._stack.begin(
             prompt.specs(first, end),
             found[first:end],
@@ -131,9 +136,8 @@ class Prefetches:
             Priority.PREFETCH,
         )
         with self._lock:
-            self._held -= end - first
+            entry.asking = 0
             if not entry.gone:
-                self._held += len(claims)
                 entry.claims = {claim.spec.key: claim for claim in claims}
                 claims = []
             entry.hit_tokens = prompt.ends[len(found) - 1] if found else 0

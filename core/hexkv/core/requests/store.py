@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from threading import Lock
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -59,8 +58,7 @@ class Storing:
         self.deadline = deadline
         self._wait = wait
         self._writing: deque[tuple[Prompt, Written]] = deque()
-        self._over = False
-        self._lock = Lock()
+        stack.pins.begin(owner)
 
     def run(self, prompt: Prompt) -> Kept:
         """Gather and write the chunks of *prompt* that no tier holds.
@@ -121,18 +119,10 @@ class Storing:
 
     def unpin(self) -> None:
         """Let go of what was written; whatever is written later is not held at all."""
-        with self._lock:
-            self._over = True
-        self._stack.pins.unpin(self._owner)
+        self._stack.pins.end(self._owner)
 
     def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
-        """Hold what a worker has just written until the call ends.
-
-        So that the end of a long prompt never pushes out its beginning.
-        """
-        with self._lock:
-            if not self._over and tier.index is not None:
-                tier.index.pin(self._owner, keys)
+        self._stack.pins.land(self._owner, tier, keys)
 
     def _some(self, part: Prompt) -> int:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""

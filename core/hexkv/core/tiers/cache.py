@@ -21,6 +21,7 @@ from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
 from hexkv.core.tiers.promoting import promote
+from hexkv.core.tiers.queues import share_out
 from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
@@ -319,6 +320,13 @@ class TierStack:
             if tier.rules.writes is Writes.ALL:
                 self.writer.dropped(tier, keys, reason)
 
+    def end(self, owner: str) -> None:
+        """A call is over: end its pins, and what it left half done on tiers in memory."""
+        self.pins.end(owner)
+        for tier in self.tiers:
+            if tier.sharing is not None and tier.index is not None:
+                tier.delete(tier.index.orphans(), far(self.runtime))
+
     def make_room(self, size: int) -> bool:
         """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""
         for tier in self.tiers:
@@ -362,13 +370,7 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)
-        # What hangs, and what is yet to be written, must leave blocks for loads: all queues
-        # together leave one of n + 1 parts, and no queue takes more than half of such a part.
-        lanes = [tier for tier in tiers if tier.reading is not None]
-        most = max(self.pool.capacity // (2 * len(lanes) + 2), self.pool.slot_bytes)
-        for tier in lanes:
-            for lane in filter(None, (tier.reading, tier.writing)):
-                lane.queue_bytes = min(tier.rules.lane.queue_bytes, most)
+        share_out(self.tiers, self.pool.capacity, self.pool.slot_bytes)
         self.writer.below = {
             tier.name: below
             for tier, below in pairwise(self.tiers)

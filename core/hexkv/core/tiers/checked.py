@@ -148,6 +148,14 @@ class CheckedPolicy:
             except Exception as error:  # noqa: BLE001
                 self._give_up("drop", error)
 
+    def known(self) -> Iterator[ChunkKey]:
+        """Every chunk that the policy itself takes to be on the tier; none if it fails."""
+        if not self._failed:
+            try:
+                yield from self._inner.victims()
+            except Exception as error:  # noqa: BLE001
+                self._give_up("victims", error)
+
     def victims(self) -> Iterator[ChunkKey]:
         """Every chunk on the tier once, whatever the policy says."""
         seen: set[ChunkKey] = set()

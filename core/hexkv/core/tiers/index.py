@@ -22,19 +22,14 @@ Only resident chunks are found, touched, pinned and evicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from threading import Lock
+from collections.abc import Iterable, Mapping, Sequence
 
-from hexkv.core.tiers.checked import CheckedPolicy
-from hexkv.core.tiers.reservation import Claim, Pending, Reservation
+from hexkv.core.tiers.bookkeeping import Bookkeeping, in_order
+from hexkv.core.tiers.reservation import Claimed, Pending, Reservation, Victims
 from hexkv.ports import ChunkKey, Entry, Policy
 
-_AT_ONCE = 1024
-"""Chunks that a restart takes over at a time: others use the index in between."""
 
-
-class TierIndex:
+class TierIndex(Bookkeeping):
     """The chunks of one tier: which, how large, in whose use, and which goes next.
 
     Safe from any thread. A resident chunk costs its key, one dictionary entry and what
@@ -49,15 +44,8 @@ class TierIndex:
     def __init__(self, policy: Policy, budget: int | None) -> None:
         if budget is not None and budget < 0:
             raise ValueError(f"a budget of {budget} bytes")
-        self._sizes: dict[ChunkKey, int] = {}
-        self._policy = CheckedPolicy(policy, self._sizes)
+        super().__init__(policy)
         self._budget = budget
-        self._lock = Lock()
-        self._reserved: dict[ChunkKey, Pending] = {}
-        self._leaving: dict[ChunkKey, Pending] = {}
-        self._owned: dict[str, set[ChunkKey]] = {}
-        self._pins: dict[ChunkKey, int] = {}
-        self._used = 0
 
     @property
     def budget(self) -> int | None:
@@ -131,10 +119,11 @@ class TierIndex:
                 the budget leaves.
         """
         reservation = Reservation()
-        claim = Claim()
+        claim = Claimed(reservation)
         granted: dict[ChunkKey, Pending] = {}
         victims = reservation.victims
         with self._lock:
+            self._begin()
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
             candidates = self._evictable({*keys, after})
@@ -164,6 +153,7 @@ class TierIndex:
             self._dismiss(victims, claim, evicted=True)
             self._reserved.update(granted)
             self._settle(claim, writing=sum(pending.size for pending in granted.values()))
+            self._torn = False
         return reservation
 
     def commit(self, keys: Sequence[ChunkKey]) -> None:
@@ -173,9 +163,11 @@ class TierIndex:
             KeyError: one of them is not reserved.
         """
         with self._lock:
+            self._begin()
             run: list[ChunkKey] = []
             after: ChunkKey | None = None
-            for key, (size, _, before) in self._settle_reserved(keys).items():
+            settled = {key: self._reserved[key] for key in keys}
+            for key, (size, _, before) in settled.items():
                 self._sizes[key] = size
                 self._used += size
                 if run and before != run[-1]:
@@ -186,6 +178,8 @@ class TierIndex:
                 run.append(key)
             if run:
                 self._policy.admit(run, after)
+            self._settle_reserved(settled)
+            self._torn = False
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         """These reserved chunks are not on the store, nor will they be.
@@ -194,7 +188,9 @@ class TierIndex:
             KeyError: one of them is not reserved.
         """
         with self._lock:
+            self._begin()
             self._settle_reserved(keys)
+            self._torn = False
 
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
         """These leaving chunks are off the store: their bytes may be used again.
@@ -202,17 +198,21 @@ class TierIndex:
         Others are passed over: what two threads deleted is gone no less.
         """
         with self._lock:
+            self._begin()
             for key in keys:
                 pending = self._leaving.pop(key, None)
                 if pending is not None:
                     self._settle(pending.claim, leaving=-pending.size)
+            self._torn = False
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """One request met these chunks, in prefix order. Those not resident are passed over."""
         with self._lock:
+            self._begin()
             here = [key for key in keys if key in self._sizes]
             if here:
                 self._policy.touch(here)
+            self._torn = False
 
     def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
         """Let go of chunks that are damaged, gone or unwanted.
@@ -226,15 +226,16 @@ class TierIndex:
             :meth:`deleted`.
         """
         with self._lock:
-            gone = [
+            self._begin()
+            gone = Victims(
                 key
                 for key in dict.fromkeys(keys)
                 if key in self._sizes and (force or key not in self._pins)
-            ]
+            )
             for key in gone:
-                if self._pins.pop(key, 0):
-                    self._unown(key)
-            self._dismiss(gone, Claim(), evicted=False)
+                self._pins.end(key)
+            self._dismiss(gone, Claimed(gone), evicted=False)
+            self._torn = False
             return gone
 
     def resize(self, key: ChunkKey, size: int, within: int | None = None) -> list[ChunkKey] | None:
@@ -248,36 +249,55 @@ class TierIndex:
             resident or there is no room for what it grows by.
         """
         with self._lock:
+            self._begin()
             former = self._sizes.get(key)
             if former is None:
+                self._torn = False
                 return None
             grown = size - former
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
             over = grown - free if grown > 0 else 0
-            victims: list[ChunkKey] = []
+            victims = Victims()
             candidates = self._evictable({key})
             while over > 0 and (victim := next(candidates, None)) is not None:
                 victims.append(victim)
                 over -= self._sizes[victim]
             if over > 0:
+                self._torn = False
                 return None
-            claim = Claim()
-            self._dismiss(victims, claim, evicted=True)
+            self._dismiss(victims, Claimed(victims), evicted=True)
             self._sizes[key] = size
             self._used += grown
+            self._torn = False
             return victims
 
     def evict(self, size: int) -> list[ChunkKey]:
         """Victims of at least *size* bytes together, or all there are, to delete now."""
-        victims: list[ChunkKey] = []
+        victims = Victims()
         with self._lock:
+            self._begin()
             candidates = self._evictable(())
             while size > 0 and (victim := next(candidates, None)) is not None:
                 victims.append(victim)
                 size -= self._sizes[victim]
-            self._dismiss(victims, Claim(), evicted=True)
+            self._dismiss(victims, Claimed(victims), evicted=True)
+            self._torn = False
         return victims
+
+    def orphans(self) -> Sequence[ChunkKey]:
+        """Chunks to delete, because the call that was to write or delete them is gone."""
+        if not self._reserved and not self._leaving:
+            return ()
+        with self._lock:
+            self._begin()
+            for key, pending in list(self._reserved.items()):
+                if pending.claim.dead:
+                    self._leaving[key] = Pending(pending.size, Claimed())
+                    self._settle(self._leaving[key].claim, leaving=pending.size)
+                    self._settle_reserved([key])
+            self._torn = False
+            return [key for key, pending in self._leaving.items() if pending.claim.dead]
 
     def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
         """Take over what an earlier life left on the store, or others have put there.
@@ -295,6 +315,7 @@ class TierIndex:
         The budget does not limit this: :meth:`trim` afterwards.
         """
         with self._lock:
+            self._begin()
             states = (self._sizes, self._reserved, self._leaving)
             new = {
                 entry.key: entry.size
@@ -304,6 +325,7 @@ class TierIndex:
             self._sizes.update(new)
             self._used += sum(new.values())
             self._policy.admit(list(new), None)
+            self._torn = False
 
     def trim(self, limit: int | None) -> list[ChunkKey]:
         """Victims to delete so that no more than *limit* bytes stay."""
@@ -318,78 +340,24 @@ class TierIndex:
             how many of *keys* are resident, and pinned for *owner* now.
         """
         with self._lock:
+            self._begin()
             here = {key for key in keys if key in self._sizes}
-            if here:
-                owned = self._owned.setdefault(owner, set())
-                for key in here - owned:
-                    self._pins[key] = self._pins.get(key, 0) + 1
-                owned |= here
+            self._pins.pin(owner, here)
+            self._torn = False
             return len(here)
 
     def unpin(self, owner: str) -> int:
         """End every pin of *owner*. How many there were."""
+        if not self._pins.any_of(owner):  # most calls pin nothing
+            return 0
         with self._lock:
-            owned = self._owned.pop(owner, set())
-            for key in owned:
-                if self._pins[key] == 1:
-                    del self._pins[key]
-                else:
-                    self._pins[key] -= 1
-            return len(owned)
+            self._begin()
+            ended = self._pins.unpin(owner)
+            self._torn = False
+            return ended
 
     @property
     def pinned(self) -> Mapping[str, int]:
         """How many chunks each owner pins; nobody who pins none."""
         with self._lock:
-            return {owner: len(owned) for owner, owned in self._owned.items()}
-
-    def _freed(self) -> int:
-        return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})
-
-    def _evictable(self, spared: Collection[ChunkKey | None]) -> Iterator[ChunkKey]:
-        return (
-            key for key in self._policy.victims() if key not in self._pins and key not in spared
-        )
-
-    def _dismiss(self, keys: Sequence[ChunkKey], claim: Claim, *, evicted: bool) -> None:
-        """From resident to leaving: not found any more, but still on the store."""
-        for key in keys:
-            size = self._sizes.pop(key)
-            self._used -= size
-            self._leaving[key] = Pending(size, claim)
-            self._settle(claim, leaving=size)
-            self._policy.drop(key, evicted=evicted)
-
-    def _settle_reserved(self, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Pending]:
-        # All of them are looked up before any is changed. A prompt may hold a segment twice.
-        settled = {key: self._reserved[key] for key in keys}
-        for key, pending in settled.items():
-            del self._reserved[key]
-            self._settle(pending.claim, writing=-pending.size)
-        return settled
-
-    def _settle(self, claim: Claim, *, writing: int = 0, leaving: int = 0) -> None:
-        self._used -= max(claim.writing, claim.leaving)
-        claim.writing += writing
-        claim.leaving += leaving
-        self._used += max(claim.writing, claim.leaving)
-
-    def _unown(self, key: ChunkKey) -> None:
-        for owner in [owner for owner, owned in self._owned.items() if key in owned]:
-            self._owned[owner].discard(key)
-            if not self._owned[owner]:
-                del self._owned[owner]
-
-
-def in_order(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """What a scan found, in parts to adopt one after the other: the oldest first.
-
-    A prompt's chunks were written one after the other, the beginning first. Those of one
-    second pass for one request, or every parent would be older than its child.
-    """
-    found = sorted(entries, key=lambda entry: entry.stored)
-    for _, second in groupby(found, key=lambda entry: entry.stored // 1):
-        together = list(second)
-        # The end first: what is admitted last is the youngest, and that is the beginning.
-        for start in reversed(range(0, len(together), _AT_ONCE)):
-            yield together[start : start + _AT_ONCE]
+            return self._pins.count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Clock, Deadline
@@ -15,6 +16,27 @@ class Pins:
         self._tiers = tiers
         self._clock = clock
         self._until: dict[str, float] = {}
+        self._calls: set[str] = set()
+        self._lock = Lock()
+
+    def begin(self, owner: str) -> None:
+        """From now on :meth:`land` pins for the call *owner*."""
+        self._calls.add(owner)
+
+    def land(self, owner: str, tier: Tier, keys: Sequence[ChunkKey]) -> None:
+        """Pin what a worker has just written until the call ends; nothing if it has ended.
+
+        So that the end of a long prompt never pushes out its beginning.
+        """
+        with self._lock:
+            if owner in self._calls and tier.index is not None:
+                tier.index.pin(owner, keys)
+
+    def end(self, owner: str) -> None:
+        """A call is over: nothing is pinned in its name, now or later."""
+        with self._lock:
+            self._calls.discard(owner)
+        self.unpin(owner)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
         """Keep chunks from eviction on every tier that holds them. How many there are.

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from threading import Lock
 
-from hexkv.core.tiers.index import TierIndex, in_order
+from hexkv.core.tiers.bookkeeping import in_order
+from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.reservation import Reservation
 from hexkv.ports import ChunkKey, Entry, namespace_of
 
@@ -116,8 +117,9 @@ class DividedIndex:
                     total.busy.extend(key for key, b in zip(run, busy, strict=True) if b)
                     wanted = [both for both, b in zip(wanted, busy, strict=True) if not b]
                 sizes_of = [size for _, size in wanted]
-                within = self._room(index, sum(sizes_of), total.victims)
+                within = self._room(index, sum(sizes_of), total)
                 part = index.reserve([key for key, _ in wanted], sizes_of, before, within)
+            total.parts.append(part)
             total.keys.extend(part.keys)
             total.victims.extend(part.victims)
             total.busy.extend(part.busy)
@@ -160,6 +162,9 @@ class DividedIndex:
     def evict(self, size: int) -> list[ChunkKey]:
         """Victims among the chunks that are no tenant's: quotas are not given away."""
         return self._rest.evict(size)
+
+    def orphans(self) -> Sequence[ChunkKey]:
+        return [key for index in self._all() for key in index.orphans()]
 
     def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
         for part in in_order(entries):
@@ -207,11 +212,11 @@ class DividedIndex:
         here = set(gone)
         share.adopt([entry for entry in entries if entry.key in here])
 
-    def _room(self, index: TierIndex, size: int, victims: list[ChunkKey]) -> int | None:
+    def _room(self, index: TierIndex, size: int, total: Reservation) -> int | None:
         """Bytes that are free for *index* in the whole tier, which is to grow by *size*.
 
         What was restored and has not found its tenant may take more than the common share:
-        that much of it makes room, and is added to *victims*.
+        that much of it makes room, and is among the victims of *total*.
         """
         whole, own, common = self.budget, index.budget, self._rest.budget
         if whole is None or own is None or common is None:
@@ -221,7 +226,8 @@ class DividedIndex:
         lacking = min(size, own - index.used) - free
         if index is not self._rest and lent > 0 and lacking > 0:
             gone = self._rest.evict(min(lacking, lent))
-            victims.extend(gone)
+            total.victims.extend(gone)
+            total.parts.append(gone)
             free += self._rest.leaving(gone)
         return free
 

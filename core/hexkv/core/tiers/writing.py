@@ -14,6 +14,7 @@ from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
 from hexkv.core.tiers.reading import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
+from hexkv.core.tiers.reservation import Reservation
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Index
@@ -223,8 +224,9 @@ class Writer:
             deadline,
         )
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
+        reserved = None  # as long as this call has it, others leave the chunks to it
         if tier.index is not None and todo:
-            todo = self._reserve(tier, tier.index, items, batch, deadline)
+            todo, reserved = self._reserve(tier, tier.index, items, batch, deadline)
         if not todo:
             return here, None
         outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
@@ -232,6 +234,7 @@ class Writer:
         if tier.index is not None:
             tier.index.commit([batch.keys[i] for i in done])
             tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+            del reserved
         if landed is not None:
             landed(tier, [batch.keys[i] for i in done])
         for i in done:
@@ -255,8 +258,8 @@ class Writer:
         items: dict[int, Item],
         batch: Batch,
         deadline: Deadline,
-    ) -> list[int]:
-        """Which of *items* to write now that there is room for them."""
+    ) -> tuple[list[int], Reservation]:
+        """Which of *items* to write now that there is room for them, and who says so."""
         while tier.sweep(deadline):  # what could not be deleted yet still takes room
             pass
         sizes = [
@@ -269,9 +272,9 @@ class Writer:
             # What should have made room is still there.
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
-            return []
+            return [], reservation
         position = {item.key: i for i, item in reversed(items.items())}
-        return [position[key] for key in reservation.keys]
+        return [position[key] for key in reservation.keys], reservation
 
     def _write(
         self,

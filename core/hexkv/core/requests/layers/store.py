@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.limits import Hosts, Patience, room
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.tiers.cache import TierStack
-from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport, Transfer
+from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport
 
 
 class LayeredStore:
@@ -45,7 +45,7 @@ class LayeredStore:
         self._leases: list[BlockLease] = []
         """Of the first of the missing chunks."""
 
-        self._transfers: list[Transfer] = []
+        self._copies: list[Copy] = []
         self._todo = set(range(prompt.layout.layers))
         self._failed = False
         self._closed = False
@@ -86,11 +86,12 @@ class LayeredStore:
                 for number, lease in zip(self._missing, self._leases, strict=False)
             ]
             layers = range(layer, layer + 1)
-            transfer = self._copier.begin(self._device, spans, gather=True, layers=layers)
-        if transfer is None:
+            leases, device = self._leases, self._device
+            copy = self._copier.begin(device, spans, leases, gather=True, layers=layers)
+        if copy is None:
             self._failed = True
         else:
-            self._transfers.append(transfer)
+            self._copies.append(copy)
 
     def result(self) -> StoreReport:
         """Write what was copied, after the last layer, and say what became of it.
@@ -115,6 +116,7 @@ class LayeredStore:
         """Let go of everything; copies that have begun keep their blocks to their end."""
         self._closed = True
         self._copied(Deadline(self._stack.runtime.clock, 0.0))
+        self._copier.left(self._owner)  # one that began in the moment of an interrupt
         for lease in self._leases:
             lease.release()
         self._leases.clear()
@@ -127,10 +129,10 @@ class LayeredStore:
 
     def _copied(self, deadline: Deadline) -> bool:
         """Wait for the copies. Whether all of them were made, and in time."""
-        for transfer in self._transfers:
-            if not self._copier.finish(transfer, self._leases, deadline):
+        for copy in self._copies:
+            if not self._copier.finish(copy, deadline):
                 self._failed = True
-        self._transfers.clear()
+        self._copies.clear()
         return not self._failed
 
     def _write(self) -> int:

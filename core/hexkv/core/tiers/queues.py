@@ -1,0 +1,27 @@
+"""How much of the pool the queues of all tiers may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.tiers.tier import Tier
+
+
+def share_out(tiers: Sequence[Tier], capacity: int, least: int) -> None:
+    """Bound the queues of *tiers*, so that together they leave blocks for calls.
+
+    What hangs, and what is yet to be written, must not keep loads from their blocks. With n
+    tiers that do I/O the pool has n + 1 parts: the queues of a tier, one for reading and one
+    for writing, take one part, and the last is for calls.
+
+    Args:
+        tiers: all there are.
+        capacity: bytes of the pool.
+        least: bytes of a block: a queue has room for one.
+    """
+    busy = [tier for tier in tiers if tier.reading is not None]
+    most = max(capacity // (2 * len(busy) + 2), least)
+    for tier in busy:
+        for lane in (tier.reading, tier.writing):
+            if lane is not None:
+                lane.queue_bytes = min(tier.rules.lane.queue_bytes, most)

@@ -1,0 +1,226 @@
+"""An exception out of nowhere, at any line of the core, leaves nothing behind.
+
+Each call is made again and again, and a ``KeyboardInterrupt`` comes at each line that it runs,
+where it runs it for the first time and for the last.
+"""
+
+import dis
+import sys
+import time
+from contextlib import suppress
+from functools import cache
+from threading import Event
+
+import pytest
+
+from dict_store import ScanningStore
+from hexkv.contracts.heap_kv import HeapKV
+from layered import Ranged, memory
+from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
+
+TOKENS = list(range(2 * CHUNK))
+OTHER = list(range(1_000, 1_000 + CHUNK))
+
+
+@cache
+def _exits(code):
+    """Where contexts of ``with`` are left: the interpreter lets no signal in between."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "NOP"]
+    found = set()
+    for i, step in enumerate(steps[:-2]):
+        left = all(s.opname == "LOAD_CONST" and s.argval is None for s in steps[i : i + 3])
+        if left or steps[i + 1].opname == "WITH_EXCEPT_START":
+            found.add(step.offset)
+            if steps[i - 1].opname == "SWAP":  # below what is returned
+                found.add(steps[i - 1].offset)
+    return found
+
+
+class Interrupt:
+    """Raises in this thread at one line of the core that is run in the context."""
+
+    def __init__(self, line=-1):
+        self._line_number = line
+        self.where = None
+        self.lines = []
+        """All that were run."""
+
+    def __enter__(self):
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def _call(self, frame, event, arg):
+        code = frame.f_code
+        if "hexkv/core/" not in code.co_filename or code.co_name == "__del__":
+            return None  # what is raised in __del__ goes nowhere
+        return self._line
+
+    def _line(self, frame, event, arg):
+        if event == "line" and frame.f_lasti not in _exits(frame.f_code):
+            file = frame.f_code.co_filename.rpartition("hexkv/core/")[2]
+            self.lines.append(f"{file}:{frame.f_lineno}")
+            if len(self.lines) - 1 == self._line_number:
+                self.where = self.lines[-1]
+                raise KeyboardInterrupt
+        return self._line
+
+
+def kv(tokens):
+    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
+
+
+def store(engine):
+    engine.store(TOKENS, kv(TOKENS))
+
+
+def store_later(engine):
+    engine.store(TOKENS, kv(TOKENS), wait=False)
+
+
+def store_layers(engine):
+    with engine.store_layers(TOKENS, kv(TOKENS)) as layers:
+        for layer in range(LAYOUT.layers):
+            layers.layer_done(layer)
+        layers.result()
+
+
+def retrieve(engine):
+    engine.retrieve(TOKENS, HeapKV(LAYOUT, len(TOKENS)))
+
+
+def retrieve_layers(engine):
+    with engine.retrieve_layers(TOKENS, HeapKV(LAYOUT, len(TOKENS))) as layers:
+        for _ in layers:
+            pass
+        layers.result()
+
+
+def prefetch_and_cancel(engine):
+    engine.prefetch("a", TOKENS)
+    engine.cancel("a")
+
+
+def prefetch_and_retrieve(engine):
+    engine.prefetch("a", TOKENS)
+    engine.retrieve(TOKENS, HeapKV(LAYOUT, len(TOKENS)), lookup_id="a")
+
+
+def unharmed(r):
+    """Everything is given back, and the engine works as before."""
+    engine = r.engine
+    engine.cancel("a")
+    assert engine.store(OTHER, kv(OTHER)).dropped_tokens == 0
+    target = HeapKV(LAYOUT, len(OTHER))
+    assert engine.retrieve(OTHER, target).hit_tokens == len(OTHER)
+    assert target.agrees(kv(OTHER), len(OTHER))
+    assert engine.flush()
+    for place in r.tiers.values():
+        assert place.reading is None or place.reading.drain(engine._until(30))
+    engine.clear(OTHER)
+    kept = engine.health().tiers[0].chunks if "memory" in r.tiers else 0
+    expected = {MEMORY: kept} if kept else {}
+    # A read that was interrupted on its way into the lane runs unlisted: no drain waits for it.
+    end, pause = time.monotonic() + PATIENCE, Event()
+    while r.pool.ledger() != expected and time.monotonic() < end:
+        pause.wait(0.001)
+    health = engine.health()
+    assert dict(health.leases) == expected
+    assert (health.pins, health.prefetches) == ({}, 0)
+    assert not engine._calls
+    assert not engine._copier._late
+    assert not engine._copier._begun
+    assert r.pool.held_bytes == kept * r.pool.slot_bytes
+    for place in r.tiers.values():
+        assert place.index is None or not place.index._reserved
+        assert place.index is None or not place.index._leaving
+
+
+CALLS = (
+    store,
+    store_later,
+    store_layers,
+    retrieve,
+    retrieve_layers,
+    prefetch_and_cancel,
+    prefetch_and_retrieve,
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "tiers"),
+    [*((call, "both") for call in CALLS), (store, "memory"), (retrieve, "memory")],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers):
+    slow = tier("slow", Ranged() if call is retrieve_layers else ScanningStore({}))
+    r = rig([memory()] if tiers == "memory" else [memory(), slow], slots=16)
+    assert r.engine.flush()
+
+    def made(interrupt):
+        if "store" in call.__name__:
+            r.engine.clear(TOKENS)
+        else:
+            r.engine.store(TOKENS, kv(TOKENS))
+            if tiers == "both":
+                r.engine.clear(TOKENS, tiers=["memory"])
+        with suppress(KeyboardInterrupt), interrupt:
+            call(r.engine)
+        return interrupt
+
+    made(Interrupt())
+    lines = made(Interrupt()).lines
+    last = {where: number for number, where in enumerate(lines)}
+    first = {where: number for number, where in reversed(list(enumerate(lines)))}
+    interrupted = 0
+    for number in sorted({*first.values(), *last.values()}):
+        interrupt = made(Interrupt(number))
+        interrupted += interrupt.where is not None
+        try:
+            unharmed(r)
+        except BaseException as error:
+            error.add_note(f"after an interrupt at line {number} of the call: {interrupt.where}")
+            raise
+    assert interrupted > 100
+    target = HeapKV(LAYOUT, len(TOKENS))
+    r.engine.store(TOKENS, kv(TOKENS))
+    assert r.engine.retrieve(TOKENS, target).hit_tokens == len(TOKENS)
+    assert target.agrees(kv(TOKENS), len(TOKENS))
+
+
+class Slow(HeapKV):
+    """A device whose copies go on after the wait for them was interrupted."""
+
+    done = False
+
+    def scatter(self, spans, layers=None):
+        super().scatter(spans, layers)
+        self.spans = spans
+        return self
+
+    gather = scatter
+
+    def wait(self, deadline):
+        if not self.done:
+            raise KeyboardInterrupt
+        return True
+
+
+@pytest.mark.parametrize("call", ["retrieve", "store"])
+def test_an_interrupted_wait_for_a_copy_frees_no_memory_that_the_copy_uses(rig, call):
+    r = rig([tier("slow", ScanningStore({}))], slots=4)
+    if call == "retrieve":
+        r.engine.store(TOKENS, kv(TOKENS))
+    device = Slow(LAYOUT, len(TOKENS))
+    with pytest.raises(KeyboardInterrupt):
+        getattr(r.engine, call)(TOKENS, device)
+    device.wait = lambda deadline: False
+    r.engine.lookup(TOKENS)
+    health = r.engine.health()
+    assert dict(health.leases) == {"late copy": len(device.spans)}
+    assert device.spans
+    device.wait = lambda deadline: True
+    r.engine.lookup(TOKENS)
+    assert r.at_rest()
