@@ -42,12 +42,12 @@ class Offloaded(Toy):
         return worker
 
     @property
-    def staging(self):
-        return self.worker.connector_worker.worker._staging
+    def held(self):
+        return self.worker.connector_worker.worker._held
 
     @property
     def engine(self):
-        return self.staging._engine
+        return self.held._engine
 
     @property
     def manager(self):

@@ -147,7 +147,7 @@ def _flush(worker: object, seconds: float) -> bool:
     if hasattr(connector, "_rig"):
         engine = connector._rig.half._engine
     else:  # behind vLLM's offloading
-        engine = connector.connector_worker.worker._staging._engine
+        engine = connector.connector_worker.worker._held._engine
     return bool(engine.flush(seconds))
 
 

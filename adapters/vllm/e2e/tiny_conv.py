@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tiny_llama import checkpoint
 
-LAYERS, WIDTH, HEADS, KV_HEADS, INNER, WORDS, SEEN = 6, 256, 4, 2, 512, 4096, 3
+LAYERS, WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY, SEEN = 6, 256, 4, 2, 512, 4096, 3
 HEAD = WIDTH // HEADS
 KINDS = ["conv", "conv", "full_attention"] * (LAYERS // 3)
 
@@ -21,7 +21,7 @@ CONFIG = {
     "architectures": ["Lfm2ForCausalLM"],
     "model_type": "lfm2",
     "torch_dtype": "float32",
-    "vocab_size": WORDS,
+    "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "conv_dim": WIDTH,
     "conv_dim_out": WIDTH,
@@ -55,7 +55,7 @@ def weights(seed: int = 23) -> Iterator[tuple[str, torch.Tensor]]:
         return torch.randn(out, into, generator=dice) * (spread / into**0.5)
 
     # Small: the head is the same matrix, and would say each token again.
-    yield "model.embed_tokens.weight", drawn(WORDS, WIDTH, 0.5)
+    yield "model.embed_tokens.weight", drawn(VOCABULARY, WIDTH, 0.5)
     for layer, kind in enumerate(KINDS):
         at = f"model.layers.{layer}"
         if kind == "conv":

@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 from tiny_llama import checkpoint
 
-LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, INNER, WORDS = 6, 256, 4, 2, 64, 512, 4096
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, INNER, VOCABULARY = 6, 256, 4, 2, 64, 512, 4096
 WINDOW = 128
 
 CONFIG = {
     "architectures": ["Gemma3ForCausalLM"],
     "model_type": "gemma3_text",
     "torch_dtype": "float32",
-    "vocab_size": WORDS,
+    "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "intermediate_size": INNER,
     "num_hidden_layers": LAYERS,
@@ -50,7 +50,7 @@ def weights(seed: int = 21) -> Iterator[tuple[str, torch.Tensor]]:
     def drawn(out: int, into: int, spread: float = 1.0) -> torch.Tensor:
         return torch.randn(out, into, generator=dice) * (spread / into**0.5)
 
-    yield "model.embed_tokens.weight", drawn(WORDS, WIDTH)
+    yield "model.embed_tokens.weight", drawn(VOCABULARY, WIDTH)
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         yield f"{at}.self_attn.q_proj.weight", drawn(HEADS * HEAD, WIDTH)
@@ -69,7 +69,7 @@ def weights(seed: int = 21) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{at}.post_feedforward_layernorm.weight", torch.zeros(WIDTH)
     yield "model.norm.weight", torch.zeros(WIDTH)
     # Small: what is computed in another company is rounded in another way, by a millionth of this.
-    yield "lm_head.weight", drawn(WORDS, WIDTH, 0.25)
+    yield "lm_head.weight", drawn(VOCABULARY, WIDTH, 0.25)
 
 
 if __name__ == "__main__":

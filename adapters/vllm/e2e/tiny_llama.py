@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-LAYERS, WIDTH, HEADS, KV_HEADS, INNER, WORDS = 8, 512, 8, 4, 1408, 4096
+LAYERS, WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY = 8, 512, 8, 4, 1408, 4096
 HEAD = WIDTH // HEADS
 KV_BYTES = LAYERS * 2 * KV_HEADS * HEAD * 4
 """Bytes of KV for each token."""
@@ -26,7 +26,7 @@ CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "torch_dtype": "float32",
-    "vocab_size": WORDS,
+    "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "intermediate_size": INNER,
     "num_hidden_layers": LAYERS,
@@ -51,7 +51,7 @@ def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
         """A matrix that makes what has variance 1 into what has the deviation *spread*."""
         return torch.randn(out, into, generator=dice) * (spread / into**0.5)
 
-    yield "model.embed_tokens.weight", torch.randn(WORDS, WIDTH, generator=dice)
+    yield "model.embed_tokens.weight", torch.randn(VOCABULARY, WIDTH, generator=dice)
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         yield f"{at}.self_attn.q_proj.weight", drawn(WIDTH, WIDTH, 1.7)
@@ -64,7 +64,7 @@ def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{at}.input_layernorm.weight", torch.ones(WIDTH)
         yield f"{at}.post_attention_layernorm.weight", torch.ones(WIDTH)
     yield "model.norm.weight", torch.ones(WIDTH)
-    yield "lm_head.weight", drawn(WORDS, WIDTH, 0.5)
+    yield "lm_head.weight", drawn(VOCABULARY, WIDTH, 0.5)
 
 
 def tokenizer(more: Sequence[str] = ()) -> dict[str, object]:
@@ -73,9 +73,9 @@ def tokenizer(more: Sequence[str] = ()) -> dict[str, object]:
     *More* special ones have the numbers after all words.
     """
     special = [{"id": number, "content": word} for number, word in enumerate(["<unk>", "</s>"])]
-    special += [{"id": number, "content": word} for number, word in enumerate(more, WORDS)]
+    special += [{"id": number, "content": word} for number, word in enumerate(more, VOCABULARY)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{number}": number for number in range(2, WORDS)}
+    vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
     return {
         "version": "1.0",
         "added_tokens": [word | flags | {"special": True} for word in special],

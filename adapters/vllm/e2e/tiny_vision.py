@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tiny_llama
 import torch
-from tiny_llama import WORDS, checkpoint, tokenizer
+from tiny_llama import VOCABULARY, checkpoint, tokenizer
 
 SIDE, PATCH, SQUEEZED = 128, 8, 2
 """Pixels of an image and of a patch; a token is 2 by 2 patches."""
@@ -27,12 +27,12 @@ CONFIG = {
     "architectures": ["Idefics3ForConditionalGeneration"],
     "model_type": "idefics3",
     "torch_dtype": "float32",
-    "image_token_id": WORDS,
+    "image_token_id": VOCABULARY,
     "pad_token_id": 0,
     "eos_token_id": 1,
     "scale_factor": SQUEEZED,
     "tie_word_embeddings": False,
-    "text_config": tiny_llama.CONFIG | {"vocab_size": WORDS + len(SPECIAL)},
+    "text_config": tiny_llama.CONFIG | {"vocab_size": VOCABULARY + len(SPECIAL)},
     "vision_config": {
         "model_type": "idefics3_vision",
         "hidden_size": WIDTH,
@@ -76,7 +76,7 @@ def weights(seed: int = 23) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{name}.bias", torch.zeros(WIDTH)
 
     for name, tensor in tiny_llama.weights():
-        if len(tensor) == WORDS:
+        if len(tensor) == VOCABULARY:
             more = torch.randn(len(SPECIAL), tensor.shape[1], generator=dice)
             tensor = torch.cat([tensor, more if "embed" in name else 0 * more])
         yield name.replace("model.", "model.text_model."), tensor

@@ -7,12 +7,12 @@ from hexkv.adapters.vllm.promises import Promises
 
 
 class Rank:
-    """Has some blocks; answers when told to. Keeps count of what it put aside."""
+    """Has some blocks; answers when told to. Keeps count of what it holds."""
 
     def __init__(self, *blocks, at_once=True):
         self.blocks = set(blocks)
         self.at_once = at_once
-        self.aside = set()
+        self.holding = set()
         self.given_up = set()
         self.full = False
         self.asked = []
@@ -22,14 +22,14 @@ class Rank:
     def ask(self, op, tokens=b"", *, wanted=True, **said):
         self._number += 1
         self.asked.append(op)
-        if op == "stage":
+        if op == "hold":
             if tokens in self.blocks:
-                self.aside.add(said["ticket"])
+                self.holding.add(said["ticket"])
             self._answers[self._number] = {"held": tokens in self.blocks}
         elif self.full:
             return 0
         elif op == "release":
-            self.aside -= set(said["tickets"])
+            self.holding -= set(said["tickets"])
         elif op == "give_up":
             self.given_up |= set(said["tickets"])
         return self._number
@@ -55,7 +55,7 @@ def test_a_block_is_held_where_all_ranks_have_it():
 def test_what_one_rank_lacks_the_others_need_not_keep():
     ranks = Rank(b"a"), Rank()
     assert promises(*ranks).held(b"a", 0, "r") is False
-    assert not ranks[0].aside
+    assert not ranks[0].holding
 
 
 def test_a_block_stored_since_is_found_by_the_next_request():
@@ -68,7 +68,7 @@ def test_a_block_stored_since_is_found_by_the_next_request():
     told.left("first")
     assert told.held(b"a", 0, "second") is True
     told.left("second")
-    assert not rank.aside
+    assert not rank.holding
 
 
 def test_an_answer_that_nobody_waited_for_is_not_the_next_requests():
@@ -96,7 +96,7 @@ def test_a_rank_that_says_nothing_is_waited_for_until_the_deadline():
     assert told.held(b"a", 0, "r") is None
     clock[0] = 2.1
     assert told.held(b"a", 0, "r") is False
-    assert not rank.aside
+    assert not rank.holding
 
 
 def test_a_block_stays_while_it_is_loaded_though_its_request_was_given_up():
@@ -105,9 +105,9 @@ def test_a_block_stays_while_it_is_loaded_though_its_request_was_given_up():
     assert told.held(b"a", 0, "r")
     _, [ticket] = told.load([(b"a", 0)], "r")
     told.left("r")
-    assert rank.aside == {ticket}
+    assert rank.holding == {ticket}
     told.loaded([b"a"], "r")
-    assert not rank.aside
+    assert not rank.holding
 
 
 def test_an_emptied_cache_holds_nothing_but_what_a_step_under_way_may_load():
@@ -118,17 +118,17 @@ def test_an_emptied_cache_holds_nothing_but_what_a_step_under_way_may_load():
     _, [ticket] = told.load([(b"a", 0)], "r")
     rank.blocks.clear()
     told.forget()
-    assert rank.aside == {ticket}
+    assert rank.holding == {ticket}
     assert told.held(b"a", 0, "r") is False
     for _ in range(16):
         told.step()
-    assert not rank.aside
+    assert not rank.holding
 
 
 def test_a_block_that_nobody_looked_for_is_loaded_if_it_is_there():
     ranks = Rank(b"a"), Rank(b"a")
     _, [ticket] = promises(*ranks).load([(b"a", 0)], "r")
-    assert [rank.aside for rank in ranks] == [{ticket}, {ticket}]
+    assert [rank.holding for rank in ranks] == [{ticket}, {ticket}]
 
 
 def test_a_load_waits_until_its_block_is_there_and_holds_up_nobody_else():
@@ -139,16 +139,16 @@ def test_a_load_waits_until_its_block_is_there_and_holds_up_nobody_else():
     ranks[1].blocks.add(b"a")
     told.stored([b"a"])
     told.step()
-    assert not ranks[1].aside
+    assert not ranks[1].holding
     clock[0] = 2.1
     told.step()
     told.step()
-    assert [rank.aside for rank in ranks] == [{ticket}, {ticket}]
+    assert [rank.holding for rank in ranks] == [{ticket}, {ticket}]
     assert told.held(b"a", 0, "other") is True
     told.loaded([b"a"], "waits")
     told.left("waits")
     told.left("other")
-    assert not ranks[0].aside
+    assert not ranks[0].holding
     assert not ranks[1].given_up
 
 
@@ -158,7 +158,7 @@ def test_a_block_that_was_told_to_be_missing_is_looked_for_again_when_it_is_load
     assert told.held(b"a", 0, "r") is False
     rank.blocks.add(b"a")
     _, [ticket] = told.load([(b"a", 0)], "r")
-    assert rank.aside == {ticket}
+    assert rank.holding == {ticket}
 
 
 def test_a_load_that_waits_is_given_up_with_its_request_and_with_no_other():
@@ -180,10 +180,10 @@ def test_what_a_rank_has_no_room_to_be_told_it_is_told_later():
     assert told.held(b"a", 0, "r")
     rank.full = True
     told.left("r")
-    assert rank.aside
+    assert rank.holding
     rank.full = False
     told.step()
-    assert not rank.aside
+    assert not rank.holding
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c"])
@@ -201,7 +201,7 @@ DONE = st.one_of(
 
 
 @given(st.lists(DONE, max_size=40), st.sets(KEYS))
-def test_whatever_happens_nothing_stays_aside_when_all_requests_have_left(history, first):
+def test_whatever_happens_nothing_stays_held_when_all_requests_have_left(history, first):
     ranks = Rank(*first), Rank(*first)
     told = promises(*ranks)
     loads = {}
@@ -209,7 +209,7 @@ def test_whatever_happens_nothing_stays_aside_when_all_requests_have_left(histor
         if what == "held":
             key, name = rest
             if told.held(key, 0, name):
-                assert all(rank.aside for rank in ranks)
+                assert all(rank.holding for rank in ranks)
                 told.load([(key, 0)], name)
                 told.loaded([key], name)
         elif what == "load":
@@ -219,7 +219,7 @@ def test_whatever_happens_nothing_stays_aside_when_all_requests_have_left(histor
                 loads[name] = key, ticket
         elif what == "loads":
             key, ticket = loads.get(rest[0], (b"", 0))
-            if all(ticket in rank.aside for rank in ranks):
+            if all(ticket in rank.holding for rank in ranks):
                 told.loaded([key], rest[0])
                 del loads[rest[0]]
         elif what == "left":
@@ -240,4 +240,4 @@ def test_whatever_happens_nothing_stays_aside_when_all_requests_have_left(histor
             told.loaded([loads[name][0]], name)
     for _ in range(16):
         told.step()
-    assert [rank.aside for rank in ranks] == [set(), set()]
+    assert [rank.holding for rank in ranks] == [set(), set()]

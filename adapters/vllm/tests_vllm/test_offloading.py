@@ -7,7 +7,9 @@ from vllm.config import LoRAConfig
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.request import RequestStatus
 
+from hexkv.adapters.vllm.held import COPYING
 from hexkv.ports import ConfigError
+from late_blocks import late_copies
 from processes import until
 from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded
@@ -100,7 +102,8 @@ def test_requests_given_up_at_any_moment_leave_nothing_behind(toy):
         give_up(toy, f"given up {steps}")
         toy.add(f"other {steps}", prompt(2 + steps, 50))
         run(toy)
-    until(lambda: toy._rest() or not toy.staging._used)
+    until(lambda: toy._rest() or not toy.held.used)
+    assert set(toy.engine.health().leases) <= {"memory store"}
 
 
 def test_a_block_that_vllm_did_not_look_for_is_loaded(toy, monkeypatch):
@@ -146,7 +149,7 @@ def test_a_load_that_breaks_is_never_taken_for_one_that_did_not(toy, monkeypatch
         raise ZeroDivisionError("on purpose")
 
     with monkeypatch.context() as patched:
-        patched.setattr(toy.staging, "load", broken)
+        patched.setattr(toy.held, "load", broken)
         toy.add("broken", prompt(1, 100))
         toy.add("other", prompt(2, 100))
         until(lambda: toy._rest() or toy.requests["other"].is_finished())
@@ -156,7 +159,39 @@ def test_a_load_that_breaks_is_never_taken_for_one_that_did_not(toy, monkeypatch
         run(toy)
 
 
-@pytest.mark.parametrize("name", ["lookup", "retrieve", "store"])
+def test_blocks_of_a_load_that_is_given_up_stay_vllms_while_they_are_written_to(toy):
+    toy.add("cold", prompt(1, 100))
+    run(toy)
+    with late_copies() as copies:
+        toy.add("given up", prompt(1, 100))
+        until(lambda: toy._rest() or copies)
+    give_up(toy, "given up")
+    toy.add("other", prompt(2, 100))
+    until(lambda: toy._rest() or toy.requests["other"].is_finished())
+    assert toy.busy
+    assert toy.engine.health().leases[COPYING]
+    for copy in copies:
+        copy.finish()
+    run(toy)  # which finds no block in use
+    until(lambda: toy._rest() or set(toy.engine.health().leases) <= {"memory store"})
+
+
+def test_a_load_whose_copy_fails_is_never_taken_for_one_that_did_not(toy):
+    toy.add("cold", prompt(1, 100))
+    run(toy)
+    with late_copies() as copies:
+        toy.add("broken", prompt(1, 100))
+        until(lambda: toy._rest() or copies)
+    for copy in copies:
+        copy.error = ZeroDivisionError("on purpose")
+    toy.add("other", prompt(2, 100))
+    until(lambda: toy._rest() or toy.requests["other"].is_finished())
+    assert not toy.requests["broken"].is_finished()
+    give_up(toy, "broken")
+    run(toy)
+
+
+@pytest.mark.parametrize("name", ["match", "hold", "save"])
 def test_whatever_breaks_inside_vllm_goes_on_and_the_tokens_are_right(toy, name, monkeypatch):
     def broken(*args, **named):
         raise ZeroDivisionError("on purpose")
@@ -164,7 +199,7 @@ def test_whatever_breaks_inside_vllm_goes_on_and_the_tokens_are_right(toy, name,
     toy.add("cold", prompt(1, 100))
     run(toy)
     with monkeypatch.context() as patched:
-        patched.setattr(toy.engine, name, broken)
+        patched.setattr(toy.held._chunks, name, broken)
         toy.add("without", prompt(1, 100))
         toy.add("other", prompt(2, 100))
         run(toy)

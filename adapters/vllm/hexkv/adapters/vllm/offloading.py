@@ -41,10 +41,10 @@ from hexkv.adapters.vllm.assembly import tiers_of
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.guard import guarded
+from hexkv.adapters.vllm.held import BLOCK_TOKENS, Copying, HeldBlocks
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
-from hexkv.adapters.vllm.staging import WORDS, Staging
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build, identify
 from hexkv.plugins.discovery import discover
@@ -159,20 +159,21 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
 
 @dataclass
 class _Load:
-    """A load under way: until all its blocks are aside, or its request is given up."""
+    """A load under way: until all its blocks are held and copied, or its request is given up."""
 
     job: int
     names: Tickets
     blocks: list[int]
     began: float
+    copying: Copying | None = None
     failed: bool = False
 
 
 class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
-    """Copies blocks between vLLM's memory and what was put aside, while it is called."""
+    """Copies blocks between vLLM's memory and the pool, while it is called."""
 
-    def __init__(self, staging: Staging, listener: Listener) -> None:
-        self._staging = staging
+    def __init__(self, held: HeldBlocks, listener: Listener) -> None:
+        self._held = held
         self._listener = listener
         self._loads: list[_Load] = []
         self._done: list[TransferResult] = []
@@ -202,7 +203,7 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
         try:
             self._listener.close()
         finally:
-            self._staging.close()
+            self._held.close()
 
     def _go_on(self) -> None:
         """See what can be loaded by now. What fails is not said to be over: it is not right."""
@@ -217,27 +218,29 @@ class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
     def _load(self, load: _Load) -> int | None:
         """Bytes of a load that is over; ``None``: it is not."""
         names = load.names
-        if self._staging.gave_up(names.load):
-            return 0
-        if load.failed or not self._staging.ready(names.tickets):
+        given_up = self._held.gave_up(names.load)
+        if load.copying is None:
+            if given_up:
+                return 0
+            if load.failed or not self._held.ready(names.tickets):
+                return None
+            load.failed = True
+            load.copying = self._held.load(list(zip(names.tickets, load.blocks, strict=True)))
+        # While a block is being written to it must not become another request's.
+        if not load.copying.done:
             return None
-        load.failed = True
-        size = sum(
-            self._staging.load(ticket, get_offload_group_idx(key), block)
-            for key, ticket, block in zip(names.keys, names.tickets, load.blocks, strict=True)
-        )
-        load.failed = False
-        return size
+        if load.copying.whole:
+            return load.copying.size
+        return 0 if given_up else None
 
     @guarded(0)
     def _store(self, source: GPULoadStoreSpec, names: Tickets) -> int:
         blocks = source.block_ids.tolist()
         if len(blocks) != len(names.keys):  # before anything is stored under another's name
             raise InvalidRequest(f"{len(names.keys)} names for {len(blocks)} blocks")
-        return sum(
-            self._staging.store(bytes(key), get_offload_group_idx(key), block, names.generation)
-            for key, block in zip(names.keys, blocks, strict=True)
-        )
+        groups = [get_offload_group_idx(key) for key in names.keys]
+        wanted = zip(map(bytes, names.keys), groups, blocks, strict=True)
+        return self._held.store(wanted, names.generation)
 
 
 class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
@@ -255,9 +258,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         wanted = config.extra_config.get("hexkv", {})
         if not isinstance(wanted, Mapping) or "chunk" in wanted:
             raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
-        chunk = {"chunk": {"size": WORDS}}
+        chunk = {"chunk": {"size": BLOCK_TOKENS}}
         self._configured: Configuration = configure(
-            {**wanted, **chunk}, discover(), block_tokens=WORDS
+            {**wanted, **chunk}, discover(), block_tokens=BLOCK_TOKENS
         )
 
     def get_manager(self) -> OffloadingManager:
@@ -292,8 +295,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             groups[number] = self._namespace(config, place, number, pages), pages
         largest = max((space for space, _ in groups.values()), key=lambda n: n.layout.token_bytes)
         engine = build(self._configured.engine, largest)
-        limit = self._configured.engine.settings.pool.bytes // 2
-        staging = Staging(engine, groups, limit)
+        settings = self._configured.engine.settings
+        # The other half is for what is stored, and for reads.
+        held = HeldBlocks(engine, groups, settings.pool.bytes // 2, settings.deadlines)
         parallel = self.config.parallel
         path = socket_path(self._place(make=True), parallel.rank)
         log.info(
@@ -305,7 +309,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             tiers_of(engine.health().tiers),
             len(groups),
         )
-        return HexKVWorker(staging, Listener(path, staging))
+        return HexKVWorker(held, Listener(path, held))
 
     def _place(self, *, make: bool) -> Path:
         directory = self._configured.connector.socket_dir
@@ -314,7 +318,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
     def _namespace(
         self, config: VllmConfig, place: int, number: int, pages: Sequence[torch.Tensor]
     ) -> Namespace:
-        layout = opaque_layout(WORDS, [page.shape[1] for page in pages])
+        layout = opaque_layout(BLOCK_TOKENS, [page.shape[1] for page in pages])
         device = pages[0].device.type
         inside = {
             "block": f"{self.config.groups[place].tokens_per_block} tokens of group {number}",

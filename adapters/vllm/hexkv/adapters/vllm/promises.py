@@ -1,6 +1,6 @@
-"""What vLLM's offloading is told to be there: blocks that every rank has put aside.
+"""What vLLM's offloading is told to be there: blocks that every rank holds.
 
-A block is looked for when a request asks for it first, and put aside until all requests that
+A block is looked for when a request asks for it first, and held until all requests that
 asked for it are done. That it is there remains true so long; that it is not is said to the
 requests that asked, and looked up again for others: somebody may have stored it since.
 
@@ -37,17 +37,17 @@ class _Block:
     group: int
     asked_at: float
     questions: list[int]
-    """By rank, the number of the one under way; ``_YES``: it is aside; ``_NOBODY``: it is not."""
+    """By rank, the number of the one under way; ``_YES``: it holds it; ``_NOBODY``: it does not."""
 
     held: bool | None = None
-    """Whether all ranks have it aside; ``None`` while one has not answered."""
+    """True if all ranks hold it; ``None`` while one has not answered."""
 
     users: set[str] = field(default_factory=set)
     loading: int = 0
 
 
 class Promises:
-    """Blocks that ranks put aside, for vLLM's scheduler. For one thread.
+    """Blocks that ranks hold, for vLLM's scheduler. For one thread.
 
     Args:
         ranks: ways to them. Closed with this.
@@ -78,7 +78,7 @@ class Promises:
         self._said = ""
 
     def held(self, key: bytes, group: int, request: str) -> bool | None:
-        """Whether all ranks have a block aside for *request*; ``None``: ask again."""
+        """True if all ranks hold a block for *request*; ``None``: ask again."""
         block = self._blocks.get(key)
         if block is not None:
             self._hear(key, block)
@@ -148,7 +148,7 @@ class Promises:
         gone = [block for key, block in self._blocks.items() if key not in missing]
         # A step that is under way may still load some.
         self._emptied.extend((self._steps + _STEPS, b.ticket) for b in gone if b.loading)
-        self._release([b.ticket for b in gone if not b.loading and _aside(b)])
+        self._release([b.ticket for b in gone if not b.loading and _may_be_held(b)])
         self._blocks = missing
         self._asked.clear()
         for key, block in missing.items():
@@ -175,7 +175,7 @@ class Promises:
         before = self._blocks.get(key)
         users = set() if before is None else before.users
         ticket = next(self._tickets)
-        questions = [rank.ask("stage", key, ticket=ticket, group=group) for rank in self._ranks]
+        questions = [rank.ask("hold", key, ticket=ticket, group=group) for rank in self._ranks]
         block = _Block(ticket, group, self._now(), questions, users=users)
         self._blocks[key] = block
         self._hear(key, block)
@@ -211,7 +211,7 @@ class Promises:
         for place, number in enumerate(block.questions):
             if number == _NOBODY:
                 block.questions[place] = self._ranks[place].ask(
-                    "stage", key, ticket=block.ticket, group=block.group
+                    "hold", key, ticket=block.ticket, group=block.group
                 )
 
     def _take_back(self, block: _Block) -> None:
@@ -236,7 +236,7 @@ class Promises:
                 block.users.discard(request)
                 if not block.users and not block.loading and key not in self._missing:
                     del self._blocks[key]
-                    if _aside(block):
+                    if _may_be_held(block):
                         gone.append(block.ticket)
         self._release(gone)
 
@@ -256,6 +256,6 @@ class Promises:
                     del tickets[:_MOST]
 
 
-def _aside(block: _Block) -> bool:
-    """Whether a rank may have it aside."""
+def _may_be_held(block: _Block) -> bool:
+    """True if a rank may hold it."""
     return block.held is not False
