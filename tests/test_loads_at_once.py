@@ -153,7 +153,7 @@ def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(rig):
     for _ in range(2 * CHUNKS * 3):
         stored(r, 3)
         assert r.engine.flush()
-    keys = {key for number in range(3) for key in r.engine.names(prompt(number))}
+    keys = {key for number in range(3) for key in r.engine.chunk_keys(prompt(number))}
     lost = keys - set(r.tiers["below"].store.medium) - set(r.tiers["memory"].index.keys())
     assert not lost
-    assert below.owed(list(keys)) == []
+    assert below.backlog.take(list(keys)) == []

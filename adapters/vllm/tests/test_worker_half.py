@@ -16,7 +16,7 @@ from hexkv.adapters.vllm.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.worker_half import WorkerHalf
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configure
-from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import Cleared, InvalidRequest, Namespace, StoreUnreachable
 
 LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8
 CHUNK = 2 * BLOCK
@@ -282,8 +282,9 @@ def test_clearing_leaves_nothing(rank):
 
 
 def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
-    monkeypatch.setattr(rank.engine, "flush", lambda seconds: False)
-    with pytest.raises(StoreUnreachable):
+    left = Cleared(3, {"memory": 3}, {"disk": "what is being written may stay"})
+    monkeypatch.setattr(rank.engine, "clear", lambda: left)
+    with pytest.raises(StoreUnreachable, match="disk: what is being written"):
         rank.desk({"op": "clear"}, memoryview(b""))
 
 
