@@ -144,12 +144,14 @@ class Lane:
     def pending_bytes(self) -> int:
         """Bytes of tasks that wait or run."""
         with self._lock:
-            return self._moving()
+            self._tasks()
+            return self._bytes
 
     @property
     def pending(self) -> int:
         """Tasks that wait or run."""
-        return len(self._live)
+        with self._lock:
+            return len(self._tasks())
 
     def admit(
         self,
@@ -302,7 +304,7 @@ class Lane:
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
         with self._lock:
-            return self._executor.wait(self._changed, lambda: not self._live, deadline)
+            return self._executor.wait(self._changed, lambda: not self._tasks(), deadline)
 
     def hold(self) -> None:
         """Begin no put until :meth:`unhold`."""
@@ -331,6 +333,7 @@ class Lane:
 
     def _step(self) -> Completion | None:
         with self._lock:
+            self._tasks()
             if not self._heap:
                 return None
             if self._held and self._heap[0].rank[0] == Priority.PUT:
@@ -366,16 +369,18 @@ class Lane:
 
         return complete
 
-    def _moving(self) -> int:
-        """Bytes of tasks; counted anew if an exception out of nowhere came between."""
+    def _tasks(self) -> dict[Ticket[object], _Task]:
+        """Tasks that wait or run; counted anew if an exception out of nowhere came between."""
         if self._torn:
+            self._live.update((task.ticket, task) for task in self._heap)
             self._bytes = sum(task.size for task in self._live.values())
             self._torn = False
-        return self._bytes
+        return self._live
 
     def _queued(self) -> int:
         """Bytes of the queue that are taken, or kept for somebody."""
-        return self._moving() + sum(room.size for room in self._rooms)
+        self._tasks()
+        return self._bytes + sum(room.size for room in self._rooms)
 
     def _fits(self, size: int) -> bool:
         queued = self._queued()
