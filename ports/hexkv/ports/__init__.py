@@ -52,7 +52,14 @@ from hexkv.ports.keys import (
 from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
-from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion, SupportsRegistration
+from hexkv.ports.memory import (
+    Lease,
+    MemoryProvider,
+    MemoryRegion,
+    SupportsOwnMemory,
+    SupportsRegistration,
+    SupportsSharing,
+)
 from hexkv.ports.outcomes import (
     STORE_REASONS,
     Corrupt,
@@ -79,7 +86,6 @@ from hexkv.ports.store import (
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
 )
 from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histogram, Telemetry
 from hexkv.ports.tokens import Tokens
@@ -167,6 +173,7 @@ __all__ = [
     "StoreUnreachable",
     "Stored",
     "SupportsOthers",
+    "SupportsOwnMemory",
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",

@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from hexkv.ports.clock import Deadline
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.memory import Lease
 from hexkv.ports.outcomes import ReadOutcome, WriteOutcome
 
 
@@ -112,19 +111,6 @@ class SupportsQuarantine(Protocol):
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make the chunks unreadable, and keep a bounded number of them out of the way."""
-        ...
-
-
-@runtime_checkable
-class SupportsSharing(Protocol):
-    """A store in this process's memory that keeps leases instead of copies."""
-
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
-        """Hold a share of the block under *key*, in place of what was there."""
-        ...
-
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        """A share of each block, or ``None`` where there is none. Copies nothing."""
         ...
 
 

@@ -15,6 +15,8 @@ from hexkv.ports import (
     Lease,
     ReadOutcome,
     Sink,
+    SupportsOthers,
+    SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -86,6 +88,22 @@ class _Shares(Wrapped):
         return self._do("lend", keys, None, lambda: self.inner.lend(keys, owner))
 
 
+class _HasOthers(Wrapped):
+    inner: SupportsOthers  # type: ignore[assignment]
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+
+class _OwnsMemory(Wrapped):
+    inner: SupportsOwnMemory  # type: ignore[assignment]
+
+    @property
+    def own_memory(self) -> bool:
+        return self.inner.own_memory
+
+
 class _ReadsRanges(Wrapped):
     inner: SupportsRangeRead  # type: ignore[assignment]
 
@@ -102,6 +120,8 @@ _ABILITIES: Sequence[tuple[type, type[Wrapped]]] = (
     (SupportsScan, _Scans),
     (SupportsQuarantine, _Quarantines),
     (SupportsSharing, _Shares),
+    (SupportsOthers, _HasOthers),
+    (SupportsOwnMemory, _OwnsMemory),
     (SupportsRangeRead, _ReadsRanges),
 )
 _able_types: dict[tuple[type, tuple[type, ...]], type] = {}

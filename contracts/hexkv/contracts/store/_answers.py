@@ -20,6 +20,7 @@ from hexkv.ports import (
     Failed,
     Hit,
     Item,
+    Lease,
     Miss,
     Reason,
     Stored,
@@ -30,6 +31,8 @@ from hexkv.ports import (
     SupportsSharing,
     TimedOut,
 )
+
+_LEASE = ("owner", "spec", "size", "frame", "payload", "share", "release")
 
 A, B, C = (chunk_key(name) for name in "abc")
 SIZES = {A: 5000, B: 0, chunk_key("d"): 70_000}
@@ -118,11 +121,10 @@ class Answers(StoreCase):
             not_offered("SupportsSharing")
         block = HeapBlock(bytes(2 * PAGE))
         with block.lease() as lease:
-            kind = type(lease)
             _nothing("keep", store.keep(A, lease))  # type: ignore[func-returns-value]
         lent = store.lend([A, C], "a reader")
         try:
-            _rows(lent, [A, C], lambda one: _lease(one, kind))
+            _rows(lent, [A, C], lambda one: _lease(one, "a reader"))
         finally:
             for one in lent:
                 if one is not None and hasattr(one, "release"):
@@ -179,8 +181,17 @@ def _error(outcome: object) -> None:
         assert isinstance(outcome.error, Exception), f"an error is {_kind(outcome.error)}"
 
 
-def _lease(answer: object, kind: type) -> None:
-    assert answer is None or type(answer) is kind, f"lent {_kind(answer)}, and kept a lease"
+def _lease(answer: object, owner: str) -> None:
+    if answer is None:
+        return
+    lacks = [name for name in _LEASE if not hasattr(answer, name)]
+    assert not lacks, f"lent {_kind(answer)}, a lease without {', '.join(lacks)}"
+    lease: Lease = answer  # type: ignore[assignment] # as far as names tell
+    assert lease.owner == owner, f"lent to {lease.owner!r} for {owner!r}"
+    assert type(lease.size) is int, f"a lease's size is {_kind(lease.size)}"
+    for view in (lease.frame, lease.payload):
+        assert type(view) is memoryview, f"a lease gives {_kind(view)}"
+    assert lease.size >= len(lease.frame), "a lease takes less than its frame"
 
 
 def _nothing(what: str, answer: object) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Gone, Tier
-from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason
+from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason, namespace_of
 
 
 def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -> dict[str, str]:
@@ -47,6 +47,24 @@ def part_with(
         runtime.note(got.keys, tier.name, *why)
         runtime.tell(Change.REMOVED, tier.name, got.keys)
     return Cleared(len(gone), dict(counts), left)
+
+
+def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
+    """Delete whatever namespaces left on *tier* whose keys begin so; ``None`` for everything."""
+
+    def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
+        return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
+
+    known = [] if tier.index is None else wanted(tier.index.keys())
+    if tier.index is not None and not tier.indexing and not tier.shared:
+        return tier.forget(known, deadline)
+    if tier.scanning is None:
+        return Gone((), "its store cannot list what it holds")
+    entries = tier.scan()
+    if entries is None:
+        return tier.forget(known, deadline)._replace(why="its store did not list all it holds")
+    found = wanted(entry.key for entry in entries)
+    return tier.forget(list(dict.fromkeys([*known, *found])), deadline)
 
 
 @dataclass(frozen=True, slots=True)

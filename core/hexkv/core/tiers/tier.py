@@ -8,7 +8,7 @@ no other module calls a store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -35,12 +35,12 @@ from hexkv.ports import (
     Sink,
     StoreError,
     SupportsOthers,
+    SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
     SupportsSharing,
     WriteOutcome,
-    namespace_of,
 )
 
 log = logging.getLogger("hexkv")
@@ -97,6 +97,9 @@ class Tier:
     shared: bool = field(init=False)
     """Whether others add and remove chunks beside this engine."""
 
+    own_memory: bool = field(init=False)
+    """True if what the tier keeps takes memory of its store, and none of the pool."""
+
     backlog: Backlog = field(default_factory=Backlog, init=False)
     """What should be here and could not be written."""
 
@@ -111,11 +114,10 @@ class Tier:
         self.scanning = store if isinstance(store, SupportsScan) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
-        shared: object = store.shared if isinstance(store, SupportsOthers) else False
-        if not isinstance(shared, bool):
-            kind = type(shared).__qualname__
-            raise ConfigError(f"store {self.name}: whether it is shared is no {kind}")
-        self.shared = shared
+        others: object = store.shared if isinstance(store, SupportsOthers) else False
+        own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
+        self.shared = _declared(self.name, "shared", others)
+        self.own_memory = _declared(self.name, "own_memory", own)
 
     @property
     def off(self) -> bool:
@@ -329,24 +331,6 @@ class Tier:
         busy = [] if len(free) == len(keys) else self.known(keys)
         return Gone(gone, _UNDELETED if not well else _REPLACED if any(busy) else "")
 
-    def clear(self, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
-        """Delete whatever the namespaces left here whose keys begin so; ``None`` for everything."""
-
-        def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
-            return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
-
-        known = [] if self.index is None else wanted(self.index.keys())
-        if self.index is not None and not self.indexing and not self.shared:
-            return self.forget(known, deadline)
-        if not isinstance(self.store, SupportsScan):
-            return Gone((), "its store cannot list what it holds")
-        try:
-            found = wanted(entry.key for entry in self.store.scan())
-        except Exception as error:  # noqa: BLE001
-            self.failed("scan", error)
-            return self.forget(known, deadline)._replace(why="its store did not list all it holds")
-        return self.forget(list(dict.fromkeys([*known, *found])), deadline)
-
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
         gone = keys if self.index is None else self.index.discard(keys)
@@ -383,3 +367,10 @@ class Tier:
     def _not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
         with self._lock:
             return [key for key in keys if key not in self._replaced]
+
+
+def _declared(name: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        kind = type(value).__qualname__
+        raise ConfigError(f"store {name}: {what} is a {kind}, not True or False")
+    return value
