@@ -27,6 +27,7 @@ from hexkv.ports import (
     Stored,
     StoreFull,
     StoreUnreachable,
+    SupportsClear,
     SupportsOthers,
     SupportsOwnMemory,
     SupportsQuarantine,
@@ -85,6 +86,7 @@ def test_a_wrapped_store_has_the_abilities_of_the_store_inside_and_no_others(wra
         SupportsRangeRead,
         SupportsOthers,
         SupportsOwnMemory,
+        SupportsClear,
     )
     for store in (Plain(), memory(), OwnMemoryStore(ManualClock()), SharedPlain()):
         wrapped = wrap(store)

@@ -24,8 +24,8 @@ from hexkv.ports import (
     Item,
     Lease,
     Miss,
-    MissReason,
     ReadOutcome,
+    Reason,
     Sink,
     Stored,
     StoreError,
@@ -155,7 +155,7 @@ class OwnMemoryStore:
         with mine:
             room = sink.room(index, len(mine.frame))
             if room is None:
-                return Miss(MissReason.REFUSED)
+                return Miss(Reason.REFUSED)
             room[:] = mine.frame
             return Hit(len(mine.frame))
 

@@ -115,6 +115,21 @@ class SupportsQuarantine(Protocol):
 
 
 @runtime_checkable
+class SupportsClear(Protocol):
+    """A store that can delete the chunks of a namespace, whether or not it can list them."""
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        """Delete every chunk whose key begins with *prefix*, and nothing else; return how many.
+
+        An empty prefix stands for all chunks. What is written meanwhile may stay.
+
+        Raises:
+            StoreError: some may be left, for instance because the deadline passed.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsRangeRead(Protocol):
     """A store that can give a part of a frame: one layer of a chunk."""
 

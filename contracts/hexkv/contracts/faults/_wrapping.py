@@ -15,6 +15,7 @@ from hexkv.ports import (
     Lease,
     ReadOutcome,
     Sink,
+    SupportsClear,
     SupportsOthers,
     SupportsOwnMemory,
     SupportsQuarantine,
@@ -78,6 +79,16 @@ class _Quarantines(Wrapped):
         self._do("quarantine", keys, deadline, lambda: self.inner.quarantine(keys, deadline))
 
 
+class _Clears(Wrapped):
+    inner: SupportsClear  # type: ignore[assignment]
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        def work() -> int:
+            return self.inner.clear_prefix(prefix, deadline)
+
+        return self._do("clear_prefix", (), deadline, work)
+
+
 class _Shares(Wrapped):
     inner: SupportsSharing  # type: ignore[assignment]
 
@@ -119,6 +130,7 @@ class _ReadsRanges(Wrapped):
 _ABILITIES: Sequence[tuple[type, type[Wrapped]]] = (
     (SupportsScan, _Scans),
     (SupportsQuarantine, _Quarantines),
+    (SupportsClear, _Clears),
     (SupportsSharing, _Shares),
     (SupportsOthers, _HasOthers),
     (SupportsOwnMemory, _OwnsMemory),

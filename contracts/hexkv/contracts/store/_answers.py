@@ -25,6 +25,7 @@ from hexkv.ports import (
     Reason,
     Stored,
     StoreError,
+    SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -101,6 +102,15 @@ class Answers(StoreCase):
         write(store, {A: content(100)})
         for _ in range(2):
             _nothing("quarantine", store.quarantine([A], deadline()))  # type: ignore[func-returns-value]
+
+    @kinds
+    def test_a_clear_is_answered_with_a_count(self, store: ChunkStore) -> None:
+        if not isinstance(store, SupportsClear):
+            not_offered("SupportsClear")
+        write(store, {A: content(100)})
+        for _ in range(2):
+            count = store.clear_prefix(A[:16], deadline())
+            assert type(count) is int, f"a clear was counted with {_kind(count)}"
 
     @kinds
     @pytest.mark.parametrize(("key", "start", "size"), RANGES.values(), ids=RANGES)

@@ -169,6 +169,17 @@ def entries(answer: object) -> Iterator[Entry]:
         yield entry
 
 
+def count(answer: object) -> int:
+    """How many chunks a call was about.
+
+    Raises:
+        StoreError: it is no such number.
+    """
+    if type(answer) is not int or answer < 0:
+        raise _foreign("counted", answer)
+    return answer
+
+
 def nothing(answer: object) -> None:
     """What a call answers that can only succeed or raise.
 

@@ -17,7 +17,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
 from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
-from hexkv.core.tiers.clearing import clear, part_with
+from hexkv.core.tiers.clearing import clear, forget, part_with
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
@@ -299,16 +299,15 @@ class TierStack:
         why: tuple[Reason, str] = (Reason.CLEARED, ""),
     ) -> Cleared:
         """Delete chunks from *tiers*."""
-        return part_with(
-            self.runtime, tiers, lambda tier: tier.forget(keys, deadline), deadline, why
-        )
+        gone = partial(forget, keys=keys, deadline=deadline)
+        return part_with(self.runtime, tiers, gone, deadline, why)
 
     def clear(
         self, prefixes: Collection[bytes] | None, tiers: Sequence[Tier], deadline: Deadline
     ) -> Cleared:
         """Delete every chunk whose key begins with one of *prefixes*, or every one for ``None``."""
-        gone = partial(clear, prefixes=prefixes, deadline=deadline)
-        return part_with(self.runtime, tiers, gone, deadline)
+        work = partial(clear, prefixes=prefixes, deadline=deadline)
+        return part_with(self.runtime, tiers, work, deadline)
 
     @property
     def prefixes(self) -> Collection[bytes]:
@@ -330,10 +329,7 @@ class TierStack:
                 tier.delete(tier.index.orphans(), far(self.runtime))
 
     def make_room(self, size: int) -> bool:
-        """Let tiers that keep the pool's blocks evict *size* bytes; whether any did.
-
-        The pool's reclaim. Of what is kept elsewhere it gets nothing back.
-        """
+        """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
         for tier in self.tiers:
             if tier.sharing is not None and not tier.own_memory and tier.index is not None:
                 below = self.writer.below.get(tier.name)

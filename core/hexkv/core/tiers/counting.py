@@ -10,16 +10,16 @@ from hexkv.ports import ChunkKey, Deadline, Lease
 Evict = Callable[[Tier, Sequence[ChunkKey], Deadline], object]
 
 
-def expected(tier: Tier, lease: Lease) -> int:
-    """Bytes to reserve for a chunk: of the pool where its block is kept, else of its frame."""
+def expected(tier: Tier, lease: Lease, frame: memoryview) -> int:
+    """Bytes to reserve for a chunk: of the pool where its block is kept, else of the *frame*."""
     pooled = tier.sharing is not None and not tier.own_memory
-    return lease.size if pooled else len(lease.frame)
+    return lease.size if pooled else len(frame)
 
 
 def counted(tier: Tier, key: ChunkKey, lease: Lease) -> int:
     """Bytes that a chunk counts on a tier; where that is not known, what it is expected to."""
     size = None if tier.index is None else tier.index.size(key)
-    return expected(tier, lease) if size is None else size
+    return expected(tier, lease, lease.frame) if size is None else size
 
 
 def recount(

@@ -335,7 +335,7 @@ class Mover:
 
     def _replace_here(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         """Likewise, by this thread: a worker of the tier's, or anybody where it is in memory."""
-        index, size = tier.index, expected(tier, block)
+        index, size = tier.index, expected(tier, block, block.frame)
         with tier.replacing(key, self._owner) as mine:
             if not mine:
                 return False

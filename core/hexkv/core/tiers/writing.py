@@ -271,10 +271,7 @@ class Writer:
         """Which of *items* to write now that there is room for them, and who says so."""
         while tier.sweep(deadline):  # what could not be deleted yet still takes room
             pass
-        sizes = [
-            expected(tier, batch.leases[i]) if tier.sharing is not None else len(item.frame)
-            for i, item in items.items()
-        ]
+        sizes = [expected(tier, batch.leases[i], item.frame) for i, item in items.items()]
         reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
         self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
