@@ -108,6 +108,78 @@ def test_a_store_that_cannot_list_is_said_not_to_be_cleared_but_of_a_prompt(rig)
     assert hit(r) == 0
 
 
+class Clearing(DictStore):
+    """Lists nothing, and clears what it is told to; later fails to."""
+
+    works = True
+
+    def clear_prefix(self, prefix, deadline):
+        if not self.works:
+            raise StoreUnreachable("not now")
+        mine = [key for key in self.medium if key.startswith(prefix)]
+        return sum(self.delete(mine, deadline))
+
+
+def test_a_store_that_lists_nothing_clears_by_namespace(rig):
+    medium = {}
+    theirs = rig([Tier("remote", Clearing(medium))], namespace=STRANGER)
+    theirs.engine.store(PROMPT, kv())
+    r = rig([memory(), Tier("remote", Clearing(medium))])
+    r.engine.store(PROMPT, kv())
+    cleared = r.engine.clear()
+    assert (cleared.complete, cleared.chunks) == (True, 4)
+    assert cleared.tiers == {"memory": 4, "remote": 4}
+    assert hit(r) == 0
+    assert hit(theirs) == FULL
+    assert r.engine.clear(everything=True).tiers == {"memory": 0, "remote": 4}
+    assert medium == {}
+
+
+def test_a_store_that_fails_to_clear_is_said_to(rig):
+    store = Clearing({})
+    r = rig([memory(), Tier("remote", store)])
+    r.engine.store(PROMPT, kv())
+    store.works = False
+    assert set(r.engine.clear().left) == {"remote"}
+    assert r.tiers["remote"].failures == 1
+    store.works = True
+    assert r.engine.clear().complete
+
+
+@pytest.mark.parametrize("count", [None, True, -1, 1.0, "4"])
+def test_a_count_that_is_none_is_no_clear(rig, count):
+    store = Clearing({})
+    r = rig([Tier("remote", store)])
+    r.engine.store(PROMPT, kv())
+    store.clear_prefix = lambda prefix, deadline: count
+    assert set(r.engine.clear().left) == {"remote"}
+    del store.clear_prefix
+
+
+class ClearingBeside(ScanningStore):
+    """Lists and clears, and has others beside this engine."""
+
+    shared = True
+
+    def clear_prefix(self, prefix, deadline):
+        mine = [key for key in self.medium if key.startswith(prefix)]
+        return sum(self.delete(mine, deadline))
+
+    def scan(self):
+        assert not self.medium, "it was listed, which takes as long as all of it"
+        return iter(())
+
+
+def test_what_a_store_clears_itself_is_not_listed_and_leaves_the_index(rig):
+    r = rig([tier("bucket", ClearingBeside({}), budget=4 * FRAME)])
+    assert r.engine.flush()
+    r.engine.store(PROMPT, kv())
+    assert r.tiers["bucket"].index.used == 4 * FRAME
+    assert r.engine.clear().tiers == {"bucket": 4}
+    assert r.tiers["bucket"].index.used == 0
+    assert hit(r) == 0
+
+
 class Refusing(ScanningStore):
     """Deletes nothing."""
 

@@ -18,6 +18,7 @@ from hexkv.contracts.faults import (
     Seeded,
     SlowStore,
 )
+from hexkv.contracts.own_memory import OwnMemoryStore
 from hexkv.ports import (
     Failed,
     Hit,
@@ -26,6 +27,9 @@ from hexkv.ports import (
     Stored,
     StoreFull,
     StoreUnreachable,
+    SupportsClear,
+    SupportsOthers,
+    SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -44,6 +48,12 @@ class Plain:
         inner = MemoryStore(ManualClock())
         self.contains, self.read, self.write = inner.contains, inner.read, inner.write
         self.delete, self.close = inner.delete, inner.close
+
+
+class SharedPlain(Plain):
+    """Likewise, beside others."""
+
+    shared = True
 
 
 def memory():
@@ -69,8 +79,16 @@ def read(store, *keys):
 
 @pytest.mark.parametrize("wrap", [FaultyStore, RecordingStore, lambda s: SlowStore(s, 1.0)])
 def test_a_wrapped_store_has_the_abilities_of_the_store_inside_and_no_others(wrap):
-    abilities = (SupportsScan, SupportsQuarantine, SupportsSharing, SupportsRangeRead)
-    for store in (Plain(), memory()):
+    abilities = (
+        SupportsScan,
+        SupportsQuarantine,
+        SupportsSharing,
+        SupportsRangeRead,
+        SupportsOthers,
+        SupportsOwnMemory,
+        SupportsClear,
+    )
+    for store in (Plain(), memory(), OwnMemoryStore(ManualClock()), SharedPlain()):
         wrapped = wrap(store)
         assert [isinstance(wrapped, a) for a in abilities] == [
             isinstance(store, a) for a in abilities

@@ -108,7 +108,7 @@ class ScanningStore(DictStore):
 
 
 class CapableStore(ScanningStore):
-    """Also quarantines, reads ranges, and keeps leases."""
+    """Also quarantines, clears, reads ranges, and keeps leases."""
 
     def __init__(self, medium):
         super().__init__(medium)
@@ -127,6 +127,17 @@ class CapableStore(ScanningStore):
             frame = self.medium.pop(key, None)
             if frame is not None:
                 self.aside = {key: frame}
+
+    def clear_prefix(self, prefix, deadline):
+        self.reach(deadline)
+        if deadline.expired:
+            raise StoreError("no time to clear")
+        return sum(self.forget(key) for key in self.starting(prefix))
+
+    def starting(self, prefix):
+        return [
+            key for key in list(self.medium) if len(key) == KEY_BYTES and key.startswith(prefix)
+        ]
 
     def read_range(self, key, start, into, deadline):
         frame = self.fetch(key)

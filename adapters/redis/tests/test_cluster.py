@@ -7,7 +7,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis._routes import slots_of
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable
+from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable, namespace_of
 from processes import held_port, until
 from redis_servers import Keys, RedisServer
 
@@ -69,6 +69,16 @@ def store(nodes, open_store):
 def node_of(key, prefix):
     slot = key_slot(prefix.encode() + key)
     return next(i for i, share in enumerate(SHARES) if slot in share)
+
+
+def test_a_clear_deletes_a_namespace_from_every_node_and_leaves_others(store):
+    stay = [chunk_key(str(i), "another model") for i in range(60)]
+    assert store.write(ITEMS, deadline()) == WELL
+    assert store.write([Item(key, memoryview(key)) for key in stay], deadline())
+    assert store.clear_prefix(namespace_of(KEYS[0]), deadline()) == len(KEYS)
+    assert not any(store.contains(KEYS, deadline()))
+    assert all(store.contains(stay, deadline()))
+    assert store.clear_prefix(b"", deadline()) == len(stay)
 
 
 def test_every_chunk_is_on_the_node_of_its_slot(nodes, store, prefix):

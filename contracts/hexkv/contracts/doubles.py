@@ -127,10 +127,24 @@ class HeapBlock:
     Args:
         frame: the block's content; its first page is the header.
         spec: what the block holds.
+        payload_bytes: how long the payload is, where the frame is padded behind it.
+        size: bytes of the block, where that is more than the frame has.
+        readonly: True for views that cannot be written, as of another process's memory.
     """
 
-    def __init__(self, frame: bytes, spec: ChunkSpec | None = None) -> None:
-        self.memory = bytearray(frame)
+    def __init__(
+        self,
+        frame: bytes,
+        spec: ChunkSpec | None = None,
+        *,
+        payload_bytes: int | None = None,
+        size: int = 0,
+        readonly: bool = False,
+    ) -> None:
+        self.frame_bytes = len(frame)
+        self.payload_bytes = len(frame) - PAGE if payload_bytes is None else payload_bytes
+        self.readonly = readonly
+        self.memory = bytearray(frame) + bytes(max(0, size - len(frame)))
         self.spec = spec
         self._lock = Lock()
         self._holds: Tally[str] = Tally()
@@ -177,11 +191,12 @@ class HeapLease:
     def frame(self) -> memoryview:
         if self.released:
             raise ValueError(f"the lease of {self.owner!r} is used after its release")
-        return memoryview(self._block.memory)
+        view = memoryview(self._block.memory)[: self._block.frame_bytes]
+        return view.toreadonly() if self._block.readonly else view
 
     @property
     def payload(self) -> memoryview:
-        return self.frame[PAGE:]
+        return self.frame[PAGE : PAGE + self._block.payload_bytes]
 
     @property
     def spec(self) -> ChunkSpec | None:

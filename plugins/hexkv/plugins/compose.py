@@ -36,6 +36,7 @@ from hexkv.ports import (
     EventSink,
     Namespace,
     Serde,
+    SupportsOwnMemory,
     SupportsRegistration,
     SupportsScan,
     SupportsSharing,
@@ -270,7 +271,9 @@ def _open_tier(
     # What cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
     budget = wanted.budget
-    if isinstance(store, SupportsSharing):
+    if isinstance(store, SupportsSharing) and not (
+        isinstance(store, SupportsOwnMemory) and store.own_memory
+    ):
         most = Pace.of(pool).keepable(pool)
         budget = most if budget is None else min(budget, most)
     breaker = BreakerRules(

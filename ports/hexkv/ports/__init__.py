@@ -52,7 +52,14 @@ from hexkv.ports.keys import (
 from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
-from hexkv.ports.memory import Lease, MemoryProvider, MemoryRegion, SupportsRegistration
+from hexkv.ports.memory import (
+    Lease,
+    MemoryProvider,
+    MemoryRegion,
+    SupportsOwnMemory,
+    SupportsRegistration,
+    SupportsSharing,
+)
 from hexkv.ports.outcomes import (
     STORE_REASONS,
     Corrupt,
@@ -75,11 +82,11 @@ from hexkv.ports.store import (
     Entry,
     Item,
     Sink,
+    SupportsClear,
     SupportsOthers,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
 )
 from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histogram, Telemetry
 from hexkv.ports.tokens import Tokens
@@ -166,7 +173,9 @@ __all__ = [
     "StoreReport",
     "StoreUnreachable",
     "Stored",
+    "SupportsClear",
     "SupportsOthers",
+    "SupportsOwnMemory",
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from hexkv.ports.chunk import ChunkSpec
+from hexkv.ports.keys import ChunkKey
 
 
 class MemoryRegion(Protocol):
@@ -48,11 +50,12 @@ class MemoryProvider(Protocol):
 
 
 class Lease(Protocol):
-    """A hold on one block: an aligned range of the pool, header page first.
+    """A hold on one block: an aligned range of the pool, or of a store's own memory.
 
-    While any lease on a block is held its memory is not reused, whatever deadline has
-    passed. Leases may be released from any thread. A block may carry a sealed frame
-    (its first bytes are ``frame.MAGIC``) or only a bare payload behind an empty header.
+    The header page comes first. While any lease on a block is held its memory is not reused,
+    whatever deadline has passed. Leases may be released from any thread. A block may carry a
+    sealed frame (its first bytes are ``frame.MAGIC``) or only a bare payload behind an empty
+    header. A block of the pool is writable; one that a store lends may be read-only.
     """
 
     @property
@@ -96,6 +99,32 @@ class Lease(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class SupportsSharing(Protocol):
+    """A store in memory that lends leases: loading from it copies a chunk once."""
+
+    def keep(self, key: ChunkKey, lease: Lease) -> None:
+        """Hold a share of the block under *key*, in place of what was there."""
+        ...
+
+    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+        """A share of each block, or ``None`` where there is none. Copies nothing."""
+        ...
+
+
+@runtime_checkable
+class SupportsOwnMemory(Protocol):
+    """A store whose ``keep`` copies a chunk into memory of its own, and whose leases are on that.
+
+    Its chunks take nothing of the pool. Each takes ``Lease.size`` of what is lent.
+    """
+
+    @property
+    def own_memory(self) -> bool:
+        """True if it does; a store that holds shares of the pool's blocks says False."""
+        ...
 
 
 @runtime_checkable

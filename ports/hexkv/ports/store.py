@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from hexkv.ports.clock import Deadline
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.memory import Lease
 from hexkv.ports.outcomes import ReadOutcome, WriteOutcome
 
 
@@ -116,15 +115,17 @@ class SupportsQuarantine(Protocol):
 
 
 @runtime_checkable
-class SupportsSharing(Protocol):
-    """A store in this process's memory that keeps leases instead of copies."""
+class SupportsClear(Protocol):
+    """A store that can delete the chunks of a namespace, whether or not it can list them."""
 
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
-        """Hold a share of the block under *key*, in place of what was there."""
-        ...
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        """Delete every chunk whose key begins with *prefix*, and nothing else; return how many.
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        """A share of each block, or ``None`` where there is none. Copies nothing."""
+        An empty prefix stands for all chunks. What is written meanwhile may stay.
+
+        Raises:
+            StoreError: some may be left, for instance because the deadline passed.
+        """
         ...
 
 

@@ -55,6 +55,7 @@ PORTS = (
             "store_edges",
             "store_rest",
             "store_abilities",
+            "store_clearing",
             "store_faults",
         ),
     ),

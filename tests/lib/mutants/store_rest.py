@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from dict_store import CapableStore, DictContract, DictStore, PersistentContract, ScanningStore
-from hexkv.contracts.doubles import HeapBlock
+from hexkv.contracts.doubles import HeapBlock, ManualClock
+from hexkv.contracts.own_memory import OwnMemoryStore
 from hexkv.ports import Entry
 from mutants.meetings import HalfDone
 
@@ -187,6 +188,23 @@ class TestLendsACopy(DictContract):
         def lend(self, keys, owner):
             frames = [self.fetch(key) for key in keys]
             return [f if f is None else HeapBlock(f).lease(owner) for f in frames]
+
+
+class TestCopiesEachLoan(DictContract):
+    """It keeps chunks in memory of its own, and copies them once more for each borrower."""
+
+    breaks = "sharing.1"
+
+    class Make(OwnMemoryStore):
+        def __init__(self, medium):
+            super().__init__(ManualClock())
+
+        def lend(self, keys, owner):
+            return [lease and self.copy(lease, owner) for lease in super().lend(keys, owner)]
+
+        def copy(self, lease, owner):
+            with lease:
+                return HeapBlock(bytes(lease.frame), lease.spec).lease(owner)
 
 
 class TestTakesTheCallersLease(DictContract):

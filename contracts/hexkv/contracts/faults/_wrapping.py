@@ -15,6 +15,9 @@ from hexkv.ports import (
     Lease,
     ReadOutcome,
     Sink,
+    SupportsClear,
+    SupportsOthers,
+    SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -76,6 +79,16 @@ class _Quarantines(Wrapped):
         self._do("quarantine", keys, deadline, lambda: self.inner.quarantine(keys, deadline))
 
 
+class _Clears(Wrapped):
+    inner: SupportsClear  # type: ignore[assignment]
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        def work() -> int:
+            return self.inner.clear_prefix(prefix, deadline)
+
+        return self._do("clear_prefix", (), deadline, work)
+
+
 class _Shares(Wrapped):
     inner: SupportsSharing  # type: ignore[assignment]
 
@@ -84,6 +97,22 @@ class _Shares(Wrapped):
 
     def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         return self._do("lend", keys, None, lambda: self.inner.lend(keys, owner))
+
+
+class _HasOthers(Wrapped):
+    inner: SupportsOthers  # type: ignore[assignment]
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+
+class _OwnsMemory(Wrapped):
+    inner: SupportsOwnMemory  # type: ignore[assignment]
+
+    @property
+    def own_memory(self) -> bool:
+        return self.inner.own_memory
 
 
 class _ReadsRanges(Wrapped):
@@ -101,7 +130,10 @@ class _ReadsRanges(Wrapped):
 _ABILITIES: Sequence[tuple[type, type[Wrapped]]] = (
     (SupportsScan, _Scans),
     (SupportsQuarantine, _Quarantines),
+    (SupportsClear, _Clears),
     (SupportsSharing, _Shares),
+    (SupportsOthers, _HasOthers),
+    (SupportsOwnMemory, _OwnsMemory),
     (SupportsRangeRead, _ReadsRanges),
 )
 _able_types: dict[tuple[type, tuple[type, ...]], type] = {}

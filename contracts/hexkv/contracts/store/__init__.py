@@ -10,8 +10,8 @@ L5     namespaces, stores and strangers on one service do not meet
 L6     it comes near to what its medium can do
 =====  ==========================================================================
 
-and ``scan``, ``quarantine``, ``sharing`` and ``range`` for the optional abilities, which are
-checked where a store offers them.
+and ``scan``, ``quarantine``, ``clear``, ``sharing`` and ``range`` for the optional abilities, which
+are checked where a store offers them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hexkv.contracts.store._abilities import Listing, Quarantine, RangeRead
 from hexkv.contracts.store._answers import Answers
 from hexkv.contracts.store._base import Foreign, Limit, RawAccess, Reopen, StoreCase
 from hexkv.contracts.store._batches import Batches
+from hexkv.contracts.store._clearing import Clearing
 from hexkv.contracts.store._damage import Damage
 from hexkv.contracts.store._data import Data
 from hexkv.contracts.store._faults import Faults
@@ -51,6 +52,7 @@ class StoreContract(
     Listing,
     Quarantine,
     RangeRead,
+    Clearing,
     Sharing,
     Damage,
     Threads,

@@ -20,16 +20,20 @@ from hexkv.ports import (
     Failed,
     Hit,
     Item,
+    Lease,
     Miss,
     Reason,
     Stored,
     StoreError,
+    SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
     SupportsSharing,
     TimedOut,
 )
+
+_LEASE = ("owner", "spec", "size", "frame", "payload", "share", "release")
 
 A, B, C = (chunk_key(name) for name in "abc")
 SIZES = {A: 5000, B: 0, chunk_key("d"): 70_000}
@@ -100,6 +104,15 @@ class Answers(StoreCase):
             _nothing("quarantine", store.quarantine([A], deadline()))  # type: ignore[func-returns-value]
 
     @kinds
+    def test_a_clear_is_answered_with_a_count(self, store: ChunkStore) -> None:
+        if not isinstance(store, SupportsClear):
+            not_offered("SupportsClear")
+        write(store, {A: content(100)})
+        for _ in range(2):
+            count = store.clear_prefix(A[:16], deadline())
+            assert type(count) is int, f"a clear was counted with {_kind(count)}"
+
+    @kinds
     @pytest.mark.parametrize(("key", "start", "size"), RANGES.values(), ids=RANGES)
     def test_a_range_is_answered_in_kind(
         self, store: ChunkStore, key: ChunkKey, start: int, size: int
@@ -118,11 +131,10 @@ class Answers(StoreCase):
             not_offered("SupportsSharing")
         block = HeapBlock(bytes(2 * PAGE))
         with block.lease() as lease:
-            kind = type(lease)
             _nothing("keep", store.keep(A, lease))  # type: ignore[func-returns-value]
         lent = store.lend([A, C], "a reader")
         try:
-            _rows(lent, [A, C], lambda one: _lease(one, kind))
+            _rows(lent, [A, C], lambda one: _lease(one, "a reader"))
         finally:
             for one in lent:
                 if one is not None and hasattr(one, "release"):
@@ -179,8 +191,17 @@ def _error(outcome: object) -> None:
         assert isinstance(outcome.error, Exception), f"an error is {_kind(outcome.error)}"
 
 
-def _lease(answer: object, kind: type) -> None:
-    assert answer is None or type(answer) is kind, f"lent {_kind(answer)}, and kept a lease"
+def _lease(answer: object, owner: str) -> None:
+    if answer is None:
+        return
+    lacks = [name for name in _LEASE if not hasattr(answer, name)]
+    assert not lacks, f"lent {_kind(answer)}, a lease without {', '.join(lacks)}"
+    lease: Lease = answer  # type: ignore[assignment] # as far as names tell
+    assert lease.owner == owner, f"lent to {lease.owner!r} for {owner!r}"
+    assert type(lease.size) is int, f"a lease's size is {_kind(lease.size)}"
+    for view in (lease.frame, lease.payload):
+        assert type(view) is memoryview, f"a lease gives {_kind(view)}"
+    assert lease.size >= len(lease.frame), "a lease takes less than its frame"
 
 
 def _nothing(what: str, answer: object) -> None:

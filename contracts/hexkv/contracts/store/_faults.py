@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Event
@@ -26,7 +27,9 @@ from hexkv.ports import (
     Miss,
     Stored,
     StoreError,
+    SupportsClear,
     TimedOut,
+    namespace_of,
 )
 
 SHORT = 0.4
@@ -268,6 +271,9 @@ def _endures(store: ChunkStore, seconds: float = SHORT) -> None:
         "write": lambda: _write(store, NEW, soon(seconds)),
         "delete": lambda: _flags(store.delete, list(DOOMED), soon(seconds)),
     }
+    if isinstance(store, SupportsClear):
+        clearer = store
+        calls["clear_prefix"] = lambda: _clear(clearer, soon(seconds))
     with UnderWay(calls, patience=GRACE) as crowd:
         late = crowd.late(seconds + GRACE)
         assert not late, f"no answer {GRACE} s after the deadline of {' and '.join(late)}"
@@ -283,6 +289,13 @@ def _flags(
     except StoreError:
         return
     assert len(answers) == len(keys), "one answer per key"
+
+
+def _clear(store: SupportsClear, deadline: Deadline) -> None:
+    """Clear a namespace that has no chunk: whatever becomes of it harms no other call."""
+    with suppress(StoreError):
+        count = store.clear_prefix(namespace_of(chunk_key("", "cleared")), deadline)
+        assert count == 0, f"{count} chunks of a namespace without any"
 
 
 def _read(store: ChunkStore, frames: dict[ChunkKey, bytes], deadline: Deadline) -> set[ChunkKey]:

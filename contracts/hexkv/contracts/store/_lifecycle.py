@@ -14,6 +14,7 @@ from hexkv.ports import (
     Item,
     Stored,
     StoreError,
+    SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -21,6 +22,7 @@ from hexkv.ports import (
 )
 
 ABILITIES: tuple[type, ...] = (
+    SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -43,7 +45,7 @@ class Lifecycle(StoreCase):
     @promise(
         "L0.2",
         "has all methods of an optional ability, or none",
-        clause="SupportsScan, SupportsQuarantine, SupportsRangeRead, SupportsSharing",
+        clause="SupportsScan, SupportsQuarantine, SupportsClear, SupportsRangeRead and the like",
         why="an ability that is half there is not used, and nobody is told",
         hint="a misspelt method makes the core believe that the ability is not offered",
     )

@@ -33,6 +33,7 @@ from hexkv.ports import (
     StoreError,
     TimedOut,
     WriteOutcome,
+    frame_bytes,
 )
 
 _MOST_BYTES = 1 << 48
@@ -168,6 +169,17 @@ def entries(answer: object) -> Iterator[Entry]:
         yield entry
 
 
+def count(answer: object) -> int:
+    """How many chunks a call was about.
+
+    Raises:
+        StoreError: it is no such number.
+    """
+    if type(answer) is not int or answer < 0:
+        raise _foreign("counted", answer)
+    return answer
+
+
 def nothing(answer: object) -> None:
     """What a call answers that can only succeed or raise.
 
@@ -218,6 +230,24 @@ def leases(
             if id(one) not in seen:
                 _give_back(one, owner)
     return found, wrong
+
+
+def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
+    """A lease of *owner*'s for each of *held*, of which some may be on memory of a store.
+
+    Raises:
+        StoreError: one of them cannot be shared; then none is.
+    """
+    taken: list[Lease] = []
+    try:
+        for lease in held:
+            taken.append(lease.share(owner))
+            _check_owner(taken[-1], owner)
+    except Exception as error:
+        for one in taken:
+            _give_back(one, owner)
+        raise StoreError(f"a lease cannot be shared: {words(error)}") from error
+    return taken
 
 
 def words(error: BaseException) -> str:
@@ -277,13 +307,20 @@ def _is_of(lease: Any, key: ChunkKey, owner: str) -> bool:
     Raises:
         Exception: whatever somebody else's class raises, or lacks.
     """
-    spec, payload = lease.spec, lease.payload
+    spec, payload, frame = lease.spec, lease.payload, lease.frame
     if type(spec) is not ChunkSpec or spec.key != key or lease.owner != owner:
         return False
-    if type(payload) is not memoryview or type(lease.frame) is not memoryview:
+    if type(payload) is not memoryview or type(frame) is not memoryview:
+        return False
+    if len(frame) != frame_bytes(len(payload)) or type(lease.size) is not int:
         return False
     whole = len(payload) == spec.raw_bytes if spec.serde == RAW else len(payload) > 0
-    return whole and callable(lease.share) and callable(lease.release)
+    return whole and lease.size >= len(frame) and callable(lease.share) and callable(lease.release)
+
+
+def _check_owner(lease: Lease, owner: str) -> None:
+    if lease.owner != owner:
+        raise StoreError("it was shared in another name")
 
 
 def _give_back(lease: Any, owner: str) -> None:

@@ -9,6 +9,7 @@ arrived and was verified.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import count, pairwise
 from operator import attrgetter
 from threading import Lock
@@ -16,7 +17,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
 from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
-from hexkv.core.tiers.clearing import part_with
+from hexkv.core.tiers.clearing import clear, forget, part_with
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
 from hexkv.core.tiers.pins import Pins
@@ -298,15 +299,15 @@ class TierStack:
         why: tuple[Reason, str] = (Reason.CLEARED, ""),
     ) -> Cleared:
         """Delete chunks from *tiers*."""
-        return part_with(
-            self.runtime, tiers, lambda tier: tier.forget(keys, deadline), deadline, why
-        )
+        gone = partial(forget, keys=keys, deadline=deadline)
+        return part_with(self.runtime, tiers, gone, deadline, why)
 
     def clear(
         self, prefixes: Collection[bytes] | None, tiers: Sequence[Tier], deadline: Deadline
     ) -> Cleared:
         """Delete every chunk whose key begins with one of *prefixes*, or every one for ``None``."""
-        return part_with(self.runtime, tiers, lambda tier: tier.clear(prefixes, deadline), deadline)
+        work = partial(clear, prefixes=prefixes, deadline=deadline)
+        return part_with(self.runtime, tiers, work, deadline)
 
     @property
     def prefixes(self) -> Collection[bytes]:
@@ -328,9 +329,9 @@ class TierStack:
                 tier.delete(tier.index.orphans(), far(self.runtime))
 
     def make_room(self, size: int) -> bool:
-        """Let tiers that keep leases evict *size* bytes; whether any did. The pool's reclaim."""
+        """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
         for tier in self.tiers:
-            if tier.sharing is not None and tier.index is not None:
+            if tier.sharing is not None and not tier.own_memory and tier.index is not None:
                 below = self.writer.below.get(tier.name)
                 if below is not None and below.writing and below.writing.pending_bytes >= size:
                     return False  # blocks of earlier victims come free when they are written

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkSpec, Deadline, Lease, Reason
+from hexkv.ports import ChunkSpec, Deadline, Lease, Reason, StoreError
+
+log = logging.getLogger("hexkv")
 
 
 class Fetch:
@@ -107,7 +111,13 @@ class Claim:
         if lease.owner == owner:
             return lease
         with lease:
-            return lease.share(owner)
+            try:
+                (mine,) = shares([lease], owner)
+            except StoreError as error:
+                log.warning("tier %s: %s", self.tier, error)
+                self.why = Reason.FAILED
+                return None
+            return mine
 
     def drop(self) -> None:
         """Want it no more."""

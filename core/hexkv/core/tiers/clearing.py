@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tier import Gone, Tier
-from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason, namespace_of
+
+_UNDELETED = "the store failed to delete"
+_REPLACED = "something is being replaced"
+
+
+class Gone(NamedTuple):
+    """What went from a tier that was to go."""
+
+    keys: Sequence[ChunkKey]
+    """Those that were there, as far as that is known."""
+
+    why: str
+    """Why something may be left; empty if nothing is."""
+
+    others: int = 0
+    """How many more went, of which only the store knows the keys."""
 
 
 def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -> dict[str, str]:
@@ -41,12 +58,67 @@ def part_with(
     for tier, part in parts:
         got = part.wait(deadline)
         gone.update(got.keys)
-        counts[tier.name] = len(got.keys)
+        counts[tier.name] = len(got.keys) + got.others
         if got.why:
             left[tier.name] = got.why
         runtime.note(got.keys, tier.name, *why)
         runtime.tell(Change.REMOVED, tier.name, got.keys)
-    return Cleared(len(gone), dict(counts), left)
+    # A chunk of which only a store knows the key may be one that another tier has counted.
+    return Cleared(max(len(gone), *counts.values(), 0), dict(counts), left)
+
+
+def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
+    """Delete chunks whoever has pinned them. Those that were there, where that is known."""
+    free = tier.not_replaced(keys)
+    gone = free if tier.index is None else tier.index.discard(free)
+    # What the index has not learnt of, others may have put there all the same.
+    every = tier.index is None or tier.indexing or tier.shared
+    well = tier.delete(free if every else gone, deadline)
+    return Gone(gone, _left(tier, keys, free) if well else _UNDELETED)
+
+
+def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
+    """Delete whatever namespaces left on *tier* whose keys begin so; ``None`` for everything."""
+
+    def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
+        return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
+
+    known = [] if tier.index is None else wanted(tier.index.keys())
+    if tier.index is not None and not tier.indexing and not tier.shared:
+        return forget(tier, known, deadline)
+    if tier.clearing is not None:
+        return _clear_prefixes(tier, prefixes, known, deadline)
+    if tier.scanning is None:
+        return Gone((), "its store cannot list what it holds, or clear a namespace")
+    entries = tier.scan()
+    if entries is None:
+        return forget(tier, known, deadline)._replace(why="its store did not list all it holds")
+    found = wanted(entry.key for entry in entries)
+    return forget(tier, list(dict.fromkeys([*known, *found])), deadline)
+
+
+def _clear_prefixes(
+    tier: Tier, prefixes: Collection[bytes] | None, known: Sequence[ChunkKey], deadline: Deadline
+) -> Gone:
+    """Have the store itself find what begins so; *known* is what the index has of it."""
+    free = tier.not_replaced(known)
+    gone = [] if tier.index is None else tier.index.discard(free)
+    count = 0
+    for prefix in [b""] if prefixes is None else prefixes:
+        cleared = tier.clear_prefix(prefix, deadline)
+        if cleared is None:
+            tier.put_off(gone)
+            return Gone(gone, _UNDELETED)
+        count += cleared
+    if tier.index is not None:
+        tier.index.deleted(gone)
+    return Gone(gone, _left(tier, known, free), max(0, count - len(gone)))
+
+
+def _left(tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey]) -> str:
+    """Why some of *keys* may be left once *free* of them are deleted; empty if none is."""
+    busy = [] if len(free) == len(keys) else tier.known(keys)
+    return _REPLACED if any(busy) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from threading import Lock
 from hexkv.core.io.scheduler import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.counting import counted, expected, recount
 from hexkv.core.tiers.encoding import encode, open_into
 from hexkv.core.tiers.remembering import set_aside
 from hexkv.core.tiers.runtime import RAW
@@ -173,7 +174,7 @@ class Mover:
             if why is not None:
                 block.release()
                 raise StoreError(why)
-            self._stack.writer.seal(key, block)
+            self._stack.writer.sealed(key, block)
             return block
 
         return self._change(keys, tier, change)
@@ -224,16 +225,16 @@ class Mover:
                     done += 1  # it is in the wanted form, or no other is better
                     continue
                 with block:
-                    size = _taken(tier, lease) - _taken(tier, block)
+                    before = counted(tier, key, lease)
                     if self._replace(tier, key, block):
                         done += 1
-                        saved += size
+                        saved += before - counted(tier, key, block)
                     else:
                         failed += 1
         return Moved(done, absent, failed, saved)
 
     def _obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[_Frames]:
-        """Whole, sealed frames, up to *step* at a time, let go when the next are asked for.
+        """Whole chunks, up to *step* at a time, let go when the next are asked for.
 
         Waits for memory only while it holds none: whoever else does so likewise may hold
         what this one waits for.
@@ -256,9 +257,7 @@ class Mover:
         got = _Frames()
         for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
             if lease is not None:
-                held.enter_context(lease)
-                self._stack.writer.seal(key, lease)
-                got.leases[key] = lease
+                got.leases[key] = held.enter_context(lease)
         got.absent = len(keys) - len(got.leases)
         return got
 
@@ -336,7 +335,7 @@ class Mover:
 
     def _replace_here(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         """Likewise, by this thread: a worker of the tier's, or anybody where it is in memory."""
-        index, size = tier.index, _taken(tier, block)
+        index, size = tier.index, expected(tier, block, block.frame)
         with tier.replacing(key, self._owner) as mine:
             if not mine:
                 return False
@@ -353,7 +352,7 @@ class Mover:
             if index.resize(key, size if ok else former) is None:
                 tier.delete([key], self._deadline)  # set aside as damaged in the meantime
                 return False
-            return ok
+            return ok and not recount(tier, [key], self._stack.writer.evict, self._deadline)
 
     def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
         if tier.sharing is not None:
@@ -377,8 +376,3 @@ class Mover:
         except PoolExhausted:
             return False
         return not self._deadline.expired
-
-
-def _taken(tier: Tier, lease: Lease) -> int:
-    """Bytes that a chunk takes on *tier*: of the pool in memory, of its frame elsewhere."""
-    return lease.size if tier.sharing is not None else len(lease.frame)

@@ -8,11 +8,10 @@ no other module calls a store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple
 
 from hexkv.core.io.scheduler import Lane, Priority, Refused
 from hexkv.core.tiers import answers
@@ -34,33 +33,20 @@ from hexkv.ports import (
     Reason,
     Sink,
     StoreError,
+    SupportsClear,
     SupportsOthers,
+    SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
     SupportsSharing,
     WriteOutcome,
-    namespace_of,
 )
 
 log = logging.getLogger("hexkv")
 
 _AT_ONCE = 1024
 """Chunks that a store is told to delete at a time: what is done need not be done again."""
-
-
-_UNDELETED = "the store failed to delete"
-_REPLACED = "something is being replaced"
-
-
-class Gone(NamedTuple):
-    """What went from a tier that was to go."""
-
-    keys: Sequence[ChunkKey]
-    """Those that were there, as far as that is known."""
-
-    why: str
-    """Why something may be left; empty if nothing is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,12 +76,16 @@ class Tier:
 
     sharing: SupportsSharing | None = field(init=False)
     scanning: SupportsScan | None = field(init=False)
+    clearing: SupportsClear | None = field(init=False)
     ranges: SupportsRangeRead | None = field(init=False)
     quarantining: SupportsQuarantine | None = field(init=False)
     """The store, where it has that ability."""
 
     shared: bool = field(init=False)
     """Whether others add and remove chunks beside this engine."""
+
+    own_memory: bool = field(init=False)
+    """True if what the tier keeps takes memory of its store, and none of the pool."""
 
     backlog: Backlog = field(default_factory=Backlog, init=False)
     """What should be here and could not be written."""
@@ -109,13 +99,13 @@ class Tier:
         store = self.store
         self.sharing = store if isinstance(store, SupportsSharing) else None
         self.scanning = store if isinstance(store, SupportsScan) else None
+        self.clearing = store if isinstance(store, SupportsClear) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
-        shared: object = store.shared if isinstance(store, SupportsOthers) else False
-        if not isinstance(shared, bool):
-            kind = type(shared).__qualname__
-            raise ConfigError(f"store {self.name}: whether it is shared is no {kind}")
-        self.shared = shared
+        others: object = store.shared if isinstance(store, SupportsOthers) else False
+        own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
+        self.shared = _declared(self.name, "shared", others)
+        self.own_memory = _declared(self.name, "own_memory", own)
 
     @property
     def off(self) -> bool:
@@ -317,35 +307,17 @@ class Tier:
 
     def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
         """Have the index forget chunks whoever has pinned them. Those to delete from the store."""
-        return [] if self.index is None else self.index.discard(self._not_replaced(keys))
+        return [] if self.index is None else self.index.discard(self.not_replaced(keys))
 
-    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
-        """Delete chunks whoever has pinned them. Those that were here, where that is known."""
-        free = self._not_replaced(keys)
-        gone = free if self.index is None else self.index.discard(free)
-        # What the index has not learnt of, others may have put there all the same.
-        every = self.index is None or self.indexing or self.shared
-        well = self.delete(free if every else gone, deadline)
-        busy = [] if len(free) == len(keys) else self.known(keys)
-        return Gone(gone, _UNDELETED if not well else _REPLACED if any(busy) else "")
-
-    def clear(self, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
-        """Delete whatever the namespaces left here whose keys begin so; ``None`` for everything."""
-
-        def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
-            return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
-
-        known = [] if self.index is None else wanted(self.index.keys())
-        if self.index is not None and not self.indexing and not self.shared:
-            return self.forget(known, deadline)
-        if not isinstance(self.store, SupportsScan):
-            return Gone((), "its store cannot list what it holds")
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
+        """How many chunks the store deleted whose keys begin so; ``None``: some may be left."""
+        if self.clearing is None:
+            return None
         try:
-            found = wanted(entry.key for entry in self.store.scan())
+            return answers.count(self.clearing.clear_prefix(prefix, deadline))
         except Exception as error:  # noqa: BLE001
-            self.failed("scan", error)
-            return self.forget(known, deadline)._replace(why="its store did not list all it holds")
-        return self.forget(list(dict.fromkeys([*known, *found])), deadline)
+            self.failed("clear_prefix", error)
+            return None
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
@@ -380,6 +352,14 @@ class Tier:
         self.failures += 1
         log.warning("tier %s: %s failed: %s", self.name, what, answers.words(error))
 
-    def _not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+    def not_replaced(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
+        """Those of *keys* that nothing is being put in the place of."""
         with self._lock:
             return [key for key in keys if key not in self._replaced]
+
+
+def _declared(name: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        kind = type(value).__qualname__
+        raise ConfigError(f"store {name}: {what} is a {kind}, not True or False")
+    return value

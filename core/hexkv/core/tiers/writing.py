@@ -10,6 +10,8 @@ from threading import Lock
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.scheduler import Priority, Refused, Ticket
 from hexkv.core.memory.pool import per_task
+from hexkv.core.tiers.answers import shares
+from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
 from hexkv.core.tiers.reading import may_retry
@@ -62,8 +64,8 @@ class Batch:
         self.after = after
 
     def share(self, owner: str) -> Batch:
-        """The same chunks, held by *owner* on its own."""
-        return Batch(self.keys, [lease.share(owner) for lease in self.leases], self.after)
+        """The same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
+        return Batch(self.keys, shares(self.leases, owner), self.after)
 
     def part(self, start: int, end: int) -> Batch:
         """Chunks ``[start, end)``, held by the same leases."""
@@ -145,7 +147,11 @@ class Writer:
         ``None``: the tier does not take it, which was counted. The batch stays the
         caller's: the write has shares of its own.
         """
-        mine = batch.share(f"write {tier.name}")
+        try:
+            mine = batch.share(f"write {tier.name}")
+        except StoreError as error:
+            self.dropped(tier, batch.keys, Reason.FAILED, str(error))
+            return None
 
         def work(go: bool) -> tuple[list[bool], bool | None]:
             try:
@@ -235,6 +241,9 @@ class Writer:
             tier.index.commit([batch.keys[i] for i in done])
             tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
             del reserved
+            lost = recount(tier, [batch.keys[i] for i in done], self.evict, deadline)
+            self.dropped(tier, lost, Reason.NO_ROOM)
+            done = [i for i in done if batch.keys[i] not in lost]
         if landed is not None:
             landed(tier, [batch.keys[i] for i in done])
         for i in done:
@@ -262,10 +271,7 @@ class Writer:
         """Which of *items* to write now that there is room for them, and who says so."""
         while tier.sweep(deadline):  # what could not be deleted yet still takes room
             pass
-        sizes = [
-            batch.leases[i].size if tier.sharing is not None else len(item.frame)
-            for i, item in items.items()
-        ]
+        sizes = [expected(tier, batch.leases[i], item.frame) for i, item in items.items()]
         reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
         self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
@@ -330,16 +336,21 @@ class Writer:
                 encoded = None
             if encoded is not None:
                 return Item(key, encoded)
-        self.seal(key, lease)
-        return Item(key, lease.frame)
+        return Item(key, self.sealed(key, lease))
 
-    def seal(self, key: ChunkKey, lease: Lease) -> None:
-        """Make a block a whole frame, once, whoever else wants that at the same time."""
-        spec = lease.spec
+    def sealed(self, key: ChunkKey, lease: Lease) -> memoryview:
+        """The whole frame of a block, whose header is written once, whoever else wants that, too.
+
+        It is the block's own memory, but for blocks that are read-only and without a header: of
+        those it is a copy.
+        """
+        spec, frame = lease.spec, lease.frame
         if spec is None:
             raise ValueError("a block that holds nothing cannot be sealed")
         with self._sealing[hash(key) % _STRIPES]:
-            if not self._runtime.codec.is_sealed(lease.frame):
+            if not self._runtime.codec.is_sealed(frame):
+                if frame.readonly:
+                    frame = memoryview(bytearray(frame))
                 header = FrameHeader(
                     key=key,
                     identity=spec.identity,
@@ -351,7 +362,8 @@ class Writer:
                     position=spec.position,
                     parts=layer_parts(spec.layout, spec.tokens) if spec.serde == RAW else (),
                 )
-                self._runtime.codec.seal(lease.frame, header)
+                self._runtime.codec.seal(frame, header)
+        return frame
 
     def _spill(
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline

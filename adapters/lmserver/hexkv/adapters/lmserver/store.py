@@ -53,6 +53,7 @@ from hexkv.ports import (
     StoreError,
     StoreFull,
     StoreUnreachable,
+    SupportsClear,
     SupportsRangeRead,
     SupportsScan,
     WriteOutcome,
@@ -168,16 +169,22 @@ class HexkvStore:
             StoreUnreachable: no answer.
         """
         after = bytes(KEY_BYTES)
-        while True:
-            deadline = Deadline.after(self._clock, _PAGE)
-            with self._calling(deadline) as peer:
-                _ask(peer, Kind.SCAN, 1, after, deadline)
-                count, body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
-            if not count:
-                return
-            for key, size, stored in ENTRIES.iter_unpack(body):
-                after = key
-                yield Entry(ChunkKey(key), size, stored)
+        while page := self._page(after, Deadline.after(self._clock, _PAGE)):
+            yield from page
+            after = page[-1].key
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        first = prefix.ljust(KEY_BYTES, b"\0")
+        # The server lists what comes after a key: here after the last one before the prefix.
+        after = (max(int.from_bytes(first), 1) - 1).to_bytes(KEY_BYTES)
+        total = 0
+        while page := self._page(after, deadline):
+            after = page[-1].key
+            mine = [entry.key for entry in page if entry.key.startswith(prefix)]
+            total += sum(self._flags(Kind.DELETE, mine, deadline))
+            if not after.startswith(prefix):
+                break
+        return total
 
     def close(self) -> None:
         self._pool.close()
@@ -191,6 +198,14 @@ class HexkvStore:
         """
         with answering(self._pool.address), self._pool.connection(deadline) as peer:
             yield peer
+
+    def _page(self, after: bytes, deadline: Deadline) -> list[Entry]:
+        """The next chunks in the order of their keys; empty after the last."""
+        with self._calling(deadline) as peer:
+            _ask(peer, Kind.SCAN, 1, after, deadline)
+            _, body = _hear(peer, Kind.SCAN, None, ENTRIES.size, deadline)
+        found = ENTRIES.iter_unpack(body)
+        return [Entry(ChunkKey(key), size, stored) for key, size, stored in found]
 
     def _flags(self, kind: Kind, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
         found: list[bool] = []
@@ -312,5 +327,7 @@ def _outcome(verdict: int, size: int) -> WriteOutcome:
             return Failed(StoreError("the server could not keep the chunk"))
 
 
-def _is_a_store(store: HexkvStore) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead]:
-    return store, store, store  # mypy checks here that it keeps the ports' promises
+def _is_a_store(
+    store: HexkvStore,
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsClear]:
+    return store, store, store, store  # mypy checks here that it keeps the ports' promises

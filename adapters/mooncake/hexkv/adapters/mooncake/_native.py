@@ -127,6 +127,8 @@ class Client(Protocol):
 
     def batch_remove(self, keys: Sequence[str], force: bool) -> list[int]: ...
 
+    def remove_by_regex(self, regex_pattern: str, force: bool) -> int: ...
+
 
 class Library(Protocol):
     """The module ``mooncake.store``."""

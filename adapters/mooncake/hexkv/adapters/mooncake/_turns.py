@@ -22,6 +22,7 @@ class Turns:
     def __init__(self) -> None:
         self._readers: Counter[str] = Counter()
         self._changing: set[str] = set()
+        self._barred: list[str] = []
         self._changed = Condition()
 
     @contextmanager
@@ -33,7 +34,8 @@ class Turns:
         """
         with self._changed:
             free = self._changed.wait_for(
-                lambda: self._changing.isdisjoint(names), deadline.remaining()
+                lambda: self._changing.isdisjoint(names) and self._open(names),
+                deadline.remaining(),
             )
             if not free:
                 raise OutOfTime
@@ -60,6 +62,7 @@ class Turns:
                 lambda: (
                     self._changing.isdisjoint(names)
                     and not any(name in self._readers for name in names)
+                    and self._open(names)
                 ),
                 deadline.remaining(),
             )
@@ -72,3 +75,31 @@ class Turns:
             with self._changed:
                 self._changing.difference_update(names)
                 self._changed.notify_all()
+
+    @contextmanager
+    def clearing(self, prefix: str, deadline: Deadline) -> Iterator[None]:
+        """Alone with every name that begins with *prefix*, whichever there are.
+
+        Raises:
+            OutOfTime: somebody uses one of them for longer than *deadline* allows.
+        """
+        with self._changed:
+            free = self._changed.wait_for(
+                lambda: not self._barred and not self._used(prefix), deadline.remaining()
+            )
+            if not free:
+                raise OutOfTime
+            self._barred.append(prefix)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._barred.remove(prefix)
+                self._changed.notify_all()
+
+    def _used(self, prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in (*self._readers, *self._changing))
+
+    def _open(self, names: Collection[str]) -> bool:
+        """True if nobody clears any of *names*."""
+        return not any(name.startswith(prefix) for prefix in self._barred for name in names)

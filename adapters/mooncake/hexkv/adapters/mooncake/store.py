@@ -7,6 +7,7 @@ errand, which is given up at the deadline.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from hexkv.adapters.mooncake._objects import (
 from hexkv.adapters.mooncake._staging import Staging
 from hexkv.adapters.mooncake._turns import Turns
 from hexkv.ports import (
+    KEY_BYTES,
     ChunkKey,
     ChunkStore,
     Corrupt,
@@ -51,6 +53,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreUnreachable,
+    SupportsClear,
     SupportsRangeRead,
     SupportsRegistration,
     TimedOut,
@@ -101,6 +104,18 @@ class MooncakeStore:
             codes = self._must(lambda client: client.batch_remove(once, True), deadline)
         gone = {name for name, code in zip(once, codes, strict=True) if code == 0}
         return [name in gone for name in names]
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        start = self._prefix + prefix.hex()
+        digits = 2 * (KEY_BYTES - len(prefix))
+        # Mooncake searches by ECMAScript's expressions, where these characters are special.
+        literally = re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", start)
+        pattern = f"^{literally}[0-9a-f]{{{digits}}}$"
+        with self._in_time(), self._turns.clearing(start, deadline):
+            count = self._ask(lambda client: client.remove_by_regex(pattern, True), deadline)
+        if count < 0:
+            raise error_of(count)
+        return count
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
@@ -363,5 +378,7 @@ def _settle(
         outcomes[move.place] = TimedOut() if isinstance(error, OutOfTime) else Failed(error)
 
 
-def _is_a_store(store: MooncakeStore) -> tuple[ChunkStore, SupportsRangeRead, SupportsRegistration]:
-    return store, store, store  # mypy checks here that it keeps the ports' promises
+def _is_a_store(
+    store: MooncakeStore,
+) -> tuple[ChunkStore, SupportsRangeRead, SupportsRegistration, SupportsClear]:
+    return store, store, store, store  # mypy checks here that it keeps the ports' promises

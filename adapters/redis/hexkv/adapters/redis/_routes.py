@@ -35,6 +35,10 @@ class Route(Protocol):
         """
         ...
 
+    def primaries(self, deadline: Deadline) -> Sequence[Server]:
+        """Every server that has chunks of its own; errors as for :meth:`split`."""
+        ...
+
     def follow(self, redirect: Redirect) -> Server:
         """The server that another one named.
 
@@ -61,6 +65,10 @@ class Single:
     def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
         del deadline
         return [(self._server, range(len(keys)))]
+
+    def primaries(self, deadline: Deadline) -> Sequence[Server]:
+        del deadline
+        return [self._server]
 
     def follow(self, redirect: Redirect) -> Server:
         raise StoreError(f"the server is one of a cluster (it names {redirect.address})")
@@ -154,10 +162,14 @@ class Sentinels:
         self._master: Server | None = None
 
     def split(self, keys: Sequence[bytes], deadline: Deadline) -> list[Task]:
+        (master,) = self.primaries(deadline)
+        return [(master, range(len(keys)))]
+
+    def primaries(self, deadline: Deadline) -> Sequence[Server]:
         master = self._master
         if master is None:
             master = self._master = self._find(deadline)
-        return [(master, range(len(keys)))]
+        return [master]
 
     def follow(self, redirect: Redirect) -> Server:
         raise StoreError(f"the master is one of a cluster (it names {redirect.address})")
@@ -209,6 +221,11 @@ class Cluster:
                 address = self._told or self._seeds[0]
             tasks.setdefault(address, []).append(i)
         return [(self._servers.at(address), which) for address, which in tasks.items()]
+
+    def primaries(self, deadline: Deadline) -> Sequence[Server]:
+        if self._stale:
+            self._look(deadline)
+        return [self._servers.at(address) for address in dict.fromkeys(filter(None, self._slots))]
 
     def follow(self, redirect: Redirect) -> Server:
         self._stale = self._stale or not redirect.asking

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.outcomes import outcome_of
+from hexkv.adapters.redis._clearing import clear
 from hexkv.adapters.redis._commands import Answers, Ask, Command, Get, Set
 from hexkv.adapters.redis._replies import Redirect
 from hexkv.adapters.redis._routes import Route
@@ -75,6 +76,13 @@ class RedisStore:
         if len(told) < len(keys):
             raise _worst(answers)
         return told
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        try:
+            return clear(lambda: self._route.primaries(deadline), self._prefix, prefix, deadline)
+        except StoreUnreachable:
+            self._route.doubt()
+            raise
 
     def close(self) -> None:
         self._route.close()

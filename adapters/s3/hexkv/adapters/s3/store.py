@@ -164,9 +164,7 @@ class S3Store:
                 # A server answers the same whether there was something to delete.
                 here = self._asked(key, deadline)
                 if here:
-                    reply = self._http.ask("DELETE", self._location.name(key), deadline)
-                    if reply.status not in (200, 204, 404):
-                        raise _as_failure(refusal(reply))
+                    self._remove(key, deadline)
                 change.here = False
                 return here
 
@@ -178,23 +176,26 @@ class S3Store:
 
     def scan(self) -> Iterator[Entry]:
         self._must_be_open()
-        query = {"list-type": "2", "prefix": self._location.prefix, "max-keys": "1000"}
-        while True:
-            deadline = Deadline.after(self._clock, _SCAN_PATIENCE)
+        for page_of in self._pages(b"", lambda: Deadline.after(self._clock, _SCAN_PATIENCE)):
+            yield from page_of
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int:
+        self._must_be_open()
+        total = 0
+        for entries in self._pages(prefix, lambda: deadline):
+            keys = [entry.key for entry in entries]
+
+            def forget(number: int, keys: Sequence[ChunkKey] = keys) -> None:
+                with self._known.changing(keys[number], deadline) as change:
+                    self._remove(keys[number], deadline)
+                    change.here = False
+
             try:
-                reply = self._http.ask("GET", "", deadline, query=query)
+                self._crew.each(len(keys), forget)
             except OutOfTime as error:
-                raise StoreUnreachable("no page of the listing in time") from error
-            if reply.status != 200:
-                raise _as_failure(refusal(reply))
-            listed = page(reply.text)
-            for name, size, changed in listed.objects:
-                key = self._location.key(name)
-                if key is not None:
-                    yield Entry(key, size, changed)
-            if not listed.more:
-                return
-            query["continuation-token"] = listed.more
+                raise StoreUnreachable(f"no time to delete more than {total} chunks") from error
+            total += len(keys)
+        return total
 
     def close(self) -> None:
         self._closed = True
@@ -233,6 +234,29 @@ class S3Store:
         if not self._bucket_seen:
             self._look_for_the_bucket(deadline)
         return False
+
+    def _remove(self, key: ChunkKey, deadline: Deadline) -> None:
+        reply = self._http.ask("DELETE", self._location.name(key), deadline)
+        if reply.status not in (200, 204, 404):
+            raise _as_failure(refusal(reply))
+
+    def _pages(self, start: bytes, deadline: Callable[[], Deadline]) -> Iterator[Sequence[Entry]]:
+        """List the chunks of which the keys begin with *start*, each page by a deadline."""
+        whole = self._location.prefix + start.hex()
+        query = {"list-type": "2", "prefix": whole, "max-keys": "1000"}
+        while True:
+            try:
+                reply = self._http.ask("GET", "", deadline(), query=query)
+            except OutOfTime as error:
+                raise StoreUnreachable("no page of the listing in time") from error
+            if reply.status != 200:
+                raise _as_failure(refusal(reply))
+            listed = page(reply.text)
+            keys = [(self._location.key(name), size, at) for name, size, at in listed.objects]
+            yield [Entry(key, size, changed) for key, size, changed in keys if key is not None]
+            if not listed.more:
+                return
+            query["continuation-token"] = listed.more
 
     def _look_for_the_bucket(self, deadline: Deadline) -> None:
         """Tell an absent bucket from an absent object: a reply to ``HEAD`` does not."""

@@ -1,0 +1,168 @@
+"""Clearing: a store that deletes a namespace without being told the keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.store._base import Foreign, RawAccess, StoreCase, content, read, same, write
+from hexkv.contracts.waiting import UnderWay
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import (
+    KEY_BYTES,
+    NAMESPACE_BYTES,
+    ChunkKey,
+    ChunkStore,
+    Deadline,
+    StoreError,
+    SupportsClear,
+    namespace_of,
+)
+
+MANY = 1100
+"""More chunks than services list at a time."""
+
+SPECIAL = [b"*", b"?", b"[a-z]", b"\\", b"^", b".*", b"\0", b"\r\n", b"\xff", b"(|)", b"+{2}$"]
+"""What means something in patterns, in names or on wires."""
+
+OTHERS = chunk_key("others", "other model")
+
+
+def of_namespace(start: bytes, number: int = 0) -> ChunkKey:
+    """A chunk of the namespace whose keys begin with *start*."""
+    first = start[:NAMESPACE_BYTES].ljust(NAMESPACE_BYTES, b"a")
+    return ChunkKey(first + chunk_key(f"chunk {number}")[NAMESPACE_BYTES:])
+
+
+class Clearing(StoreCase):
+    """``SupportsClear``."""
+
+    @pytest.fixture
+    def clearer(self, store: ChunkStore) -> SupportsClear:
+        """The store, seen as one that can clear a namespace."""
+        if not isinstance(store, SupportsClear):
+            not_offered("SupportsClear")
+        return store
+
+    @promise(
+        "clear.1",
+        "deletes every chunk whose key begins so, leaves all others, and counts what went",
+        level="L1",
+        clause="SupportsClear.clear_prefix",
+        why="KV of weights that were replaced would be served, or another model's would be gone",
+    )
+    def test_clears_a_namespace_and_no_other(
+        self, store: ChunkStore, clearer: SupportsClear, raw: RawAccess
+    ) -> None:
+        ours = {chunk_key(f"chunk {i}", "model"): content(100 + i, i) for i in range(20)}
+        theirs = {chunk_key(f"chunk {i}", "other model"): content(200 + i, i) for i in range(5)}
+        write(store, ours | theirs)
+        prefix = namespace_of(next(iter(ours)))
+        assert _counted(clearer, prefix) == 20
+        same(read(store, *ours), [None] * 20)
+        assert not any(store.contains(list(ours), deadline()))
+        same(read(store, *theirs), list(theirs.values()))
+        assert raw.keys() == set(theirs)
+        assert _counted(clearer, prefix) == 0
+        write(store, dict(list(ours.items())[:3]))
+        assert _counted(clearer, b"") == 3 + 5
+        assert raw.keys() == set()
+
+    @promise(
+        "clear.2",
+        "takes each byte of a prefix for itself, whatever it means in a pattern",
+        level="L1",
+        clause="SupportsClear.clear_prefix",
+        why="a digest has any bytes: one that reads as a pattern would clear other models",
+        hint="escape what is special to the service, and check what it found before deleting",
+    )
+    def test_clears_by_bytes_and_not_by_patterns(
+        self, store: ChunkStore, clearer: SupportsClear
+    ) -> None:
+        keys = [of_namespace(start) for start in SPECIAL]
+        write(store, dict.fromkeys([*keys, of_namespace(b""), OTHERS], b"frame"))
+        left = [*keys, of_namespace(b""), OTHERS]
+        for key in keys:
+            assert _counted(clearer, namespace_of(key)) == 1
+            left.remove(key)
+            same(read(store, key, *left), [None, *[b"frame"] * len(left)])
+
+    @promise(
+        "clear.3",
+        "clears more chunks than its service lists at a time",
+        level="L1",
+        clause="SupportsClear.clear_prefix",
+        why="of a cache of any size all but the first thousand chunks would stay",
+        hint="ask for the next page until there is none, also after deleting what was listed",
+    )
+    def test_clears_more_than_a_page(self, store: ChunkStore, clearer: SupportsClear) -> None:
+        keys = [chunk_key(f"chunk {i}", "model") for i in range(MANY)]
+        write(store, dict.fromkeys([*keys, OTHERS], b"frame"))
+        assert _counted(clearer, namespace_of(keys[0])) == MANY
+        assert not any(store.contains(keys, deadline()))
+        same(read(store, OTHERS), [b"frame"])
+
+    @promise(
+        "clear.4",
+        "neither clears another store on the same service nor anything that is no chunk",
+        level="L1",
+        clause="SupportsClear.clear_prefix",
+        why="an operator who clears one cache would empty everybody's",
+    )
+    def test_clears_nothing_that_is_not_its_own(
+        self,
+        store: ChunkStore,
+        clearer: SupportsClear,
+        sibling: ChunkStore | None,
+        foreign: Foreign | None,
+    ) -> None:
+        if sibling is None and foreign is None:
+            not_offered("sibling, foreign")
+        before = {} if foreign is None else dict(foreign())
+        write(store, {OTHERS: b"mine"})
+        if sibling is not None:
+            write(sibling, {OTHERS: b"theirs"})
+        assert _counted(clearer, namespace_of(OTHERS)) == 1
+        write(store, {OTHERS: b"mine"})
+        assert _counted(clearer, b"") == 1
+        if sibling is not None:
+            same(read(sibling, OTHERS), [b"theirs"])
+        if foreign is not None:
+            assert dict(foreign()) == before, "things that are no chunks came, went or changed"
+
+    @promise(
+        "clear.5",
+        "raises if it may have left something, for instance because it had no time",
+        level="L4",
+        clause="SupportsClear.clear_prefix",
+        why="stale KV would be served after a clear that was said to be complete",
+    )
+    def test_a_clear_without_time_is_none(self, store: ChunkStore, clearer: SupportsClear) -> None:
+        keys = [chunk_key(f"chunk {i}", "model") for i in range(20)]
+        write(store, dict.fromkeys(keys, b"frame"))
+        late = Deadline(SystemClock(), 0.0)
+        told: list[str] = []
+
+        def clear() -> None:
+            try:
+                clearer.clear_prefix(namespace_of(keys[0]), late)
+                told.append("complete")
+            except StoreError:
+                told.append("not complete")
+
+        with UnderWay({"clear_prefix": clear}, patience=2.0) as crowd:
+            assert not crowd.late(5.0), "no answer after the deadline"
+        assert told, "it raised what is no error of a store"
+        if told == ["complete"]:
+            same(read(store, *keys), [None] * len(keys))
+        assert _counted(clearer, namespace_of(keys[0])) <= len(keys)
+        same(read(store, *keys), [None] * len(keys))
+
+
+def _counted(clearer: SupportsClear, prefix: bytes) -> int:
+    __tracebackhide__ = True
+    assert len(prefix) <= KEY_BYTES
+    count = clearer.clear_prefix(prefix, deadline())
+    assert type(count) is int, f"a clear is counted with a {type(count).__qualname__}"
+    return count
