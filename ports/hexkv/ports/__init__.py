@@ -45,7 +45,6 @@ from hexkv.ports.keys import (
     NAMESPACE_BYTES,
     ChunkKey,
     Namespace,
-    Pages,
     ParallelSlice,
     namespace_of,
 )
@@ -146,7 +145,6 @@ __all__ = [
     "Miss",
     "Namespace",
     "Outcome",
-    "Pages",
     "ParallelSlice",
     "Plane",
     "Policy",
