@@ -141,7 +141,7 @@ class TieredHold:
         for number, tier in enumerate(found):
             if tier is None:
                 rate = self._stack.runtime.compute_rate
-                self._reasons[number] = Reason(why_absent(self._stack.tiers, rate, keys[number]))
+                self._reasons[number] = why_absent(self._stack.tiers, rate, keys[number])
 
     def _take(self, number: int, claim: Claim) -> None:
         """Note what became of a read that has ended, or is late; begin another where it helps."""
