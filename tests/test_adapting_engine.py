@@ -111,6 +111,18 @@ def test_a_form_that_cannot_be_measured_is_not_chosen(rig):
     assert settled(line.rig)
 
 
+def held_by_key(line):
+    """Why the chunks of the prompt are not held, which a match says, too."""
+    space = line.engine.key_space()
+    keys = line.engine.chunk_keys(PROMPT)
+    until = Deadline.after(line.rig.clock, 60.0)
+    assert set(line.engine.chunks.match(keys, until)) == {None}
+    specs = [ChunkSpec(key, space.identity, space.layout, CHUNK) for key in keys]
+    with line.engine.chunks.hold(specs, "host", until) as hold:
+        assert hold.wait(until)
+        return set(hold.reasons)
+
+
 def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     line = Line(rig, compute_rate=1000.0)
     line.keep(0)
@@ -125,12 +137,13 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
         assert layers.result().misses == got.misses
     why = line.engine.explain(PROMPT)
     assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, Reason.SLOWER)
+    assert held_by_key(line) == {Reason.SLOWER}
     assert line.engine.pin(PROMPT, "me") == FULL, "it is there all the same"
     assert line.engine.unpin("me") == 10
 
     line.takes(1e-3)
-    hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 4)]
-    assert hits == [0] * (PROBE_EVERY - 5) + [FULL]
+    hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 6)]
+    assert hits == [0] * (PROBE_EVERY - 7) + [FULL]
     assert line.engine.explain(PROMPT).hit_tokens == FULL
     assert line.load().hit_tokens == FULL, "what the lookup promised"
     assert line.load().hit_tokens == FULL

@@ -27,11 +27,9 @@ from hexkv.ports import (
     ConfigError,
     DType,
     HashFunction,
-    InvalidTokens,
     KVLayout,
     LayerGroup,
     Namespace,
-    Pages,
     ParallelSlice,
     Plane,
     namespace_of,
@@ -126,7 +124,6 @@ import sys
 sys.path[:0] = sys.argv[1:]
 from hexkv.core.keys.hashing import Keyer
 from hexkv.core.keys.tokens import pack
-from hexkv.ports import Pages
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
 extra = (("image", "0f3a"), ("quant", "awq"))
@@ -355,10 +352,7 @@ def page_hashes(size, tokens):
 def test_an_unseeded_chain_names_tokens_as_hosts_do_that_name_their_pages(tokens, size):
     keyer = Keyer(PLAIN, chunker=PrefixChunker(size), seeded=False)
     digests = list(page_hashes(size, tokens))
-    by_tokens, by_pages = name(keyer, tokens), keyer.name(Pages(digests, size))
-    assert by_tokens.keys == by_pages.keys == [keyer.prefix + digest for digest in digests]
-    assert list(by_tokens.starts) == list(by_pages.starts)
-    assert list(by_tokens.ends) == list(by_pages.ends)
+    assert name(keyer, tokens).keys == [keyer.prefix + digest for digest in digests]
 
 
 def test_an_unseeded_chain_has_a_namespace_of_its_own():
@@ -367,22 +361,3 @@ def test_an_unseeded_chain_has_a_namespace_of_its_own():
     for keyer in keyers:
         again = Keyer.of_identity(keyer.identity, SHA256, PrefixChunker(4))
         assert name(again, range(9)).keys == name(keyer, range(9)).keys
-
-
-@pytest.mark.parametrize(
-    ("keyer", "size"),
-    [
-        (Keyer(PLAIN, chunker=PrefixChunker(4)), 4),
-        (Keyer(PLAIN, chunker=PrefixChunker(4), seeded=False), 8),
-        (Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4), seeded=False), 4),
-    ],
-)
-def test_pages_are_refused_where_chunks_are_others(keyer, size):
-    with pytest.raises(InvalidTokens, match="pages of"):
-        keyer.name(Pages([bytes(32)], size))
-
-
-@pytest.mark.parametrize(("digests", "size"), [([b"short"], 16), ([bytes(32)], 0)])
-def test_pages_without_tokens_or_with_other_digests_are_refused(digests, size):
-    with pytest.raises(InvalidTokens):
-        Pages(digests, size)

@@ -55,7 +55,8 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
         ({"tiers": [{"store": "dsik"}], "poool": 1}, "poool"),
         ({"read": "yes"}, "read"),
         ({"config": 7}, "config"),
-        ({"staging_bytes": 0}, "staging_bytes"),
+        ({"hold_bytes": 0}, "hold_bytes"),
+        ({"staging_bytes": 1 << 30}, "renamed: write hold_bytes"),
         ({"namespace": "canonical", "layout": "opaque"}, "opaque"),
     ],
 )

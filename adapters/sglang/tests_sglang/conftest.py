@@ -6,6 +6,8 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 RIG = Path(__file__).parent / "rig"
 
 os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
@@ -25,3 +27,23 @@ if find_spec("sglang"):
         import sglang_pools  # noqa: F401 - imports the rest of SGLang
 
         rig_plugin.activate()
+
+
+class Context:
+    """What SGLang's context records of changes to its configuration."""
+
+    def __init__(self):
+        self.changes = [("startup", {"page_size": 4})]
+
+    def overrides_log(self):
+        return list(self.changes)
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """SGLang's context, in which a test records changes."""
+    from sglang.srt import runtime_context
+
+    made = Context()
+    monkeypatch.setattr(runtime_context, "get_context", lambda: made)
+    return made

@@ -9,6 +9,7 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from hexkv.adapters.sglang.devices import PageCopies
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.linker import HexKVLinker
 from hexkv.ports import ConfigError
@@ -119,12 +120,82 @@ def test_a_damaged_page_is_refused_before_anything_was_promised(when, tmp_path):
         assert one.cancel_queued_load("r") == accepted
 
 
-def test_what_does_not_fit_into_the_staging_memory_is_computed(tmp_path):
+def test_what_is_larger_than_hold_bytes_is_computed(tmp_path):
     pool, keys = filled("mha", seed=1), names(3)
-    with linker(pool, tmp_path, staging_bytes=100) as one:
+    with linker(pool, tmp_path, hold_bytes=100) as one:
         assert offloaded(one, keys, FROM)
         assert one.lookup("r", kv(keys)) == [1, 2, 3]
         assert not one.load("r", kv(keys, TO))
+
+
+def held(one):
+    """Pages that each request holds in the pool."""
+    return {owner: n for owner, n in one._engine.health().leases.items() if owner in "abr"}
+
+
+def test_what_is_queued_is_held_in_the_pool_until_it_is_cancelled_or_copied(tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+        for rid in "ab":
+            assert one.lookup(rid, kv(keys)) == [1, 2, 3]
+            assert one.load(rid, kv(keys, TO))
+        assert held(one) == {"a": 3, "b": 3}
+        assert not one._engine.health().pins
+        assert one.load("a", kv(keys[:1], TO[:1])), "again: in place of the load before"
+        assert held(one) == {"a": 1, "b": 3}
+        assert one.cancel_queued_load("a")
+        assert held(one) == {"b": 3}
+        index = one.start_layer_wise_loading()
+        assert one.finish_layer_wise_loading(index)
+        assert held(one) == {}
+        assert one.load("r", kv(keys, TO))
+        one.reset()
+        assert held(one) == {}
+
+
+def test_all_loads_together_hold_no_more_than_hold_bytes(tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    page = sum(buffer[:PAGE].nbytes for buffer in buffers(pool))
+    with linker(pool, tmp_path, hold_bytes=5 * page) as one:
+        assert offloaded(one, keys, FROM)
+        assert one.load("a", kv(keys, TO))
+        assert not one.load("b", kv(keys, FROM))
+        assert one.load("b", kv(keys[:2], FROM[:2]))
+        assert one.cancel_queued_load("a")
+        assert one.finish_layer_wise_loading(one.start_layer_wise_loading())
+        assert one._room == 5 * page
+        assert one.load("a", kv(keys, TO))
+
+
+def test_half_of_the_pool_is_for_everything_else(tmp_path, caplog):
+    with linker(filled("mha"), tmp_path) as one:
+        most = one._engine.health().pool_bytes // 2
+        assert one._room == most
+    assert "hold_bytes" not in caplog.text
+    with linker(filled("mha"), tmp_path, hold_bytes=1 << 40) as one:
+        assert one._room == most
+    assert "hold_bytes" in caplog.text
+
+
+def test_a_copy_that_fails_is_told_and_holds_nothing(tmp_path, monkeypatch):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+        assert one.load("r", kv(keys, TO))
+        monkeypatch.setattr(PageCopies, "copy", lambda *_: 1 / 0)
+        assert not one.finish_layer_wise_loading(one.start_layer_wise_loading())
+        assert held(one) == {}
+
+
+def test_a_load_that_another_rank_refuses_is_released(tmp_path, monkeypatch):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+        monkeypatch.setattr(one, "_agreed", lambda mine: False)
+        assert not one.load("r", kv(keys, TO))
+        assert held(one) == {}
+        assert not one.cancel_queued_load("r")
 
 
 def test_a_reset_waits_for_what_is_under_way(tmp_path):
@@ -183,3 +254,17 @@ def test_a_model_with_more_than_plain_kv_is_refused(tmp_path):
     both = (ComponentType.FULL, ComponentType.MAMBA)
     with pytest.raises(ConfigError, match="MAMBA"), linker(filled("mha"), tmp_path, both):
         pass
+
+
+def test_after_weights_were_replaced_nothing_is_found_loaded_or_stored(context, tmp_path):
+    pool, keys = filled("mha", seed=1), names(3)
+    with linker(pool, tmp_path) as one:
+        assert offloaded(one, keys, FROM)
+        assert one.lookup("r", kv(keys)) == [1, 2, 3]
+        context.changes.append(("scheduler.weight_version", {"weight_version": "2"}))
+        assert not one.load("r", kv(keys, TO))
+        assert not one._engine.health().pins
+        assert one.lookup("r", kv(keys)) == []
+        other = names(3, seed=500)
+        assert offloaded(one, other, FROM)
+        assert one._store.find(other) == 0

@@ -31,12 +31,13 @@ LAYOUT = KVLayout.attention(
 def another(root, layout=LAYOUT):
     """An engine of any host that names tokens, not pages."""
     settings = {
+        "model": {"weights": "one"},
         "chunk": {"size": PAGE, "seeded": False},
         "pool": {"bytes": "4MiB"},
         "deadlines": PATIENT,
         "tiers": [{"store": "disk", "settings": {"root": str(root)}}],
     }
-    return build(load(environ={}, overrides=settings), Namespace("tiny", layout, "one"))
+    return build(load(environ={}, overrides=settings), Namespace("tiny", layout))
 
 
 def test_pages_of_sglang_and_tokens_of_another_host_are_the_same_chunks(tmp_path):

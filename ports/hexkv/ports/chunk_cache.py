@@ -32,7 +32,7 @@ class ChunkCache(Protocol):
     """
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        """The name of the first tier that holds each chunk; a hint, nothing is loaded."""
+        """The name of the first tier that each chunk would be read from; a hint, loads nothing."""
         ...
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:

@@ -6,11 +6,9 @@ derived live in :mod:`hexkv.core.keys.hashing`; adapters treat a key as opaque b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
-from hexkv.ports.errors import InvalidTokens
 from hexkv.ports.layout import KVLayout
 
 NAMESPACE_BYTES = 16
@@ -32,29 +30,6 @@ makes no 512 objects with a dictionary each, and every language can hold one.
 def namespace_of(key: ChunkKey) -> bytes:
     """The part of *key* that every chunk of its namespace shares."""
     return key[:NAMESPACE_BYTES]
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """A prompt whose chunks the host has named already, by a chain of digests of its own.
-
-    Some engines ask for pages of their KV memory and never say which tokens these are
-    (SGLang's hierarchical cache). As bare chains are made (:mod:`hexkv.core.keys.hashing`), theirs
-    name the same chunks.
-
-    Raises:
-        InvalidTokens: a digest has not ``DIGEST_BYTES`` bytes, or *tokens* is less than one.
-    """
-
-    digests: Sequence[bytes]
-    """One for each page, in order."""
-
-    tokens: int
-    """Tokens in a page."""
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1 or any(len(digest) != DIGEST_BYTES for digest in self.digests):
-            raise InvalidTokens(f"pages have tokens, and digests of {DIGEST_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)

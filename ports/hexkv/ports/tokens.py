@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from hexkv.ports.keys import Pages
-
 
 class Buffer(Protocol):
     """Anything ``memoryview`` takes: ``collections.abc.Buffer``, from Python 3.12 on."""
@@ -22,6 +20,6 @@ class Values(Protocol):
         ...
 
 
-Tokens: TypeAlias = Sequence[int] | Buffer | Values | Pages
+Tokens: TypeAlias = Sequence[int] | Buffer | Values
 """Integers in ``[0, 2**32)``: a sequence of them, a one-dimensional buffer of an integer format
-(``array.array``, numpy, memoryview), a torch tensor on any device, or pages named already."""
+(``array.array``, numpy, memoryview), or a torch tensor on any device."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
-from hexkv.core.keys.tokens import words
+from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
@@ -81,7 +81,7 @@ class Maintained(Lifecycle):
         with self._call():
             prompt = self._prompt(tokens, namespace)
             until = self._until(self._deadlines.lookup)
-            return explain(self._stack, prompt, words(tokens), self._namer.keyers(), until)
+            return explain(self._stack, prompt, pack(tokens), self._namer.keyers(), until)
 
     def copy(
         self,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from hexkv.core.keys.hashing import Keyer
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.keys.tokens import Words, beginning
+from hexkv.core.keys.tokens import TOKEN_BYTES
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import ask
 from hexkv.core.tiers.rules import Writes
@@ -117,7 +117,7 @@ class Explanation:
 def explain(
     stack: TierStack,
     prompt: Prompt,
-    packed: Words,
+    packed: memoryview,
     others: Iterable[Keyer],
     deadline: Deadline,
 ) -> Explanation:
@@ -126,7 +126,7 @@ def explain(
     Args:
         stack: whose tiers are asked.
         prompt: all chunks of the tokens.
-        packed: the tokens, as :func:`~hexkv.core.keys.tokens.words` gives them.
+        packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
         others: of namespaces that may hold the same tokens; the prompt's own is passed over.
         deadline: for stores that have to be asked.
     """
@@ -228,7 +228,7 @@ def _off(tier: Tier) -> str:
 def _elsewhere(
     stack: TierStack,
     prompt: Prompt,
-    packed: Words,
+    packed: memoryview,
     others: Iterable[Keyer],
     hit: int,
     deadline: Deadline,
@@ -236,7 +236,7 @@ def _elsewhere(
     if hit == len(prompt):
         return
     # What only this many tokens can tell need not be hashed for namespaces without the rest.
-    first = beginning(packed, prompt.ends[hit])
+    first = packed[: prompt.ends[hit] * TOKEN_BYTES]
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from operator import sub
 from typing import TYPE_CHECKING
 
 from hexkv.core.io.scheduler import Priority, Refused
@@ -11,7 +12,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.checks import check_seconds, check_window
-from hexkv.core.requests.reports import retrieved, stored
+from hexkv.core.requests.reports import held, retrieved, stored
 from hexkv.core.requests.retrieve import Pace, load_prefix
 from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.cache import TierStack
@@ -29,6 +30,7 @@ from hexkv.ports import (
     Lease,
     PoolExhausted,
     Publishing,
+    Reason,
     Retrieved,
     StoreReport,
 )
@@ -89,13 +91,18 @@ class KeyedCache:
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         with self._call():
-            found = self._stack.where(keys, deadline)
+            found = self._stack.offered(keys, deadline)
             return [None if tier is None else tier.name for tier in found]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
         with self._call():
             self._check(wanted)
-            return TieredHold(self._stack, wanted, owner, deadline)
+            start = self._clock.now()
+
+            def count(tiers: Sequence[str], reasons: Sequence[Reason]) -> None:
+                held(self._telemetry, tiers, reasons, self._clock.now() - start)
+
+            return TieredHold(self._stack, wanted, owner, deadline, count)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
@@ -193,15 +200,15 @@ class KeyedCache:
                     pass
 
     def _check(self, wanted: Sequence[ChunkSpec]) -> None:
-        for spec in wanted:
-            if not self._pool.fits(spec.raw_bytes):
-                raise InvalidRequest(
-                    f"a chunk of {spec.raw_bytes} bytes is larger than the pool's blocks"
-                )
+        self._check_size(max((spec.raw_bytes for spec in wanted), default=0))
+
+    def _check_size(self, largest: int) -> None:
+        if not self._pool.fits(largest):
+            raise InvalidRequest(f"a chunk of {largest} bytes is larger than the pool's blocks")
 
     def _window(self, wanted: Sequence[ChunkSpec], device: DeviceKV) -> Prompt:
-        self._check(wanted)
         prompt = Prompt.of(wanted)
+        self._check_size(prompt.layout.chunk_bytes(max(map(sub, prompt.ends, prompt.starts))))
         check_window(device, prompt.layout, prompt.length)
         return prompt
 

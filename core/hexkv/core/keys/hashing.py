@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.tokens import TOKEN_BYTES, Words
+from hexkv.core.keys.tokens import TOKEN_BYTES
 from hexkv.ports import (
     DIGEST_BYTES,
     IDENTITY_BYTES,
@@ -33,9 +33,7 @@ from hexkv.ports import (
     ChunkKey,
     ConfigError,
     HashFunction,
-    InvalidTokens,
     Namespace,
-    Pages,
 )
 
 KEY_FORMAT = 2
@@ -141,7 +139,7 @@ class Keyer:
             give ``DIGEST_BYTES`` bytes.
     """
 
-    __slots__ = ("_anchor", "_chunker", "_digest", "_seeded", "identity", "prefix", "root")
+    __slots__ = ("_anchor", "_chunker", "_digest", "identity", "prefix", "root")
 
     def __init__(
         self,
@@ -189,19 +187,13 @@ class Keyer:
         self.prefix = self.root[:NAMESPACE_BYTES]
         """Leads every key of the namespace."""
         self._anchor = self.root if seeded else b""
-        self._seeded = seeded
 
-    def name(self, packed: Words) -> Chunks:
+    def name(self, packed: memoryview) -> Chunks:
         """The chunks of one prompt.
 
         Args:
-            packed: the tokens, as :func:`~hexkv.core.keys.tokens.words` gives them.
-
-        Raises:
-            InvalidTokens: pages, where chains are seeded or chunks of another size.
+            packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
         """
-        if isinstance(packed, Pages):
-            return self._named(packed)
         starts, ends = self._chunker.cut(packed)
         digest, prefix = self._digest, self.prefix
         link = self._anchor
@@ -214,15 +206,3 @@ class Keyer:
             keys.append(prefix + link)
             reached = end
         return Chunks(len(packed) // TOKEN_BYTES, starts, ends, cast("list[ChunkKey]", keys))
-
-    def _named(self, pages: Pages) -> Chunks:
-        size = self._chunker.size if isinstance(self._chunker, PrefixChunker) else 0
-        if self._seeded or pages.tokens != size:
-            raise InvalidTokens(
-                f"pages of {pages.tokens} tokens need unseeded chains of chunks of that"
-                f" size, and here they are {scheme_of(self._chunker, seeded=self._seeded)}"
-            )
-        total = len(pages.digests) * size
-        keys = [self.prefix + digest for digest in pages.digests]
-        starts, ends = range(0, total, size), range(size, total + 1, size)
-        return Chunks(total, starts, ends, cast("list[ChunkKey]", keys))

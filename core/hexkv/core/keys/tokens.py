@@ -6,9 +6,9 @@ import operator
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, SupportsIndex, runtime_checkable
 
-from hexkv.ports import InvalidTokens, Pages, Tokens
+from hexkv.ports import InvalidTokens, Tokens
 from hexkv.ports.tokens import Buffer
 
 TOKEN_BYTES = 4
@@ -25,22 +25,6 @@ class _Tensor(Protocol):
     def cpu(self) -> _Tensor: ...
     def numpy(self) -> Buffer: ...
     def tolist(self) -> object: ...
-
-
-Words: TypeAlias = memoryview | Pages
-"""Tokens as keys are computed from them: packed, or named already."""
-
-
-def words(tokens: Tokens) -> Words:
-    """Pages as they are, and anything else packed (:func:`pack`)."""
-    return tokens if isinstance(tokens, Pages) else pack(tokens)
-
-
-def beginning(whole: Words, tokens: int) -> Words:
-    """The first *tokens* of *whole*; whole pages."""
-    if isinstance(whole, Pages):
-        return Pages(whole.digests[: tokens // whole.tokens], whole.tokens)
-    return whole[: tokens * TOKEN_BYTES]
 
 
 def pack(tokens: Tokens) -> memoryview:

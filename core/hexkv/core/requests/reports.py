@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
+from collections.abc import Sequence
+
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.ports import Counter, Histogram, Retrieved, StoreReport, Telemetry
+from hexkv.ports import Counter, Histogram, Reason, Retrieved, StoreReport, Telemetry
 
 
 def retrieved(
@@ -26,6 +29,18 @@ def retrieved(
         tiers=dict(got.tokens),
         misses=got.misses,
     )
+
+
+def held(
+    telemetry: Telemetry, tiers: Sequence[str], reasons: Sequence[Reason], seconds: float
+) -> None:
+    """Count chunks that a hold brought from *tiers*, and the *reasons* why others are missing."""
+    telemetry.count(Counter.LOOKUPS, len(tiers) + len(reasons))
+    for tier, chunks in Tally(tiers).items():
+        telemetry.count(Counter.HITS, chunks, tier=tier)
+    for reason, chunks in Tally(reasons).items():
+        telemetry.count(Counter.MISSES, chunks, reason=reason.value)
+    telemetry.observe(Histogram.RETRIEVE, seconds)
 
 
 def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:

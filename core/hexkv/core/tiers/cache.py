@@ -147,8 +147,11 @@ class TierStack:
 
     def offer(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """Likewise for one request: of the tiers that bring KV sooner than it is computed."""
-        tiers = serving(self.tiers, self.runtime.compute_rate)
-        return run_of(self.where(keys, deadline, tiers))
+        return run_of(self.offered(keys, deadline))
+
+    def offered(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
+        """For each chunk, the first tier that holds it and brings it sooner than it is computed."""
+        return self.where(keys, deadline, serving(self.tiers, self.runtime.compute_rate))
 
     def offer_soon(
         self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]

@@ -6,14 +6,15 @@ for by token, and nothing ends at a gap: what a missing chunk means is the calle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
-from hexkv.core.tiers.matching import runs
+from hexkv.core.tiers.matching import runs, serving, why_absent
+from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason
 
 
@@ -21,13 +22,32 @@ class TieredHold:
     """Chunks on their way from the tiers; see :class:`hexkv.ports.Hold`."""
 
     def __init__(
-        self, stack: TierStack, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+        self,
+        stack: TierStack,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        ended: Callable[[Sequence[str], Sequence[Reason]], None],
     ) -> None:
-        """Begin to read *wanted*; waits for memory only while nothing is held."""
+        """Begin to read *wanted*; waits for memory only while nothing is held.
+
+        Args:
+            stack: of the tiers.
+            wanted: the chunks.
+            owner: of the leases.
+            deadline: of the reads.
+            ended: called once all is known, unless it was released before: the tiers from which
+                chunks arrived, and the reasons why others are missing.
+        """
         self._stack = stack
+        self._wanted = wanted
         self._owner = owner
         self._deadline = deadline
+        self._ended = ended
         self._leases: list[Lease | None] = [None] * len(wanted)
+        self._origins = [""] * len(wanted)
+        """The tier from which each chunk arrived."""
+
         self._reasons: list[Reason | None] = [None] * len(wanted)
         self._claims: dict[int, Claim] = {}
         self._tried: dict[int, set[str]] = {}
@@ -38,6 +58,8 @@ class TieredHold:
 
         try:
             self._begin(wanted)
+            if not self._claims:
+                self._end()
         except BaseException:
             self.release()
             raise
@@ -94,7 +116,7 @@ class TieredHold:
 
     def _begin(self, wanted: Sequence[ChunkSpec]) -> None:
         keys = [spec.key for spec in wanted]
-        found = self._stack.where(keys, self._deadline)
+        found = self._stack.offered(keys, self._deadline)
         here = [i for i, tier in enumerate(found) if tier is not None]
         self._stack.touch([keys[i] for i in here])
         wait: Deadline | None = self._deadline
@@ -118,7 +140,8 @@ class TieredHold:
                 self._reasons[number] = Reason.REFUSED
         for number, tier in enumerate(found):
             if tier is None:
-                self._reasons[number] = Reason.ABSENT
+                rate = self._stack.runtime.compute_rate
+                self._reasons[number] = why_absent(self._stack.tiers, rate, keys[number])
 
     def _take(self, number: int, claim: Claim) -> None:
         """Note what became of a read that has ended, or is late; begin another where it helps."""
@@ -133,8 +156,23 @@ class TieredHold:
                     self._claims[number] = other
                 elif lease is not None:
                     self._leases[number] = lease
+                    self._origins[number] = claim.tier
                 else:
                     self._reasons[number] = claim.why or Reason.FAILED
+            if not self._claims:
+                self._end()
+
+    def _end(self) -> None:
+        """Copy to faster tiers what came from slower ones, and tell of the whole."""
+        here = [number for number, lease in enumerate(self._leases) if lease is not None]
+        keys = [spec.key for spec in self._wanted]
+        for run in runs(here):
+            start, end = run[0], run[-1] + 1
+            leases = [lease for lease in self._leases[start:end] if lease is not None]
+            batch = Batch(keys[start:end], leases, keys[start - 1] if start else None)
+            self._stack.promote(batch, self._origins[start:end], self._deadline)
+        reasons = [reason for reason in self._reasons if reason is not None]
+        self._ended([self._origins[number] for number in here], reasons)
 
     def _elsewhere(self, number: int, claim: Claim) -> Claim | None:
         """A read of the same chunk from a tier that was not tried yet, if one may have it."""
@@ -142,7 +180,7 @@ class TieredHold:
         now = Deadline(self._deadline.clock, 0.0)
         if self._deadline.expired:
             return None
-        for tier in self._stack.tiers:
+        for tier in serving(self._stack.tiers, self._stack.runtime.compute_rate):
             if tier.name in tried or not tier.rules.reads or tier.off:
                 continue
             tried.add(tier.name)

@@ -32,6 +32,12 @@ SGLANGS = {
 }
 """Keys that SGLang reads and leaves in."""
 
+_RENAMED = {
+    "staging_bytes": "write hold_bytes; what is on its way into the device lies in the pool, so"
+    " pool.bytes must have room for it",
+}
+"""Keys of former versions, and what to write instead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -60,6 +66,8 @@ class Said:
         Raises:
             ConfigError: an unknown key, or a bad value.
         """
+        if old := [name for name in _RENAMED if name in extra]:
+            raise ConfigError("; ".join(f"{name}: renamed: {_RENAMED[name]}" for name in old))
         own = {field.name for field in fields(SGLangSettings)}
         ours = registry.parse("device", "sglang", {k: v for k, v in extra.items() if k in own})
         if not isinstance(ours, SGLangSettings):

@@ -1,14 +1,78 @@
-"""What SGLang's device pools keep, as pages."""
+"""What SGLang's device pools keep, as pages that are filled layer by layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
 from hexkv.adapters.sglang.pools import layout_of
-from hexkv.adapters.sglang.staging import DevicePages
-from hexkv.ports import LayoutMismatch
+from hexkv.kernels.chunks import rows
+from hexkv.kernels.dtypes import bits
+from hexkv.ports import KVLayout, LayoutMismatch
 
 _HEADS = "MHATokenToKVPool"
 _LATENT = "MLATokenToKVPool"
 """Classes by name: others derive from them and keep more than they do, or in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePages:
+    """A device pool: for each layer, each plane's ``[pages, tokens, heads, width]``."""
+
+    layout: KVLayout
+    planes: Sequence[Sequence[torch.Tensor]]
+    page: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.planes[0][0].device
+
+
+class PageCopies:
+    """Copies of held chunks into pages of the device, one layer of all pages at a time.
+
+    On the way lies one layer of one plane; for a GPU in pinned memory.
+    """
+
+    def __init__(
+        self, pool: DevicePages, slots: torch.Tensor, payloads: Sequence[memoryview]
+    ) -> None:
+        """Get ready to copy.
+
+        Args:
+            pool: the device's.
+            slots: of all tokens, whole pages.
+            payloads: a chunk for each page. They must stay until the last copy was made.
+        """
+        layout = pool.layout
+        self._device = pool.device
+        self._planes = [[p.view(bits(layout.dtype)) for p in planes] for planes in pool.planes]
+        self._pages = (slots[:: pool.page] // pool.page).to(pool.device)
+        self._width = len(layout.groups[0].planes)
+        self._layers = layout.layers
+        # Views of a chunk are made all at once; one by one they would take longer than copying.
+        chunks = [rows(layout, pool.page, data, range(layout.layers)) for data in payloads]
+        self._parts = list(zip(*chunks, strict=True))
+        self._between = [
+            torch.empty(
+                len(payloads),
+                *parts[0].shape,
+                dtype=parts[0].dtype,
+                pin_memory=pool.device.type == "cuda",
+            )
+            for parts in self._parts[:: self._layers]
+        ]
+
+    def copy(self, layer: int) -> None:
+        """Queue the copy of *layer*. It has to have ended before the next one is queued."""
+        with torch.inference_mode():
+            for number, (plane, between) in enumerate(
+                zip(self._planes[layer], self._between, strict=True)
+            ):
+                torch.stack(self._parts[number * self._layers + layer], out=between)
+                plane[self._pages] = between.to(self._device, non_blocking=True)
 
 
 def device_pages(pool: object, page: int) -> DevicePages:

@@ -23,8 +23,8 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
+from hexkv.adapters.sglang.page_store import PageStore
 from hexkv.adapters.sglang.pools import FlatPool, HostPages, Pages, packing_of, pages_of
-from hexkv.adapters.sglang.shelf import Shelf
 from hexkv.adapters.sglang.sides import KV, Sides
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.guard import Guard
@@ -81,12 +81,12 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
                     f" {type(mem_pool_host).__name__} in layout {mem_pool_host.layout}"
                 )
             inside = {"pages": packing_of(mem_pool_host)}
-        self._engine = open_engine(
+        self._engine, deadlines, self._weights = open_engine(
             self._said, pages.layout, self._rank, page=pages.page, name=self._name, inside=inside
         )
         self._pages: Pages = pages
-        self._shelf = Shelf(self._engine, pages.page)
-        self._sides = Sides(self._engine, pages, self._rank)
+        self._store = PageStore(self._engine, pages.page, deadlines)
+        self._sides = Sides(self._engine, deadlines, pages, self._rank)
 
     def register_mem_host_pool_v2(self, host_pool: FlatPool, host_pool_name: Any) -> None:
         """Take a further pool."""
@@ -98,7 +98,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
     def batch_exists(self, keys: list[str], extra_info: object = None) -> int:
         """How many of *keys* from the first one on are stored."""
         del extra_info
-        return self._shelf.find(keys) if self._reads else 0
+        return self._store.find(keys) if self._reads else 0
 
     def exists(self, key: str) -> bool:
         return bool(self.batch_exists([key]))
@@ -116,7 +116,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             return [None] * len(keys)
         pages = target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys]
         window, copy = self._pages.flat_window(pages)
-        hit = self._shelf.load(keys, window)
+        hit = self._store.load(keys, window)
         for page, row in zip(pages[:hit], copy, strict=False):
             flat = row if isinstance(self._pages, HostPages) else self._pages.flat(row)
             page.copy_(flat.view(page.shape))
@@ -136,7 +136,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             return True
         if values is None or len(values) != len(keys):
             raise InvalidRequest("one flat page is needed for each key")
-        return self._shelf.save(keys, self._pages.flat_window(values)[0])
+        return self._store.save(keys, self._pages.flat_window(values)[0])
 
     def get(
         self, key: str, target_location: torch.Tensor | None = None, target_sizes: object = None
@@ -164,7 +164,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         if not self._reads:
             return [False] * len(keys)
         starts = self._starts(keys, host_indices)
-        hit = self._pages.fill(starts, lambda window: self._shelf.load(keys, window))
+        hit = self._pages.fill(starts, lambda window: self._store.load(keys, window))
         return [i < hit for i in range(len(keys))]
 
     @guarded(_no)
@@ -176,7 +176,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         if not self._writes:
             return [True] * len(keys)
         starts = self._starts(keys, host_indices)
-        return [self._shelf.save(keys, self._pages.window(starts))] * len(keys)
+        return [self._store.save(keys, self._pages.window(starts))] * len(keys)
 
     def batch_exists_v2(
         self,
@@ -191,7 +191,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(lambda *_, **__: None)
     def _find_all(self, keys: list[str], transfers: list[Any]) -> object:
-        pages = self._shelf.find(keys) if self._reads else 0
+        pages = self._store.find(keys) if self._reads else 0
         return self._sides.find(keys, pages, transfers)
 
     def batch_get_v2(
@@ -217,7 +217,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @guarded(_no)
     def _move_side(self, keys: list[str], transfer: Any, way: str) -> list[bool]:
-        if self._engine is None or (way == "get" and not self._reads):
+        if way == "get" and not self._reads:
             return [False] * len(keys)
         side = self._sides[str(transfer.name)]
         starts = _starts(keys, transfer.host_indices, side.pages.page)
@@ -236,7 +236,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         """SGLang's ``StorageMetrics`` of what moved since this was last asked."""
         if self._engine is None:
             return None
-        loaded, saved = self._shelf.traffic()
+        loaded, saved = self._store.traffic()
         for module in _METRICS:
             try:
                 kind = import_module(module).StorageMetrics
@@ -260,11 +260,15 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @property
     def _reads(self) -> bool:
-        return self._engine is not None and self._said.ours.read
+        return self._said.ours.read and self._valid
 
     @property
     def _writes(self) -> bool:
-        return self._engine is not None and self._said.ours.write
+        return self._said.ours.write and self._valid
+
+    @property
+    def _valid(self) -> bool:
+        return self._engine is not None and not self._weights.replaced
 
     def _starts(self, keys: Sequence[str], host_indices: torch.Tensor) -> list[int]:
         return _starts(keys, host_indices, self._pages.page)

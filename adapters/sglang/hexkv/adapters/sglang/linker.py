@@ -2,16 +2,18 @@
 
 SGLang makes one in each scheduler process (since 0.5.23; ``--enable-unified-cache-external-linker
 --unified-cache-external-linker-backend dynamic``) and calls it from the scheduler's thread. A load
-that fails once it was accepted is an error for the user. So pages are read and verified before
-``load`` says yes, into host memory, and only copies remain to be made while the model runs.
+that fails once it was accepted is an error for the user. So all pages are held before ``load``
+says yes: they were read and verified and stay in the pool's memory, and only copies remain to be
+made while the model runs.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Mapping
-from threading import Thread
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -22,21 +24,34 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 )
 
 from hexkv.adapters.sglang.configuration import Said
-from hexkv.adapters.sglang.devices import device_pages
+from hexkv.adapters.sglang.devices import PageCopies, device_pages
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
-from hexkv.adapters.sglang.shelf import Shelf
-from hexkv.adapters.sglang.staging import Staged
+from hexkv.adapters.sglang.page_store import PageStore
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.guard import Guard
-from hexkv.ports import ConfigError
+from hexkv.ports import ConfigError, Hold
 
 log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
 
 _WAIT_SECONDS = 60.0
 """How long closing waits for each thread, which has deadlines of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Pages that are held, and the slots of the device that they go to."""
+
+    hold: Hold
+    slots: torch.Tensor
+    size: int
+
+    @property
+    def payloads(self) -> list[memoryview]:
+        """The KV of each page."""
+        return [lease.payload for lease in self.hold.leases if lease is not None]
 
 
 class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
@@ -68,15 +83,16 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._device = device_pages(pool, int(params.page_size))
         self._group = params.attn_tp_cache_group or params.tp_cache_group
         self._rank = _rank_of(params, self._group, replicated=hasattr(pool, "kv_lora_rank"))
-        engine = open_engine(
+        engine, deadlines, self._weights = open_engine(
             said, self._device.layout, self._rank, page=self._device.page, name=None
         )
         self._engine = engine
         self._ours = said.ours
-        self._shelf = Shelf(engine, self._device.page)
-        self._left = said.ours.staging_bytes
-        self._queued: dict[str, Staged] = {}
-        self._loads: queue.SimpleQueue[tuple[int, list[Staged], Any] | None] = queue.SimpleQueue()
+        self._store = PageStore(engine, self._device.page, deadlines)
+        self._room = _room(said.ours.hold_bytes, engine.health().pool_bytes)
+        self._room_lock = Lock()
+        self._queued: dict[str, Load] = {}
+        self._loads: queue.SimpleQueue[tuple[int, list[Load], Any] | None] = queue.SimpleQueue()
         self._offloads: queue.Queue[tuple[list[str], torch.Tensor, list[Any]] | None] = (
             queue.Queue()
         )
@@ -93,43 +109,64 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
 
     @guarded([])
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
-        """Every length of the prefix, in pages, that can be loaded. Its pages are pinned.
-
-        Reading begins here, so that ``load`` finds the bytes in memory.
-        """
+        """Every length of the prefix, in pages, that can be loaded. Its pages are pinned."""
         keys = _keys(transfers)
-        if not keys or not self._ours.read:
+        if not keys or not self._ours.read or self._weights.replaced:
             return []
-        named = self._shelf.named(keys)
-        found = self._engine.lookup(named, pin=rid).hit_tokens // self._device.page
-        if found:
-            self._engine.prefetch(rid, self._shelf.named(keys[:found]))
+        found = self._store.find(keys)
+        self._store.pin(rid, keys[:found])
         return list(range(1, found + 1))
 
     def load(self, rid: str, transfers: list[Any]) -> bool:
-        """Read and verify what goes into these slots. ``False`` makes SGLang compute it.
+        """Hold what goes into these slots. ``False`` makes SGLang compute it.
 
         All ranks of the tensor-parallel group say the same: SGLang relies on that.
         """
-        staged = self._stage(rid, transfers)
-        if self._agreed(staged is not None) and staged is not None:
-            self._queued[rid] = staged
-            return True
-        return False
+        self.cancel_queued_load(rid)
+        load = self._hold(rid, transfers)
+        agreed = False
+        try:
+            agreed = self._agreed(load is not None)
+        finally:
+            if load is not None and not agreed:
+                self._release([load])
+        if agreed and load is not None:
+            self._queued[rid] = load
+        return agreed
 
     @guarded(None)
-    def _stage(self, rid: str, transfers: list[Any]) -> Staged | None:
+    def _hold(self, rid: str, transfers: list[Any]) -> Load | None:
         try:
             keys = _keys(transfers)
             [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]
-            if self._device.layout.chunk_bytes(len(slots)) > self._left:
-                log.warning("%d tokens do not fit into staging_bytes: computed instead", len(slots))
+            size = self._device.layout.chunk_bytes(len(slots))
+            if self._weights.replaced:
                 return None
-            staged = Staged(self._device, slots.cpu())
-            got = self._engine.retrieve(self._shelf.named(keys), staged.window, lookup_id=rid)
-            return staged if got.hit_tokens == len(keys) * self._device.page else None
+            if not self._take(size):
+                log.warning("%d tokens do not fit into hold_bytes: computed instead", len(slots))
+                return None
+            hold = None
+            try:
+                hold = self._store.hold(keys, rid)
+            finally:
+                if hold is None:
+                    self._take(-size)
+            return None if hold is None else Load(hold, slots.cpu(), size)
         finally:
-            self._engine.unpin(rid)
+            self._store.unpin(rid)
+
+    def _take(self, size: int) -> bool:
+        """Take *size* bytes of those that holds may have, or give them back; False: too many."""
+        with self._room_lock:
+            if size > self._room:
+                return False
+            self._room -= size
+            return True
+
+    def _release(self, loads: Sequence[Load]) -> None:
+        for load in loads:
+            load.hold.release()
+            self._take(-load.size)
 
     def _agreed(self, mine: bool) -> bool:
         if self._rank.tensors == 1:
@@ -139,17 +176,21 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return bool(vote.item())
 
     def cancel_queued_load(self, rid: str) -> bool:
-        return self._queued.pop(rid, None) is not None
+        load = self._queued.pop(rid, None)
+        if load is None:
+            return False
+        self._release([load])
+        return True
 
     def start_layer_wise_loading(self) -> int:
         """Begin to copy what was queued, layer by layer in the order of the model."""
         if not self._queued:
             return -1
-        staged, self._queued = list(self._queued.values()), {}
+        loads, self._queued = list(self._queued.values()), {}
         index: int = self.layer_done_counter.update_producer()
         ready = torch.get_device_module(self._device.device).Event()
         ready.record()
-        self._loads.put((index, staged, ready))
+        self._loads.put((index, loads, ready))
         return index
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -162,7 +203,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         if not keys:
             return False
         first = not self._rank.replicated or self._rank.tensor == 0
-        if not self._ours.write or not first:
+        if not self._ours.write or not first or self._weights.replaced:
             self._done.put(True)
             return True
         [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]
@@ -176,8 +217,9 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return self._done.get_nowait()
 
     def reset(self) -> None:
-        """Wait for everything that is under way, and forget what was queued."""
-        self._queued.clear()
+        """Wait for everything that is under way, and release what was queued."""
+        for rid in list(self._queued):
+            self.cancel_queued_load(rid)
         for index in list(self.layer_done_counter.futures):
             self.layer_done_counter.finish(index)
         self._offloads.join()
@@ -196,17 +238,28 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
 
     def _give(self) -> None:
         while (task := self._loads.get()) is not None:
-            index, staged, ready = task
+            index, loads, ready = task
             try:
-                ready.synchronize()
-                for layer in range(self._device.layout.layers):
-                    for part in staged:
-                        part.give(layer)
-                    self._settle()
-                    self.layer_done_counter.complete(index, layer)
+                self._copy(index, loads, ready)
             except Exception as error:
                 log.exception("copying into the device failed")
                 self.layer_done_counter.fail(index, error)
+
+    def _copy(self, index: int, loads: list[Load], ready: Any) -> None:
+        """Copy layer by layer. Nothing is held any more when the last one is said to be done."""
+        last = self._device.layout.layers - 1
+        try:
+            ready.synchronize()
+            copies = [PageCopies(self._device, load.slots, load.payloads) for load in loads]
+            for layer in range(last + 1):
+                for each in copies:
+                    each.copy(layer)
+                self._settle()
+                if layer < last:
+                    self.layer_done_counter.complete(index, layer)
+        finally:
+            self._release(loads)
+        self.layer_done_counter.complete(index, last)
 
     def _settle(self) -> None:
         if self._device.device.type == "cuda":
@@ -215,16 +268,24 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     def _save(self) -> None:
         while (task := self._offloads.get()) is not None:
             try:
-                self._done.put(self._store(*task))
+                self._done.put(self._keep(*task))
             finally:
                 self._offloads.task_done()
 
     @guarded(False)
-    def _store(self, keys: list[str], slots: torch.Tensor, ready: list[Any]) -> bool:
+    def _keep(self, keys: list[str], slots: torch.Tensor, ready: list[Any]) -> bool:
         for event in ready:
             event.synchronize()
         window = PagedKV(self._device.layout, self._device.planes, slots)
-        return self._shelf.save(keys, window)
+        return self._store.save(keys, window)
+
+
+def _room(wanted: int | None, pool: int) -> int:
+    """Bytes that holds may take: at least half of the pool is for everything else."""
+    most = pool // 2
+    if wanted is not None and wanted > most:
+        log.warning("hold_bytes is more than half of the pool: loads hold %d bytes at most", most)
+    return most if wanted is None else min(wanted, most)
 
 
 def _keys(transfers: list[Any]) -> list[str]:

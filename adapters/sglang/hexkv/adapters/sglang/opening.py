@@ -5,14 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from importlib import metadata
+from typing import NamedTuple
 
 from hexkv.adapters.sglang.configuration import Said
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
 from hexkv.adapters.sglang.metrics import telemetry
+from hexkv.adapters.sglang.weights import Weights
 from hexkv.plugins.compose import build
+from hexkv.plugins.schema import Calls
 from hexkv.ports import KVLayout, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
+
+
+class Opened(NamedTuple):
+    """An engine, and what goes with it."""
+
+    engine: PrefixCache
+    deadlines: Calls
+    """Of its calls."""
+
+    weights: Weights
+    """Those that its namespace is for."""
 
 
 def open_engine(
@@ -23,8 +37,8 @@ def open_engine(
     page: int,
     name: str | None,
     inside: Mapping[str, str] | None = None,
-) -> PrefixCache:
-    """The engine of one rank, for pages of *page* tokens.
+) -> Opened:
+    """Build the engine of one rank, for pages of *page* tokens.
 
     Args:
         said: what was configured.
@@ -38,6 +52,7 @@ def open_engine(
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
     configured = said.with_pages(page)
+    weights = Weights(vouched=bool(configured.engine.settings.model.weights))
     arguments = server_arguments()
     namespace = namespace_of(
         layout,
@@ -77,7 +92,7 @@ def open_engine(
             "a page of %s is small for what each one costs: a larger --page-size is faster",
             _size(layout.chunk_bytes(page)),
         )
-    return engine
+    return Opened(engine, settings.deadlines, weights)
 
 
 _SMALL = 64 << 10

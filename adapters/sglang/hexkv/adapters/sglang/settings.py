@@ -24,11 +24,12 @@ class SGLangSettings:
     """Chunks that other engines can use, where SGLang's pages are understood; or its pages as
     they are, always."""
 
-    staging_bytes: int = 1 << 30
-    """Host memory of the linker for what is on its way into the device."""
+    hold_bytes: int | None = None
+    """KV in the pool that the linker's loads hold at most, on its way into the device. By default
+    half of the pool, which is the most."""
 
     def __post_init__(self) -> None:
-        if self.staging_bytes < 1:
-            raise ValueError("staging_bytes must be at least 1")
+        if self.hold_bytes is not None and self.hold_bytes < 1:
+            raise ValueError("hold_bytes must be at least 1")
         if self.namespace == "canonical" and self.layout == "opaque":
             raise ValueError("opaque pages mean nothing to other engines: namespace must be 'own'")

@@ -15,6 +15,7 @@ from sglang.srt.mem_cache import hicache_storage
 
 from hexkv.adapters.sglang.arguments import joined_by_draft
 from hexkv.adapters.sglang.identity import Rank, server_arguments
+from hexkv.adapters.sglang.page_store import PageStore
 from hexkv.adapters.sglang.pools import (
     FlatPool,
     HostPages,
@@ -23,7 +24,7 @@ from hexkv.adapters.sglang.pools import (
     packing_of,
     pages_of,
 )
-from hexkv.adapters.sglang.shelf import Shelf
+from hexkv.plugins.schema import Calls
 from hexkv.ports import PrefixCache
 
 KV = "kv"
@@ -55,23 +56,24 @@ class Side:
     """One pool."""
 
     pages: Pages
-    shelf: Shelf
+    store: PageStore
 
     def load(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
         """Load pages into the pool. Which ones arrived."""
-        hit = self.pages.fill(starts, lambda window: self.shelf.load(keys, window))
+        hit = self.pages.fill(starts, lambda window: self.store.load(keys, window))
         return [i < hit for i in range(len(keys))]
 
     def save(self, keys: Sequence[str], starts: Sequence[int]) -> list[bool]:
         """Store pages of the pool. Which ones are kept."""
-        return [self.shelf.save(keys, self.pages.window(starts))] * len(keys)
+        return [self.store.save(keys, self.pages.window(starts))] * len(keys)
 
 
 class Sides:
     """The pools beside the model's own, by name."""
 
-    def __init__(self, engine: PrefixCache, main: Pages, rank: Rank) -> None:
+    def __init__(self, engine: PrefixCache, deadlines: Calls, main: Pages, rank: Rank) -> None:
         self._engine = engine
+        self._deadlines = deadlines
         self._main = main
         self._rank = rank
         self._sides: dict[str, Side] = {}
@@ -95,8 +97,8 @@ class Sides:
             parallel=self._rank.whole if name == _OWN else base.parallel,
             extra=tuple(sorted(extra.items())),
         )
-        shelf = Shelf(self._engine, self._main.page, namespace, pages.pieces)
-        self._sides[name] = Side(pages, shelf)
+        store = PageStore(self._engine, self._main.page, self._deadlines, namespace, pages.pieces)
+        self._sides[name] = Side(pages, store)
 
     def _pages_of(self, pool: FlatPool) -> Pages:
         """Pages of *pool*, in chunks that are no larger than those of the KV."""
@@ -131,10 +133,10 @@ class Sides:
                 pools[name], lengths = 0, []
                 continue
             if policy == _ALL:
-                here = side.shelf.find(keys[:pages])
+                here = side.store.find(keys[:pages])
                 fits = set(range(1, here + 1))
             else:
-                there = side.shelf.present(keys[:pages])
+                there = side.store.present(keys[:pages])
                 need = max(1, len(transfer.keys or ()))
                 fits = {n for n in range(1, pages + 1) if all(there[max(0, n - need) : n])}
             pools[name] = max(fits, default=0)
