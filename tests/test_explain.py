@@ -11,7 +11,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable

@@ -7,7 +7,7 @@ import pytest
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import Counter
 from layered import Ranged, memory

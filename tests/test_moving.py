@@ -12,7 +12,7 @@ from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock

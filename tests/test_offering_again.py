@@ -6,7 +6,7 @@ import pytest
 
 from dict_store import ScanningStore
 from hexkv.contracts.faults import FaultyStore
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import Counter
 from layered import FULL, PROMPT, computed, empty, memory, settled

@@ -4,7 +4,7 @@ import pytest
 
 from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.ports import Counter, Reason
 from simulation.medium import Medium

@@ -16,7 +16,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.telemetry import BUCKETS, Totals, render

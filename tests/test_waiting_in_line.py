@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.io.rules import LaneRules, Priority, Refused
+from hexkv.core.io.scheduler import Lane
 from hexkv.core.memory.pool import BlockPool
 from hexkv.ports import PAGE, Deadline, PoolExhausted
 from simulation.stage import Heap, Tallies

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Refused
+from hexkv.core.io.rules import LaneRules, Priority, Refused
+from hexkv.core.io.scheduler import Lane
 from hexkv.ports import Counter
 
 

@@ -10,7 +10,7 @@ from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.clock import SystemClock

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules

@@ -8,7 +8,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.faults import FaultyStore, Seeded
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.frames.codec import CRC32, FrameCodec
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from operator import sub
 from typing import TYPE_CHECKING
 
-from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pool import BlockLease

@@ -18,53 +18,19 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from threading import Condition, RLock
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
-from hexkv.core.io.breaker import Breaker, BreakerRules
+from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
+from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Reason, Telemetry
 
 T = TypeVar("T")
 
 log = logging.getLogger("hexkv")
-
-
-class Priority(IntEnum):
-    """What goes first where several tasks wait for a worker."""
-
-    PEEK = 0
-    PREFETCH = 1
-    GET = 2
-    DELETE = 3
-    PUT = 4
-
-    @property
-    def writing(self) -> bool:
-        """Whether it belongs on the lane for writing."""
-        return self >= Priority.DELETE
-
-
-@dataclass(frozen=True, slots=True)
-class LaneRules:
-    """Limits of one lane."""
-
-    workers: int = 4
-    queue_bytes: int = 1 << 30
-    """Bytes of tasks that wait or run. What would exceed it waits, or is refused."""
-
-    breaker: BreakerRules = field(default_factory=BreakerRules)
-
-
-class Refused(Exception):
-    """The lane does not take the task."""
-
-    def __init__(self, reason: Reason) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 class Ticket(Generic[T]):

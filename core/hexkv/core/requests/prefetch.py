@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-from hexkv.core.io.scheduler import Priority
+from hexkv.core.io.rules import Priority
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim

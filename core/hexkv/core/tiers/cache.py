@@ -14,7 +14,8 @@ from itertools import count, pairwise
 from operator import attrgetter
 from threading import Lock
 
-from hexkv.core.io.scheduler import Lane, LaneRules, Priority, Ticket
+from hexkv.core.io.rules import LaneRules, Priority
+from hexkv.core.io.scheduler import Lane, Ticket
 from hexkv.core.memory.pool import BlockPool, per_task
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.clearing import clear, forget, part_with

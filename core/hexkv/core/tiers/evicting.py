@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.tiers.remembering import remember_evicted
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier

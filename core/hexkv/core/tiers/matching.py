@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.io.scheduler import Ticket
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
 

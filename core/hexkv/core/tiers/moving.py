@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 
-from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.counting import counted, expected, recount

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from hexkv.core.io.room import Room
-from hexkv.core.io.scheduler import Priority, Refused
+from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hexkv.core.io.scheduler import LaneRules
+from hexkv.core.io.rules import LaneRules
 
 
 class Writes(StrEnum):

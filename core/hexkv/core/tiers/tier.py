@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from hexkv.core.io.scheduler import Lane, Priority, Refused
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.io.scheduler import Lane
 from hexkv.core.tiers import answers
 from hexkv.core.tiers.backlog import Backlog
 from hexkv.core.tiers.rates import Link

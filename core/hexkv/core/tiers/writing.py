@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
-from hexkv.core.io.scheduler import Priority, Refused, Ticket
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.counting import expected, recount

@@ -1,0 +1,43 @@
+"""What goes first in a lane, how much it takes, and why it takes no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from hexkv.core.io.breaker import BreakerRules
+from hexkv.ports import Reason
+
+
+class Priority(IntEnum):
+    """What goes first where several tasks wait for a worker."""
+
+    PEEK = 0
+    PREFETCH = 1
+    GET = 2
+    DELETE = 3
+    PUT = 4
+
+    @property
+    def writing(self) -> bool:
+        """Whether it belongs on the lane for writing."""
+        return self >= Priority.DELETE
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRules:
+    """Limits of one lane."""
+
+    workers: int = 4
+    queue_bytes: int = 1 << 30
+    """Bytes of tasks that wait or run. What would exceed it waits, or is refused."""
+
+    breaker: BreakerRules = field(default_factory=BreakerRules)
+
+
+class Refused(Exception):
+    """The lane does not take the task."""
+
+    def __init__(self, reason: Reason) -> None:
+        self.reason = reason
+        super().__init__(reason)
