@@ -20,7 +20,7 @@ from hexkv.contracts.doubles import HeapBlock, ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.contracts.own_memory import OWNER, OwnMemoryStore
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.tiers.tier import Writes
+from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, DType, KVLayout, Namespace, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
