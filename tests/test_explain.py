@@ -12,6 +12,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
+from hexkv.core.tiers.clearing import forget
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
@@ -120,7 +121,7 @@ def test_a_chunk_behind_a_missing_one_is_there_but_no_use(rig):
     r.engine.store(PROMPT, computed())
     index = r.tiers["memory"].index
     second = index.keys()[1]
-    r.tiers["memory"].forget([second], None)
+    forget(r.tiers["memory"], [second], None)
     told = r.engine.explain(PROMPT)
     assert told.hit_chunks == 1
     behind = [Reason.BEHIND_A_MISS] * 4

@@ -8,6 +8,7 @@ import torch
 from dict_store import DictStore, ScanningStore
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.tiers.clearing import forget
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import Tier
 from hexkv.kernels.paged import PagedKV
@@ -127,7 +128,7 @@ def test_chunks_of_one_prompt_may_lie_on_tiers_of_every_kind(rig, tmp_path):
     for name, kept in (("memory", (0, 3, 9)), ("ranges", (1, 2, 6)), ("disk", (4, 8))):
         one = r.tiers[name]
         gone = [k for i, k in enumerate(keys_of(r)) if i not in kept]
-        one.forget(gone, r.engine._until(1))
+        forget(one, gone, r.engine._until(1))
     target = empty()
     got = layerwise(r, target)
     assert got.tiers == {
