@@ -71,7 +71,7 @@ def part_with(
 def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
     """Delete chunks whoever has pinned them. Those that were there, where that is known."""
     free = tier.not_replaced(keys)
-    gone = free if tier.index is None else tier.index.discard(free)
+    gone = free if tier.index is None else tier.let_go(free)
     # What the index has not learnt of, others may have put there all the same.
     every = tier.index is None or tier.indexing or tier.shared
     well = tier.delete(free if every else gone, deadline)
@@ -103,7 +103,7 @@ def _clear_prefixes(
 ) -> Gone:
     """Have the store itself find what begins so; *known* is what the index has of it."""
     free = tier.not_replaced(known)
-    gone = [] if tier.index is None else tier.index.discard(free)
+    gone = tier.let_go(free)
     count = 0
     for prefix in [b""] if prefixes is None else prefixes:
         cleared = tier.clear_prefix(prefix, deadline)

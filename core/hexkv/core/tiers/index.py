@@ -93,6 +93,11 @@ class TierIndex(Bookkeeping):
         with self._lock:
             return [key in self._reserved or key in self._leaving for key in keys]
 
+    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """True for each chunk that is resident, or reserved to be."""
+        with self._lock:
+            return [key in self._sizes or key in self._reserved for key in keys]
+
     def leaving(self, keys: Sequence[ChunkKey]) -> int:
         """Bytes that those of *keys* take that are leaving."""
         with self._lock:

@@ -147,6 +147,9 @@ class DividedIndex:
             if index is not self._rest:  # which may have let go of them before they were a tenant's
                 self._rest.deleted(run)
 
+    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        return [self._of(key).stays([key])[0] or self._rest.stays([key])[0] for key in keys]
+
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
             index.touch(run)

@@ -93,6 +93,7 @@ class Tier:
 
     _undeleted: list[ChunkKey] = field(default_factory=list, init=False)
     _replaced: set[ChunkKey] = field(default_factory=set, init=False)
+    _deleting: set[ChunkKey] = field(default_factory=set, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -253,17 +254,35 @@ class Tier:
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.
 
-        What the store fails to delete still takes room: it is put off. Whether all of *keys*
-        are gone.
+        What the store fails to delete still takes room: it is put off. Whether none of *keys*
+        is left to delete.
         """
         for start in range(0, len(keys), _AT_ONCE):
-            part = keys[start : start + _AT_ONCE]
-            if (start and deadline.expired) or not self._delete(part, deadline):
-                self.put_off(keys[start:])
-                return False
-            if self.index is not None:
-                self.index.deleted(part)
+            with self._deleting_now(keys[start : start + _AT_ONCE]) as part:
+                if (start and deadline.expired) or (part and not self._delete(part, deadline)):
+                    self.put_off(keys[start:])
+                    return False
+                if self.index is not None:
+                    self.index.deleted(part)
         return True
+
+    @contextmanager
+    def _deleting_now(self, keys: Sequence[ChunkKey]) -> Iterator[Sequence[ChunkKey]]:
+        """Those of *keys* that nobody else is deleting, and that nobody has stored anew.
+
+        Whoever is late with a delete would take the bytes of a chunk that the index has again.
+        """
+        with self._lock:
+            mine = [key for key in keys if key not in self._deleting]
+            if self.index is not None:
+                stay = self.index.stays(mine)
+                mine = [key for key, stays in zip(mine, stay, strict=True) if not stays]
+            self._deleting.update(mine)
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self._deleting.difference_update(mine)
 
     def _delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Whether the store says of each chunk that it was there, or was not."""
@@ -307,8 +326,14 @@ class Tier:
                 self._replaced.remove(key)
 
     def let_go(self, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:
-        """Have the index forget chunks whoever has pinned them. Those to delete from the store."""
-        return [] if self.index is None else self.index.discard(self.not_replaced(keys))
+        """Have the index forget chunks whoever has pinned them. Those to delete from the store.
+
+        Nothing that is being replaced: what takes its place would be lost track of.
+        """
+        if self.index is None:
+            return []
+        with self._lock:
+            return self.index.discard([key for key in keys if key not in self._replaced])
 
     def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
         """How many chunks the store deleted whose keys begin so; ``None``: some may be left."""
@@ -322,11 +347,12 @@ class Tier:
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
-        gone = keys if self.index is None else self.index.discard(keys)
+        free = self.not_replaced(keys)
+        gone = free if self.index is None else self.let_go(free)
         if self.quarantining is not None:
             try:
                 answer: object = self.quarantining.quarantine(  # type: ignore[func-returns-value]
-                    tuple(keys), deadline
+                    tuple(free), deadline
                 )
                 answers.nothing(answer)
             except Exception as error:  # noqa: BLE001
@@ -335,7 +361,7 @@ class Tier:
                 if self.index is not None:
                     self.index.deleted(gone)
                 return
-        self.delete(keys, deadline)
+        self.delete(free, deadline)
 
     def close(self) -> None:
         """Let the workers go and close the store, whatever it says to that."""

@@ -1,0 +1,87 @@
+"""Chunks that several threads let go of at once: what is deleted is what the index let go of."""
+
+import pytest
+
+from dict_store import DictStore
+from hexkv.contracts.doubles import ManualClock
+from hexkv.core.tiers.clearing import forget
+from hexkv.ports import ChunkKey, Deadline, Item
+from rigging import FRAME, tier
+
+KEY = ChunkKey(bytes(range(32)))
+FOREVER = Deadline(ManualClock(), float("inf"))
+
+
+class Meanwhile(DictStore):
+    """While it deletes, something else happens, once."""
+
+    happens = None
+    deleted = 0
+
+    def delete(self, keys, deadline):
+        self.deleted += len(keys)
+        done = super().delete(keys, deadline)
+        happens, self.happens = self.happens, None
+        if happens:
+            happens()
+        return done
+
+
+@pytest.fixture
+def held():
+    """A tier that holds one chunk."""
+    held = tier("disk", Meanwhile({}))
+    write(held)
+    return held
+
+
+def write(held):
+    reservation = held.index.reserve([KEY], [FRAME])
+    assert reservation.keys == [KEY]
+    held.write([Item(KEY, memoryview(bytes(FRAME)))], FOREVER)
+    held.index.commit([KEY])
+
+
+def stored(held):
+    return held.store.contains([KEY], FOREVER)[0]
+
+
+def test_a_delete_that_comes_late_leaves_what_was_stored_anew(held):
+    gone = held.index.discard([KEY])
+    held.delete(gone, FOREVER)
+    write(held)
+    assert held.delete(gone, FOREVER)
+    assert stored(held)
+    assert held.index.used == FRAME
+
+
+def test_a_chunk_that_is_being_written_is_not_deleted(held):
+    gone = held.index.discard([KEY])
+    held.delete(gone, FOREVER)
+    reservation = held.index.reserve([KEY], [FRAME])
+    before = held.store.deleted
+    held.delete(gone, FOREVER)
+    assert held.store.deleted == before
+    held.index.abort(reservation.keys)
+
+
+def test_two_that_delete_one_chunk_ask_the_store_once(held):
+    gone = held.index.discard([KEY])
+    held.put_off(gone)
+    held.store.happens = lambda: held.sweep(FOREVER)
+    assert held.delete(gone, FOREVER)
+    assert held.store.deleted == 1
+    assert not stored(held)
+    assert held.index.used == 0
+
+
+def test_what_is_being_replaced_is_neither_cleared_nor_set_aside(held):
+    with held.replacing(KEY, "somebody") as mine:
+        assert mine
+        assert held.let_go([KEY]) == []
+        assert forget(held, [KEY], FOREVER).why
+        held.quarantine([KEY], FOREVER)
+        assert stored(held)
+        assert held.index.used == FRAME
+    assert forget(held, [KEY], FOREVER).keys == [KEY]
+    assert not stored(held)
