@@ -123,16 +123,16 @@ def test_a_directory_that_a_later_version_took_over_serves_nothing_and_nothing_w
     shared = {"store": "fs", "settings": {"root": str(tmp_path)}}
     with engine_over(MEMORY, shared) as engine:
         assert engine.store(PROMPT, computed()).tiers["fs"] == len(PROMPT)
-        (tmp_path / "hexkv-format.json").write_text('{"format": 2}')
+        (tmp_path / "hexkv-format.json").write_text('{"format": 3}')
         for path in tmp_path.glob("??/*.hexkv"):
             frame = bytearray(path.read_bytes())
             assert len(frame) == FRAME
-            frame[8:12] = (2).to_bytes(4, "little")
+            frame[8:12] = (3).to_bytes(4, "little")
             path.write_bytes(frame)
         assert hit(engine) == len(PROMPT)
         engine.clear(tiers=["memory"])
         assert hit(engine) == 0
         assert engine.store(PROMPT, computed()).stored_tokens == len(PROMPT)
         assert hit(engine) == len(PROMPT)
-    with pytest.raises(ConfigError, match=r"has format .*2.*, this version writes .*1"):
+    with pytest.raises(ConfigError, match=r"says .*3.*, but this version knows format 2 only"):
         engine_over(MEMORY, shared)
