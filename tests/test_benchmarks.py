@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
+
 ROOT = Path(__file__).parents[1]
 NAMES = [
     "keys: uint32 buffer",
@@ -99,7 +101,7 @@ def test_short_work_is_repeated_equally_on_both_sides(measure):
     assert result.path.cpu_seconds_per_gb == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "bound", "ratio", "reached"),
     [
         ("speed", 0.95, 0.95, True),

@@ -56,6 +56,7 @@ class TestKeyedCache(ChunkCacheContract):
         return cache
 
 
+@pytest.mark.thorough
 class TestKeyedCacheOnDisk(TestKeyedCache):
     """On a disk tier alone: every hold reads."""
 

@@ -8,6 +8,7 @@ import pytest
 from dict_store import DictStore, ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
@@ -146,7 +147,7 @@ def test_a_store_that_fails_to_clear_is_said_to(rig):
     assert r.engine.clear().complete
 
 
-@pytest.mark.parametrize("count", [None, True, -1, 1.0, "4"])
+@each("count", [None, True, -1, 1.0, "4"])
 def test_a_count_that_is_none_is_no_clear(rig, count):
     store = Clearing({})
     r = rig([Tier("remote", store)])

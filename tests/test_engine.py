@@ -5,6 +5,7 @@ from threading import Thread
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
@@ -235,7 +236,7 @@ def test_tiers_are_told_apart_in_events(rig, tmp_path):
     assert told == [("stored", "memory", 2), ("stored", "disk", 2), ("removed", "memory", 2)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [0, 1, 2, *thorough(*range(3, 10))])
 def test_threads_never_see_wrong_kv(rig, seed):
     rng = random.Random(seed)
     r = rig([tier("memory", MemoryStore(ManualClock()), 6 * FRAME)], slots=16)

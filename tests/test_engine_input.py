@@ -83,7 +83,7 @@ def test_skipping_outside_the_prompt_is_refused(rig, skip):
         rig([memory()]).engine.store(PROMPT, computed(), skip=skip)
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 10**400, True, "60"])
+@each("seconds", [float("nan"), float("inf"), -1.0, 10**400, True, "60"])
 def test_a_time_that_is_none_or_never_ends_is_refused(rig, seconds):
     engine = rig([memory()]).engine
     engine.store(PROMPT, computed())

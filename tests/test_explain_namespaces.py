@@ -4,13 +4,13 @@ import json
 import random
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.vllm.windows import LayerShape, pages_of
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.explain import differing
@@ -28,7 +28,7 @@ def memory():
     return tier("memory", MemoryStore(ManualClock()))
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "difference"),
     [
         ({"model": "toy-2"}, "model 'toy-2' != 'toy'"),

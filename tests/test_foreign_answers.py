@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dict_store import CapableStore, DictStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import HeapBlock
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.copying import Copier
@@ -337,7 +338,7 @@ def released(store, keys, owner):
     return leases
 
 
-@pytest.mark.parametrize("how", [swapped, its_own, one_too_many, shortened, released])
+@each("how", [swapped, its_own, one_too_many, shortened, released])
 def test_a_lent_block_is_a_new_share_of_the_very_chunk(rig, how):
     store = Mean(how)
     place = tier("abroad", store)
@@ -433,9 +434,7 @@ SERDE_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "answer"), [(m, a) for m, many in SERDE_ANSWERS.items() for a in many]
-)
+@each(("method", "answer"), [(m, a) for m, many in SERDE_ANSWERS.items() for a in many])
 def test_what_a_serde_answers_is_checked_and_costs_no_kv(rig, method, answer):
     place = tier("abroad", ForeignDisk("", None), serdes=("odd",))
     r = rig([place], serdes={"odd": OddSerde(method, answer)})
@@ -451,7 +450,7 @@ def test_what_a_serde_answers_is_checked_and_costs_no_kv(rig, method, answer):
     assert r.at_rest()
 
 
-@pytest.mark.parametrize("name", [None, 7, "", "x" * 33, "naïve", b"plain"])
+@each("name", [None, 7, "", "x" * 33, "naïve", b"plain"])
 def test_a_serde_without_a_name_for_headers_is_refused_when_the_engine_is_built(rig, name):
     serde = PlainSerde()
     serde.name = name
@@ -493,7 +492,7 @@ class Order:
         return iter(kinds.get(self.wrong, list(self.there)))
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         "admit",
@@ -510,6 +509,7 @@ class Order:
     ],
 )
 def test_whatever_a_policy_says_the_tier_keeps_its_budget_and_goes_on(rig, wrong, caplog):
+    caplog.clear()
     policy = Order(wrong)
     index = TierIndex(policy, 4 * FRAME)
     store = ForeignDisk("", None)
@@ -541,7 +541,7 @@ class Wanting:
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [None, 1, "done", object(), [True]])
+@each("answer", [None, 1, "done", object(), [True]])
 def test_a_copy_is_done_only_if_its_transfer_says_so(rig, answer):
     r, device = rig([tier("abroad", ForeignDisk("", None))]), Wanting(answer)
     copier, now = Copier(), Deadline(r.clock, 0.0)
@@ -549,7 +549,7 @@ def test_a_copy_is_done_only_if_its_transfer_says_so(rig, answer):
     assert not copier.copy(device, [], [], now, gather=False)
 
 
-@pytest.mark.parametrize("digest", [None, "text", 7, bytearray(4), [1]])
+@each("digest", [None, "text", 7, bytearray(4), [1]])
 def test_a_checksum_that_gives_no_bytes_is_refused_and_later_a_failure(digest):
     with pytest.raises(ConfigError):
         FrameCodec(HashFunction("odd", lambda data: digest))

@@ -377,5 +377,6 @@ class TestKeyedCacheOverOwnMemory(ChunkCacheContract):
         return cache
 
 
+@pytest.mark.thorough
 class TestKeyedCacheOverReadOnlyMemory(TestKeyedCacheOverOwnMemory):
     options = (("readonly", True),)

@@ -5,14 +5,15 @@ from threading import Event
 import pytest
 
 from dict_store import ScanningStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import Counter, InvalidRequest
 from layered import FULL, PROMPT, Ranged, computed, disk, empty, memory, settled
 from rigging import LAYOUT, tier
 
 
-@pytest.mark.parametrize("given", [0, 1, 2])
-@pytest.mark.parametrize("kind", [Ranged, ScanningStore])
+@each("given", [0, 1, 2])
+@each("kind", [Ranged, ScanningStore])
 def test_leaving_early_frees_everything_and_counts_nothing(rig, kind, given):
     r = rig([memory(), tier("slow", kind({}))])
     r.engine.store(PROMPT, computed())

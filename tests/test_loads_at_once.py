@@ -4,6 +4,7 @@ from threading import Barrier, Thread
 
 import pytest
 
+from depth import covering
 from dict_store import ScanningStore
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
@@ -58,8 +59,7 @@ def stored(r, count):
         r.engine.store(prompt(number), kv(number))
 
 
-@pytest.mark.parametrize("slots", [1, 3, 8, 31, 93])
-@pytest.mark.parametrize("threads", [2, 16])
+@pytest.mark.parametrize(("slots", "threads"), covering([1, 3, 8, 31, 93], [16, 2]))
 def test_all_loads_at_once_are_whole_however_small_the_pool(rig, tmp_path, slots, threads):
     r = rig([tier("disk", DiskStore(tmp_path))], slots=slots)
     stored(r, threads)

@@ -42,6 +42,7 @@ class TestOwnMemoryStore(StoreContract):
         return RawMemory(store)
 
 
+@pytest.mark.thorough
 class TestReadOnly(TestOwnMemoryStore):
     rounding, readonly = 16 * PAGE, True
 

@@ -19,12 +19,14 @@ class TestLFU(PolicyContract):
         return LFU()
 
 
+@pytest.mark.thorough
 class TestFIFO(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:
         return FIFO()
 
 
+@pytest.mark.thorough
 class TestMRU(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:

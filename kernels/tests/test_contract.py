@@ -149,6 +149,7 @@ class TestPagedOfUnlikeLayers(TestPaged):
     layout = MIXED
 
 
+@pytest.mark.thorough
 class TestPagedWithSlotsInNoOrder(TestPaged):
     def slots(self):
         return [(17 * at + 3) % 44 for at in range(26)]

@@ -8,6 +8,7 @@ import pytest
 
 import hexkv.api
 from hexkv.api import ConfigError, DType, HexKVError, KVLayout, Namespace, PrefixCache, open_cache
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import Counter
@@ -80,7 +81,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("config", "identity", "message"), WRONG)
+@each(("config", "identity", "message"), WRONG)
 def test_what_cannot_be_opened_says_what_to_do(config, identity, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         open_cache(config, **identity)

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from depth import covering
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
@@ -106,8 +107,9 @@ def test_the_default_configuration_builds_something(registry):
         assert engine.health().tiers[0].name == "memory"
 
 
-@pytest.mark.parametrize("name", ["sha256", "blake2b", "blake3"])
-@pytest.mark.parametrize("checksum", ["xxh3-128", "crc32"])
+@pytest.mark.parametrize(
+    ("name", "checksum"), covering(["sha256", "blake2b", "blake3"], ["xxh3-128", "crc32"])
+)
 def test_every_hash_and_checksum_works(name, checksum, registry, tmp_path):
     disk = {"store": "disk", "settings": {"root": tmp_path}}
     settings = configured(hash=name, checksum=checksum, tiers=[disk])

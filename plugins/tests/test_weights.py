@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.plugins import weights
 from hexkv.plugins.weights import PIECE, digest_of, folder_of, tensor_files
 
@@ -143,9 +144,9 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
-def test_what_only_looks_like_safetensors_counts_as_a_file(header, tmp_path):
-    folder = checkpoint(tmp_path / "one")
+@each("number", range(len(HEADERS)))
+def test_what_only_looks_like_safetensors_counts_as_a_file(number, tmp_path):
+    header, folder = HEADERS[number], checkpoint(tmp_path / str(number))
     seen = {digest_of(folder)}
     for body in (b"a" * 100, b"b" * 100):
         (folder / "model.safetensors").write_bytes(header + body)

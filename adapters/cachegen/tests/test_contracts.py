@@ -32,6 +32,7 @@ class TestCacheGenInNumpy(SerdeContract):
         return LossySerde(CacheGen(LEVELS["default"], Choice(lambda: plain)))
 
 
+@pytest.mark.thorough
 class TestInt8(SerdeContract):
     @pytest.fixture
     def serde(self):
@@ -44,6 +45,7 @@ class TestInt4(SerdeContract):
         return LossySerde(Int4())
 
 
+@pytest.mark.thorough
 class TestFloat8(SerdeContract):
     @pytest.fixture
     def serde(self):

@@ -103,6 +103,7 @@ class TestContiguous(Windows):
         return on.contiguous(LAYOUT, tensors), raw
 
 
+@pytest.mark.thorough
 class TestWholeBlocks(Windows):
     """Four tokens are moved together; a token's share of a block is a run of its bytes."""
 
@@ -143,6 +144,7 @@ class TestPinnedMemory(MemoryContract):
         return PinnedMemory.near(0)
 
 
+@pytest.mark.thorough
 class TestNearMemory(MemoryContract):
     """Taken from a NUMA node, and shown to a driver."""
 

@@ -7,12 +7,14 @@ import logging
 import mmap
 import os
 import sys
+from itertools import product
 from random import Random
 
 import pytest
 
 from hexkv.adapters.local._direct import aligned, go_direct
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import PAGE, ConfigError, Corrupt, Failed, Hit, Item, Miss, Stored, TimedOut
 
@@ -111,12 +113,11 @@ def test_alignment_is_of_address_length_and_offset():
     assert not aligned(pages(2 * PAGE), 512)
 
 
-@pytest.mark.parametrize("written", ["on", "off"])
-@pytest.mark.parametrize("again", ["on", "off"])
-@pytest.mark.parametrize("read", ["on", "off"])
+@each(("written", "again", "read"), product(["on", "off"], repeat=3))
 def test_either_way_of_reading_sees_what_either_way_wrote(tmp_path, written, again, read):
-    writer, other = DiskStore(tmp_path, direct=written), DiskStore(tmp_path, direct=again)
-    readers = [DiskStore(tmp_path, direct=mode) for mode in (read, "off", "on")]
+    root = tmp_path / f"{written} {again} {read}"
+    writer, other = DiskStore(root, direct=written), DiskStore(root, direct=again)
+    readers = [DiskStore(root, direct=mode) for mode in (read, "off", "on")]
     for turn in range(4):
         frame = pages((1 + turn % 2) * 16 * PAGE)
         frame[:8] = turn.to_bytes(8, "little")

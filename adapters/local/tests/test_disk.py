@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.ports import (
     ConfigError,
@@ -321,7 +322,7 @@ def test_a_closed_store_says_so(store):
             call()
 
 
-@pytest.mark.parametrize(
+@each(
     "text", ['{"format": 3}', '{"format": "2"}', "{}", "[1]", "", "\xff", '{"format": 2, "x": 1}']
 )
 def test_another_format_is_refused_and_the_directory_given_back(store, root, text):

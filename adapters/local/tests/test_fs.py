@@ -14,6 +14,7 @@ from hexkv.adapters.local import _layout, fs
 from hexkv.adapters.local._sweep import PART, PART_AGE, Sweeper
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.contracts.store import StoreContract
 from hexkv.ports import (
@@ -206,7 +207,7 @@ def fail(monkeypatch, call, number, times=1, after=False):
     monkeypatch.setattr(os, call, failing)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "number"),
     [
         *[
@@ -219,8 +220,9 @@ def fail(monkeypatch, call, number, times=1, after=False):
 )
 def test_a_file_that_went_stale_once_is_read_at_the_second_try(store, monkeypatch, call, number):
     put(store, A, FRAME)
-    fail(monkeypatch, call, number)
-    assert get(store, A) == FRAME
+    with monkeypatch.context() as patch:
+        fail(patch, call, number)
+        assert get(store, A) == FRAME
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])
@@ -252,7 +254,7 @@ def test_a_server_that_cannot_read_is_a_failure(store, monkeypatch):
     assert isinstance(outcome.error, StoreUnreachable)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "number", "kind"),
     [
         ("pwrite", errno.ENOSPC, StoreFull),

@@ -26,6 +26,7 @@ def resident_bytes(region: MmapRegion) -> int:
     raise AssertionError("the region is not mapped")
 
 
+@pytest.mark.thorough
 class TestHugePages(MemoryContract):
     @pytest.fixture
     def provider(self):

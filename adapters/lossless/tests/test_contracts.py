@@ -12,6 +12,7 @@ from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.payload import PlaneSerde
 
 
+@pytest.mark.thorough
 class TestFast(SerdeContract):
     @pytest.fixture
     def serde(self):

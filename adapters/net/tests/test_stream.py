@@ -15,6 +15,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted
 from hexkv.adapters.net.stream import Stream, connect
 from hexkv.adapters.net.tls import Trust, server_context
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.clock import SystemClock
@@ -125,11 +126,11 @@ WAITS = {
     "skip": lambda stream, late: stream.skip(4, late),
     "send": lambda stream, late: stream.send([bytes(LARGE)], late),
 }
-waits = pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+waits = each("wait", WAITS.values(), ids=WAITS)
 
 
 @waits
-@pytest.mark.parametrize("before", [b"", b"abc"])
+@each("before", [b"", b"abc"])
 def test_a_peer_that_says_nothing_more_costs_the_deadline(wait, before):
     with pair() as (stream, peer):
         peer.sendall(before)
@@ -362,7 +363,7 @@ def test_files_that_cannot_be_used_are_named_by_their_setting(tmp_path, authorit
     assert careless.verify_mode == ssl.CERT_NONE
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "port", "meant"),
     [
         ("cache:1", None, Address("cache", 1)),
@@ -377,9 +378,7 @@ def test_an_address_is_read_and_printed(text, port, meant):
     assert Address.of_url(f"hexkv://{meant}/", "hexkv") == meant
 
 
-@pytest.mark.parametrize(
-    "text", ["", "cache", ":1", "cache:port", "cache:0", "cache:65536", "user@cache:1", "a/b:1"]
-)
+@each("text", ["", "cache", ":1", "cache:port", "cache:0", "cache:65536", "user@cache:1", "a/b:1"])
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
         Address.parse(text)

@@ -77,6 +77,7 @@ class TestHeadsFirst(TestPagesFirst):
     order = (0, 3, 2, 1, 4)
 
 
+@pytest.mark.thorough
 class TestLatent(TestPagesFirst):
     layout = KVLayout.latent(DType.FLOAT8_E4M3, layers=2, latent_width=5, rope_width=3)
 

@@ -14,6 +14,7 @@ from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOK
 from hexkv.adapters.vllm.serving import Desk, Scopes
 from hexkv.adapters.vllm.windows import LayerShape, pages_of
 from hexkv.adapters.vllm.worker_half import WorkerHalf
+from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configure
 from hexkv.ports import Cleared, InvalidRequest, Namespace, StoreUnreachable
@@ -288,7 +289,7 @@ def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
         rank.desk({"op": "clear"}, memoryview(b""))
 
 
-@pytest.mark.parametrize(
+@each(
     "question",
     [
         {},
