@@ -20,6 +20,9 @@ from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local._marker import check_format
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
+_PATIENCE = 3.0
+"""Seconds that joining and leaving wait for the books, which others hold for moments only."""
+
 
 class SharedDirectory:
     """Created if need be, of a format that this version knows, and joined by one engine.
@@ -37,8 +40,10 @@ class SharedDirectory:
             exclusive: let nobody else join until it is released.
 
         Raises:
-            ConfigError: *root* is empty, not a directory, or of a format of another version.
-            StoreBusy: another engine has it to itself, or *exclusive* and another has it.
+            ConfigError: *root* is empty, not a directory, or of a format of another version;
+                somebody else owns it, or one of its folders is a link.
+            StoreBusy: another engine has it to itself, or *exclusive* and another has it; or a
+                process that does not go on has locked its books.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
         if not os.fspath(root):
@@ -52,9 +57,11 @@ class SharedDirectory:
         self._ledger: Ledger | None = None
         try:
             try:
+                os.makedirs(self.path, mode=0o700, exist_ok=True)
+                _check_owner(self.path)
                 os.makedirs(f"{self.path}/{WRITING}", mode=0o700, exist_ok=True)
                 self._ledger = Ledger(f"{self.path}/{LEDGER}")
-                with self._ledger.held() as books:
+                with self._ledger.held(_PATIENCE) as books:
                     check_format(self.path)
                     self._join(books)
             except (FileExistsError, NotADirectoryError) as error:
@@ -102,7 +109,7 @@ class SharedDirectory:
         ledger, self._ledger = self._ledger, None
         if ledger is not None and lock is not None and self.pid == os.getpid():
             # What cannot be tidied is buried by the next engine.
-            with suppress(OSError), ledger.held() as books:
+            with suppress(OSError, StoreBusy), ledger.held(_PATIENCE) as books:
                 books.engines.pop(self.engine, None)
                 remove(lock_path(self.path, self.engine))
                 fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child has the open file, too
@@ -125,6 +132,17 @@ class SharedDirectory:
         self._lock = os.open(lock_path(self.path, self.engine), flags, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         books.engines[self.engine] = EngineRow(self.pid, self.exclusive)
+
+
+def _check_owner(root: str) -> None:
+    """Whoever owns the directory, or a folder that a link stands for, decides what we write to."""
+    owner = os.stat(root).st_uid
+    if owner not in (0, os.geteuid()):
+        raise ConfigError(f"{root} belongs to user {owner}, and not to the one that opens it")
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise ConfigError(f"{entry.path} is a link, and chunks do not leave {root}")
 
 
 def living_engines(root: str) -> set[int]:

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.ports import PAGE
+from hexkv.ports import PAGE, StoreBusy
 
 _MAGIC = b"hexkvled"
 _VERSION = 1
@@ -107,18 +108,28 @@ class Ledger:
             OSError: it cannot be written to.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._path = path
         self._file = os.open(path, flags, 0o600)
         self._lock = Lock()  # flock knows open files only, not threads
 
     @contextmanager
-    def held(self) -> Iterator[Books]:
+    def held(self, patience: float | None = None) -> Iterator[Books]:
         """The books, nobody else's until the block ends. What was changed in them is kept.
 
+        Args:
+            patience: seconds to wait for another process that has them, as one that was stopped
+                in that moment has for ever; ``None`` to wait until the operating system says so,
+                which is for those whose own callers have a deadline.
+
         Raises:
+            StoreBusy: another process had them all that time.
             OSError: they cannot be read or written.
         """
         with self._lock:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if patience is None:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+            else:
+                self._take(patience)
             try:
                 page = os.pread(self._file, PAGE, 0)
                 books = Books.unpack(page)
@@ -132,6 +143,21 @@ class Ledger:
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def _take(self, patience: float) -> None:
+        end = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise StoreBusy(
+                        f"{self._path} was locked for {patience:g} s by process"
+                        f" {_holder(os.fstat(self._file).st_ino)}"
+                    ) from None
+                time.sleep(0.002)
+            else:
+                return
+
     def announce(self, books: Books) -> None:
         """Say, while the books are held, that a file is about to be changed.
 
@@ -144,3 +170,14 @@ class Ledger:
     def close(self) -> None:
         """Nothing is held by now. Called once."""
         os.close(self._file)
+
+
+def _holder(inode: int) -> str:
+    """Id of the process that has a file locked; ``?`` where the kernel does not tell."""
+    # proc(5): ordinal: FLOCK ADVISORY WRITE pid major:minor:inode start end
+    with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
+        for line in locks:
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
+                return fields[4]
+    return "?"

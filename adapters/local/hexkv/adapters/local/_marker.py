@@ -11,6 +11,7 @@ import json
 import logging
 import os
 
+from hexkv.adapters.local._files import remove
 from hexkv.adapters.local._layout import MARKER
 from hexkv.ports import ConfigError
 
@@ -34,11 +35,12 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
     """
     path = f"{root}/{MARKER}"
     try:
-        with open(path, "rb") as file:
-            text = file.read(4096)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         _write(root, aside)
         return
+    with open(file, "rb") as marker:
+        text = marker.read(4096)
     try:
         found = json.loads(text)
     except ValueError:
@@ -59,7 +61,10 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
 
 
 def _write(root: str, aside: str) -> None:
-    with open(f"{root}/{aside}", "wb") as file:
+    # Not through a link that somebody has put there, nor into a file that is somebody's.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    remove(f"{root}/{aside}")
+    with open(os.open(f"{root}/{aside}", flags, 0o600), "wb") as file:
         file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
         file.flush()
         # The one file that is synced: an empty marker would lock the next start out.
