@@ -208,6 +208,22 @@ def test_a_salt_is_not_printed():
     assert "hush" not in repr(settings) + settings.model_dump_json()
 
 
+def test_the_settings_of_adapters_are_neither_printed_nor_dumped():
+    tier = {
+        "store": "redis",
+        "settings": {"password": "hush", "others": ["hush"], "connections": 3},
+    }
+    pool = {"settings": {"token": "hush"}}
+    serdes = {"zstd": {"key": "hush"}}
+    loaded = load(None, {}, {"tiers": [tier], "pool": pool, "serdes": serdes})
+    settings = loaded.settings
+    dumped = settings.model_dump_json()
+    assert "hush" not in "".join([repr(loaded), repr(settings), str(settings), dumped])
+    assert '"connections":3' in dumped
+    assert settings.tiers[0].settings == tier["settings"]
+    assert settings.model_dump()["tiers"][0]["settings"] == tier["settings"]
+
+
 def test_known_keys_follow_the_schema():
     assert "store" in known_keys(("tiers", 3))
     assert known_keys(("chunk",)) == ["size", "keep_tail", "seeded"]

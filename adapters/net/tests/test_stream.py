@@ -382,5 +382,12 @@ def test_an_address_is_read_and_printed(text, port, meant):
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011 - the sentence differs
         Address.parse(text)
-    with pytest.raises(ConfigError, match="hexkv://host:port"):
+    with pytest.raises(ValueError, match="hexkv://host:port"):
         Address.of_url(text, "hexkv")
+
+
+def test_what_stands_before_a_host_is_a_secret_and_is_not_repeated():
+    for text in ("user:hush@cache:1", "hush@cache"):
+        with pytest.raises(ValueError, match="no password") as raised:
+            Address.of_url(f"hexkv://{text}", "hexkv")
+        assert "hush" not in str(raised.value)

@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
     SecretStr,
     field_validator,
 )
@@ -51,6 +52,19 @@ Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
 """Bytes, given as a number or with a unit."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+def _hidden(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    # Only the adapter knows which of them are secrets (`hexkv config show` asks it), so no text is
+    # shown.
+    return {
+        name: value if isinstance(value, int | float | None) else str(SecretStr("x"))
+        for name, value in settings.items()
+    }
+
+
+Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden, when_used="json")]
+"""An adapter's own settings, which may have secrets: neither printed nor dumped as they are."""
 
 
 class Section(BaseModel):
@@ -98,7 +112,7 @@ class Pool(Section):
 
     provider: str = "mmap"
     bytes: Size = 2**30
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    settings: Own = Field(default_factory=dict, repr=False)
 
     poison: bool = False
     """Debug mode: overwrite each block as it is freed."""
@@ -179,7 +193,7 @@ class TierSettings(Section):
 
     breaker: BreakerSettings = BreakerSettings()
 
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    settings: Own = Field(default_factory=dict, repr=False)
     """The adapter's own."""
 
     @property
@@ -219,7 +233,7 @@ class EngineSettings(Section):
     compute_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Tokens that the model computes per second. What a tier brings later is not loaded."""
 
-    serdes: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    serdes: dict[str, Own] = Field(default_factory=dict, repr=False)
     """Settings of serdes, by name."""
 
     tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hexkv.adapters.net.address import Address
 from hexkv.plugins.spec import AdapterSpec, BackDoor, NoSettings, OpenContext, hookimpl
 
 
@@ -19,6 +20,7 @@ class LMSettings:
     """How many calls may be under way at a time; others wait."""
 
     def __post_init__(self) -> None:
+        Address.of_url(self.address, "lm")
         if self.connections < 1:
             raise ValueError("connections must be at least 1")
 
@@ -26,7 +28,6 @@ class LMSettings:
 def _open_store(settings: LMSettings, context: OpenContext) -> object:
     del context
     from hexkv.adapters.lmcache.store import LMStore
-    from hexkv.adapters.net.address import Address
 
     return LMStore(Address.of_url(settings.address, "lm"), connections=settings.connections)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hexkv.adapters.net.address import Address
 from hexkv.plugins.spec import AdapterSpec, BackDoor, CommandSpec, OpenContext, hookimpl
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class HexkvSettings:
     """A file with this client's certificate and key, for a server that asks for one."""
 
     def __post_init__(self) -> None:
+        Address.of_url(self.address, "hexkv")
         if self.secret and self.secret_file:
             raise ValueError("give secret or secret_file, not both")
         if (self.tls_ca or self.tls_certificate) and not self.tls:
@@ -74,7 +76,6 @@ def tls_of(settings: HexkvSettings) -> SSLContext | None:
 
 def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
     from hexkv.adapters.lmserver.store import HexkvStore
-    from hexkv.adapters.net.address import Address
 
     return HexkvStore(
         Address.of_url(settings.address, "hexkv"),
