@@ -20,6 +20,8 @@ def shared_server():
 @pytest.fixture
 def server(shared_server):
     """That server, empty."""
+    process = shared_server.process
+    assert process.poll() is None, f"it ended: {process.returncode} {process.stderr.read()}"
     shared_server.clear()
     return shared_server
 
