@@ -266,6 +266,8 @@ def _owner(inode):
 
 _NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
+_made = []
+"""The network of this process's own, as an open file, once there is one."""
 
 
 @contextmanager
@@ -273,7 +275,8 @@ def secluded():
     """This thread, and what it starts, in a network of their own, where that is allowed.
 
     Mooncake's clients listen on all addresses, whatever they are told. With this nobody but
-    the tests reaches them.
+    the tests reaches them. It is the same network each time: Mooncake's own threads stay in the
+    one that they met.
     """
     if os.geteuid() or sys.platform != "linux":
         yield
@@ -281,16 +284,26 @@ def secluded():
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        if libc.unshare(_NEWNET):
+        if not _enter(libc):
             yield  # a container that forbids it
             return
-        _raise_loopback()
         try:
             yield
         finally:
             assert libc.setns(home, _NEWNET) == 0
     finally:
         os.close(home)
+
+
+def _enter(libc):
+    """Bring this thread into that network, made when it is first asked for. Whether it is there."""
+    if _made:
+        return libc.setns(_made[0], _NEWNET) == 0
+    if libc.unshare(_NEWNET):
+        return False
+    _raise_loopback()
+    _made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY))
+    return True
 
 
 def _raise_loopback():

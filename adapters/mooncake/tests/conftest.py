@@ -19,19 +19,26 @@ from mooncake_servers import Master, Node
 from processes import PATIENCE
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def secluded():
-    """One network for the whole package: Mooncake's own threads stay in the one they met."""
+    """A network where nobody else is, until the module's last test: others do not reach theirs.
+
+    Not for the package: without an ``__init__.py`` that is the whole session to pytest.
+    """
     mooncake_servers.need_mooncake()
     with mooncake_servers.secluded():
         yield
 
 
-@pytest.fixture(scope="package")
-def master(secluded, tmp_path_factory):
+@pytest.fixture(scope="session")
+def master(tmp_path_factory):
     """One for all tests that do it no harm."""
+    mooncake_servers.need_mooncake()
     folder = tmp_path_factory.mktemp("mooncake")
-    with Master(folder) as master, Node(folder, master):
+    with ExitStack() as running:
+        with mooncake_servers.secluded():
+            master = running.enter_context(Master(folder))
+            running.enter_context(Node(folder, master))
         yield master
 
 
