@@ -94,7 +94,7 @@ class Lent:
         self._closed = True
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def connection(master):
     place = Place(master.address, "P2PHANDSHAKE", "127.0.0.1", "tcp", "", 0, 16 << 20)
     connection = Connection(place, library(), SystemClock(), PATIENCE)
@@ -145,7 +145,7 @@ class Objects(BackDoor):
             self._client.remove(self._prefix + key.hex(), True)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def client(master):
     """Mooncake's own client."""
     from mooncake.store import MooncakeDistributedStore
