@@ -44,7 +44,7 @@ PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-versio
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 # A file stays in one process, so that its servers are started once.
-IN_PARALLEL  := --numprocesses $(WORKERS)
+IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and five times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
