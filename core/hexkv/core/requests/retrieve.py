@@ -226,7 +226,11 @@ def load_prefix(
     """
     found = stack.offer(prompt.keys, deadline)
     # At once, so that what is loaded first does not push out what is to be loaded last.
-    stack.touch(prompt.keys[: len(found)])
+    keys = prompt.keys[: len(found)]
+    stack.touch(keys)
+    if any(tier is not found[0] for tier in found):
+        # What is promoted on the way would push it out all the same, where there is little room.
+        stack.pins.pin(owner, keys)
     arrived = Arrived()
     why: Reason | None = None
     arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
