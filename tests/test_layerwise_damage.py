@@ -1,6 +1,7 @@
 """Layers that are absent, damaged or another's: what is given instead, and where the hit ends."""
 
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -22,7 +23,7 @@ from layered import (
     same_layer,
     settled,
 )
-from rigging import CHUNK, tier
+from rigging import CHUNK, PATIENCE, tier
 
 
 class Breaking(Ranged):
@@ -175,3 +176,29 @@ def test_a_tier_that_is_switched_off_is_not_asked(rig):
         assert layers.result().hit_tokens == 0
     assert store.log == []
     assert settled(r)
+
+
+class Tiring(Ranged):
+    """Brings whole frames once; who asks again waits until the test is over."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.over = 0, Event()
+
+    def read(self, keys, sink, deadline):
+        self.asked += 1
+        assert self.asked == 1 or self.over.wait(PATIENCE)
+        return super().read(keys, sink, deadline)
+
+
+def test_all_that_was_found_damaged_can_be_stored_again_at_once(rig):
+    store = Tiring()
+    r = rig([tier("ranges", store)])
+    r.engine.store(PROMPT, computed())
+    for key in keys_of(r):
+        damage(store, key, 0)
+    try:
+        assert layerwise(r, empty()).hit_tokens == 0
+        assert r.engine.store(PROMPT, computed()).stored_tokens == FULL
+    finally:
+        store.over.set()

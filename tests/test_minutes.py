@@ -31,3 +31,11 @@ def test_a_matrix_is_whole_and_the_part_of_minutes_has_each_value(columns):
     assert len(few) <= max(map(len, columns))
     for number, column in enumerate(columns):
         assert {values[number] for values in few} == set(column)
+
+
+def test_no_fixture_outlives_its_module_by_mistake(request):
+    """Without an ``__init__.py`` pytest takes a package's fixture for one of the whole session."""
+    manager = request.session._fixturemanager
+    made = [one for found in manager._arg2fixturedefs.values() for one in found]
+    assert made
+    assert [one for one in made if one.scope == "package"] == []

@@ -14,7 +14,7 @@ from hexkv.core.requests.layers.ranges import RangeReader
 from hexkv.core.requests.retrieve import Arrived, Pace, worth_waiting
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
-from hexkv.core.tiers.matching import why_absent
+from hexkv.core.tiers.matching import runs, why_absent
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
@@ -210,19 +210,31 @@ class LayeredRetrieve:
     def _load(self, part: int, deadline: Deadline) -> None:
         """Bring one part of every chunk into its block, and begin with the next ones."""
         self._settle(deadline)
-        for number in self._reader.take(part, deadline):
-            if number < self._hit:
-                self._read_again(number, deadline)
+        for run in runs(sorted(self._reader.take(part, deadline))):
+            if run[0] < self._hit:
+                self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
         self._settle(deadline)
         last = -(-self._prompt.layout.layers // layers_per_part(self._prompt.layout)) - 1
         self._reader.read_ahead(min(part + PARTS_AHEAD, last), deadline)
 
-    def _read_again(self, number: int, deadline: Deadline) -> None:
-        """Read a chunk whole of which a part did not arrive; so it becomes known why."""
-        self._reader.leave(number, number + 1)
-        self._leases.pop(number).release()
-        if not self._begin_whole(self._found[number], number, number + 1, deadline):
-            self._shorten(number, Reason.REFUSED)
+    def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
+        """Read chunks whole of which a part did not arrive; so it becomes known why.
+
+        Together, so that what is damaged has been set aside once the first of them is settled:
+        the host may store the prompt anew right after that.
+        """
+        self._reader.leave(start, end)
+        for number in range(start, end):
+            self._leases.pop(number).release()
+        while start < end:
+            tier, stop = self._found[start], start + 1
+            while stop < end and self._found[stop] is tier:
+                stop += 1
+            begun = self._begin_whole(tier, start, stop, deadline)
+            if start + begun < stop:
+                self._shorten(start + begun, Reason.REFUSED)
+                return
+            start = stop
 
     def _settle(self, deadline: Deadline) -> None:
         """Wait for the chunks that are read whole; slower tiers stand in for what fails."""
