@@ -8,6 +8,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
+from hexkv.core.tiers.indexes import Unindexed
 from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import FRAME, LAYOUT, tier
@@ -106,7 +107,7 @@ def garbage(size):
 )
 def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(rig, tmp_path, how):
     broken = tier("broken", Broken(how))
-    broken.index = None
+    broken.index = Unindexed()
     r = rig([broken, disk(tmp_path)])
     lonely = rig([tier("broken", Broken(how))])
     r.engine.store(PROMPT, computed())

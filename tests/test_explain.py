@@ -13,7 +13,8 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.clearing import forget
-from hexkv.core.tiers.rules import TierRules, Writes
+from hexkv.core.tiers.indexes import Unindexed
+from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, tier
@@ -250,7 +251,7 @@ def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, index
     store = Faulty({})
     rules = LaneRules(breaker=BreakerRules(failures=1))
     place = tier("remote", store, lane=rules, retries=0)
-    place.index = place.index if indexed else None
+    place.index = place.index if indexed else Unindexed()
     r = rig([place])
     r.engine.store(PROMPT, computed())
     store.reads = False
@@ -297,7 +298,7 @@ def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
         def contains(self, keys, deadline):
             raise StoreUnreachable("gone")
 
-    r = rig([Tier("remote", Mute({}), None, TierRules())])
+    r = rig([Tier("remote", Mute({}))])
     assert set(reasons(r.engine.explain(PROMPT), "remote")) == {Reason.NO_ANSWER}
 
 

@@ -13,6 +13,7 @@ from hexkv.contracts.doubles import HeapBlock
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.copying import Copier
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.indexes import Unindexed
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -248,7 +249,7 @@ def test_a_foreign_answer_is_a_failure_that_names_the_tier_and_never_kv(drawn, w
     kind = ForeignMemory if method in ("lend", "keep") else ForeignDisk
     store = kind(method, answer, works=works)
     place = tier("abroad", store)
-    place.index = None if method == "contains" else place.index
+    place.index = Unindexed() if method == "contains" else place.index
     with rigging() as rig, listening() as said:
         r = rig([place])
         for turn in range(2):
@@ -289,7 +290,7 @@ class Numpy:
 def test_booleans_of_numpy_pass_for_some_and_what_is_merely_true_does_not(rig):
     def found(answer):
         place = tier("abroad", ForeignDisk("contains", answer))
-        place.index = None
+        place.index = Unindexed()
         r = rig([place])
         r.engine.store(PROMPT, computed())
         return r.engine.lookup(PROMPT).hit_tokens, place.failures > 0

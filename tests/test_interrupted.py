@@ -134,8 +134,8 @@ def unharmed(r):
     assert not engine._copier._begun
     assert r.pool.held_bytes == kept * r.pool.slot_bytes
     for place in r.tiers.values():
-        assert place.index is None or not place.index._reserved
-        assert place.index is None or not place.index._leaving
+        assert not (place.index.decides and place.index._reserved)
+        assert not (place.index.decides and place.index._leaving)
 
 
 CALLS = (

@@ -9,7 +9,6 @@ from dict_store import DictStore, ScanningStore
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.clearing import forget
-from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tier import Tier
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
@@ -45,7 +44,7 @@ STACKS = {
     "disk": lambda path: [disk(path)],
     "ranges": lambda path: [tier("ranges", Ranged())],
     "whole": lambda path: [tier("whole", ScanningStore({}))],
-    "no index": lambda path: [Tier("asked", DictStore({}), None, TierRules())],
+    "no index": lambda path: [Tier("asked", DictStore({}))],
     "memory and disk": lambda path: [memory(), disk(path)],
 }
 

@@ -124,7 +124,7 @@ def forgotten_deletes(patch):
 
     def delete(self, keys, deadline):
         real(self, keys, deadline)
-        if self.index is not None:
+        if self.index.decides:
             self.index.deleted(keys)
         self._undeleted.clear()
         return True

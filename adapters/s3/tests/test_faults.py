@@ -59,7 +59,7 @@ class Served:
     def __init__(self, build, store, failures):
         # The breaker's pauses are short, so that the test waits for no clock.
         rules = TierRules(lane=LaneRules(breaker=BreakerRules(failures, 0.01, 0.02)))
-        self.tier = Tier("s3", store, None, rules)
+        self.tier = Tier("s3", store, rules=rules)
         waits = Deadlines(lookup=SECONDS, retrieve=SECONDS, store=SECONDS)
         self.rig = build([self.tier], clock=SystemClock(), deadlines=waits)
         self.computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)

@@ -105,7 +105,7 @@ def build(
             opened.callback(tier.close)
             if isinstance(tier.store, SupportsRegistration):
                 tier.store.register(region)
-            if wanted.budget is not None and tier.index is None:
+            if wanted.budget is not None and not tier.index.decides:
                 raise ConfigError(
                     f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
                     " list what it holds, so no budget can be kept after a restart"
@@ -288,7 +288,7 @@ def _open_tier(
         lane=LaneRules(wanted.workers, wanted.queue, breaker),
     )
     if not listed:
-        return Tier(wanted.name, store, None, rules)
+        return Tier(wanted.name, store, rules=rules)
 
     def index(size: int | None) -> TierIndex:
         return TierIndex(registry.open("policy", wanted.policy, {}, OpenContext(clock)), size)

@@ -80,7 +80,7 @@ def empty(play):
     play.stage.world.do(engine.flush)
     play.stage.world.do(lambda: engine.clear(everything=True))
     for tier in play.stage.stack.tiers:
-        if tier.index is not None and tier.index.used:
+        if tier.index.used:
             raise Violation(f"{tier.name} counts {tier.index.used} bytes when empty")
     for place in play.stage.settings.places:
         if place.indexed and place.medium.used:

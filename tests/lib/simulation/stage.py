@@ -16,6 +16,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.indexes import Unindexed
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
@@ -247,7 +248,7 @@ class Stage:
         def index(budget):
             return TierIndex(self._witness(place.name, place.policy, here), budget)
 
-        place.index = None
+        place.index = Unindexed()
         if place.divided:
             rest = index(place.budget - place.quota)
             place.index = DividedIndex(rest, {"a": index(place.quota)})

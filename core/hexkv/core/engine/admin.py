@@ -219,7 +219,7 @@ class Maintained(Lifecycle):
     ) -> Sequence[ChunkKey]:
         if tokens is not None:
             return self._prompt(tokens, namespace).keys
-        if tier.index is None:
+        if not tier.index.decides:
             raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
         return tier.index.keys()
 

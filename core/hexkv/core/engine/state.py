@@ -22,7 +22,7 @@ from hexkv.core.requests.layers import Hosts
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.tenants import DividedIndex, Tenant
+from hexkv.core.tiers.tenants import Tenant
 from hexkv.ports import (
     ConfigError,
     Deadline,
@@ -137,14 +137,13 @@ class Lifecycle:
         tiers = []
         for tier in self._stack.tiers:
             index = tier.index
-            if index is not None:
-                pins.update(index.pinned)
+            pins.update(index.pinned)
             tiers.append(
                 TierHealth(
                     name=tier.name,
-                    chunks=None if index is None else len(index),
-                    used_bytes=None if index is None else index.used,
-                    budget_bytes=None if index is None else index.budget,
+                    chunks=len(index) if index.decides else None,
+                    used_bytes=index.used if index.decides else None,
+                    budget_bytes=index.budget,
                     failures=tier.failures,
                     reading=tier.reading.breaker.state if tier.reading else "closed",
                     writing=tier.writing.breaker.state if tier.writing else "closed",
@@ -152,7 +151,7 @@ class Lifecycle:
                         lane.pending_bytes for lane in (tier.reading, tier.writing) if lane
                     ),
                     indexing=tier.indexing,
-                    tenants=index.used_by() if isinstance(index, DividedIndex) else {},
+                    tenants=index.used_by(),
                 )
             )
         return Health(

@@ -168,7 +168,7 @@ class Storing:
             else:
                 queued = True
         for tier in self._stack.tiers:
-            if tier.index is not None and tier.name in on:
+            if tier.index.decides and tier.name in on:
                 # Somebody may have cleared it in the meantime.
                 here = tier.index.contains(part.keys)
                 on[tier.name] = [a and b for a, b in zip(on[tier.name], here, strict=True)]

@@ -27,7 +27,6 @@ from hexkv.core.tiers.queues import share_out
 from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written
 from hexkv.ports import (
@@ -87,11 +86,10 @@ class TierStack:
             if tier.sharing is None and tier.reading is None:
                 tier.reading = self._lane(tier, "read", tier.rules.lane)
                 tier.writing = self._lane(tier, "write", tier.rules.lane)
-            if isinstance(tier.index, DividedIndex):
-                for prefix, tenant in self._tenants.items():
-                    tier.index.assign(prefix, tenant)
+            for prefix, tenant in self._tenants.items():
+                tier.index.assign(prefix, tenant)
             # All of this before anybody sees the tier: nothing is written to it uncounted.
-            learning = tier.index is not None and tier.scanning is not None
+            learning = tier.index.decides and tier.scanning is not None
             tier.indexing = learning
             if learning and tier.writing is not None:
                 tier.writing.hold()
@@ -120,8 +118,7 @@ class TierStack:
             self._tenants[prefix] = tenant
             tiers = self.tiers
         for tier in tiers:
-            if isinstance(tier.index, DividedIndex):
-                self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
+            self.writer.evict_soon(tier, tier.index.assign(prefix, tenant))
 
     def change_rules(self, tier: Tier, rules: TierRules) -> None:
         """Treat *tier* by *rules* from now on."""
@@ -182,8 +179,7 @@ class TierStack:
         grow old on disk, and be lost with the memory.
         """
         for tier in self.tiers:
-            if tier.index is not None:
-                tier.index.touch(keys)
+            tier.index.touch(keys)
 
     def begin(
         self,
@@ -329,13 +325,13 @@ class TierStack:
         """A call is over: end its pins, and what it left half done on tiers in memory."""
         self.pins.end(owner)
         for tier in self.tiers:
-            if tier.sharing is not None and tier.index is not None:
+            if tier.sharing is not None:
                 tier.delete(tier.index.orphans(), far(self.runtime))
 
     def make_room(self, size: int) -> bool:
         """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
         for tier in self.tiers:
-            if tier.sharing is not None and not tier.own_memory and tier.index is not None:
+            if tier.sharing is not None and not tier.own_memory:
                 below = self.writer.below.get(tier.name)
                 if below is not None and below.writing and below.writing.pending_bytes >= size:
                     return False  # blocks of earlier victims come free when they are written

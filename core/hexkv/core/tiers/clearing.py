@@ -71,9 +71,9 @@ def part_with(
 def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
     """Delete chunks whoever has pinned them. Those that were there, where that is known."""
     free = tier.not_replaced(keys)
-    gone = free if tier.index is None else tier.let_go(free)
+    gone = tier.let_go(free)
     # What the index has not learnt of, others may have put there all the same.
-    every = tier.index is None or tier.indexing or tier.shared
+    every = not tier.index.decides or tier.indexing or tier.shared
     well = tier.delete(free if every else gone, deadline)
     return Gone(gone, _left(tier, keys, free) if well else _UNDELETED)
 
@@ -84,8 +84,8 @@ def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) ->
     def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
         return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
 
-    known = [] if tier.index is None else wanted(tier.index.keys())
-    if tier.index is not None and not tier.indexing and not tier.shared:
+    known = wanted(tier.index.keys())
+    if tier.index.decides and not tier.indexing and not tier.shared:
         return forget(tier, known, deadline)
     if tier.clearing is not None:
         return _clear_prefixes(tier, prefixes, known, deadline)
@@ -111,8 +111,7 @@ def _clear_prefixes(
             tier.put_off(gone)
             return Gone(gone, _UNDELETED)
         count += cleared
-    if tier.index is not None:
-        tier.index.deleted(gone)
+    tier.index.deleted(gone)
     return Gone(gone, _left(tier, known, free), max(0, count - len(gone)))
 
 

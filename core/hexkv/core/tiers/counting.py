@@ -18,7 +18,7 @@ def expected(tier: Tier, lease: Lease, frame: memoryview) -> int:
 
 def counted(tier: Tier, key: ChunkKey, lease: Lease) -> int:
     """Bytes that a chunk counts on a tier; where that is not known, what it is expected to."""
-    size = None if tier.index is None else tier.index.size(key)
+    size = tier.index.size(key)
     return expected(tier, lease, lease.frame) if size is None else size
 
 
@@ -38,7 +38,7 @@ def recount(
     Returns:
         those of *keys* that did not stay, for want of room.
     """
-    if tier.index is None or not tier.own_memory:
+    if not tier.own_memory:
         return []
     for key, lease in zip(keys, tier.lend(keys, f"count {tier.name}"), strict=True):
         if lease is None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from hexkv.core.tiers.bookkeeping import Bookkeeping, in_order
 from hexkv.core.tiers.reservation import Claimed, Pending, Reservation, Victims
@@ -40,6 +41,8 @@ class TierIndex(Bookkeeping):
         policy: says which chunk is worth least; from now on it belongs to the index.
         budget: bytes that the tier may hold; ``None`` for as many as the store takes.
     """
+
+    decides: ClassVar[bool] = True
 
     def __init__(self, policy: Policy, budget: int | None) -> None:
         if budget is not None and budget < 0:
@@ -360,6 +363,15 @@ class TierIndex(Bookkeeping):
             ended = self._pins.unpin(owner)
             self._torn = False
             return ended
+
+    def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
+        """Nothing: here chunks are all tenants' alike."""
+        del prefix, tenant
+        return []
+
+    def used_by(self) -> Mapping[str, int]:
+        """Bytes in each tenant's share: there are none."""
+        return {}
 
     @property
     def pinned(self) -> Mapping[str, int]:

@@ -104,7 +104,7 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
 def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> Reason:
     """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
     slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
-    if any(tier.index is None or all(tier.known([key])) for tier in slow):
+    if any(not tier.index.decides or all(tier.known([key])) for tier in slow):
         return Reason.SLOWER
     return Reason.ABSENT
 

@@ -339,11 +339,9 @@ class Mover:
         with tier.replacing(key, self._owner) as mine:
             if not mine:
                 return False
-            if index is None:
-                return self._write(tier, key, block)
-            former = index.size(key)
-            victims = index.resize(key, max(size, former or 0))
-            if former is None or victims is None:
+            former = index.size(key) or size
+            victims = index.resize(key, max(size, former))
+            if victims is None:
                 return False
             if not self._stack.writer.evict(tier, victims, self._deadline):
                 index.resize(key, former)

@@ -29,7 +29,7 @@ class Pins:
         So that the end of a long prompt never pushes out its beginning.
         """
         with self._lock:
-            if owner in self._calls and tier.index is not None:
+            if owner in self._calls:
                 tier.index.pin(owner, keys)
 
     def end(self, owner: str) -> None:
@@ -50,7 +50,7 @@ class Pins:
             self._until[owner] = until.at
         here: set[ChunkKey] = set()
         for tier in self._tiers():
-            if tier.index is not None and tier.index.pin(owner, keys):
+            if tier.index.pin(owner, keys):
                 known = tier.index.contains(keys)
                 here.update(key for key, there in zip(keys, known, strict=True) if there)
         return len(here)
@@ -58,7 +58,7 @@ class Pins:
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
         self._until.pop(owner, None)
-        return sum(tier.index.unpin(owner) for tier in self._tiers() if tier.index is not None)
+        return sum(tier.index.unpin(owner) for tier in self._tiers())
 
     def expire(self) -> None:
         """End the pins of owners that are past their time."""

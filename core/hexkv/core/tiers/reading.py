@@ -309,7 +309,7 @@ class Fetcher:
         runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
         damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
         set_aside(runtime, tier, damaged, deadline)
-        stale = [key for key, w in zip(keys, why, strict=True) if w in GONE]
+        stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
         gone = tier.let_go(stale)
         delete_soon(runtime, tier, gone)
         runtime.tell(Change.REMOVED, tier.name, gone)

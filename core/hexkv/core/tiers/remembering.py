@@ -40,8 +40,7 @@ def remember_reads(
 def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) -> None:
     """Count, note and tell that *tier* let go of chunks for room."""
     if victims:
-        policy = "" if tier.index is None else f"by {tier.index.policy}"
-        runtime.note(victims, tier.name, Reason.EVICTED, policy)
+        runtime.note(victims, tier.name, Reason.EVICTED, f"by {tier.index.policy}")
         runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
         runtime.tell(Change.REMOVED, tier.name, victims)
 

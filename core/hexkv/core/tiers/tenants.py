@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from threading import Lock
+from typing import ClassVar
 
 from hexkv.core.tiers.bookkeeping import in_order
 from hexkv.core.tiers.index import TierIndex
@@ -42,6 +43,8 @@ class DividedIndex:
         rest: for chunks of nobody in particular.
         shares: by a tenant's name.
     """
+
+    decides: ClassVar[bool] = True
 
     def __init__(self, rest: TierIndex, shares: Mapping[str, TierIndex]) -> None:
         self._rest = rest
@@ -243,7 +246,3 @@ class DividedIndex:
     def _runs(self, keys: Sequence[ChunkKey]) -> Iterable[tuple[TierIndex, Sequence[ChunkKey]]]:
         """Neighbouring keys of one share together: all of them, but for mixed maintenance calls."""
         return [(self._of_prefix(prefix), list(run)) for prefix, run in groupby(keys, namespace_of)]
-
-
-Index = TierIndex | DividedIndex
-"""What a tier holds, with or without tenants."""

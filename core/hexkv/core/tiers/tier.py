@@ -17,9 +17,9 @@ from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.tiers import answers
 from hexkv.core.tiers.backlog import Backlog
+from hexkv.core.tiers.indexes import Index, Unindexed
 from hexkv.core.tiers.rates import Link
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.tenants import Index
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -57,8 +57,8 @@ class Tier:
     name: str
     store: ChunkStore
 
-    index: Index | None = None
-    """What the tier holds, as far as this engine decides it. ``None``: ask the store."""
+    index: Index = field(default_factory=Unindexed)
+    """What the tier holds, as far as this engine decides it."""
 
     rules: TierRules = field(default_factory=TierRules)
 
@@ -117,7 +117,7 @@ class Tier:
     @property
     def remote(self) -> bool:
         """Whether only the store can say all that it holds, and takes I/O to do so."""
-        return self.reading is not None and (self.index is None or self.indexing or self.shared)
+        return self.reading is not None and (not self.index.decides or self.indexing or self.shared)
 
     def lane(self, priority: Priority) -> Lane:
         """Where work of *priority* is queued.
@@ -132,7 +132,7 @@ class Tier:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether each chunk is there, from the index or from the store itself."""
-        if self.index is None or self.indexing:
+        if not self.index.decides or self.indexing:
             return self._stored(keys, deadline)
         known = self.index.contains(keys)
         if not self.shared or all(known):
@@ -144,14 +144,14 @@ class Tier:
 
     def known(self, keys: Sequence[ChunkKey]) -> Sequence[bool]:
         """Whether the index knows each chunk to be there; asks no store."""
-        return [False] * len(keys) if self.index is None else self.index.contains(keys)
+        return self.index.contains(keys)
 
     def met(self, found: Sequence[tuple[ChunkKey, int]], wall: float) -> Sequence[ChunkKey]:
         """Take chunks that others have stored into the index, with the size of their frames.
 
         Victims to evict, where that is more than the budget.
         """
-        if self.index is None or not self.shared:
+        if not self.shared or not self.index.decides:
             return ()
         known = self.index.contains([key for key, _ in found])
         strange = [
@@ -262,8 +262,7 @@ class Tier:
                 if (start and deadline.expired) or (part and not self._delete(part, deadline)):
                     self.put_off(keys[start:])
                     return False
-                if self.index is not None:
-                    self.index.deleted(part)
+                self.index.deleted(part)
         return True
 
     @contextmanager
@@ -274,9 +273,8 @@ class Tier:
         """
         with self._lock:
             mine = [key for key in keys if key not in self._deleting]
-            if self.index is not None:
-                stay = self.index.stays(mine)
-                mine = [key for key, stays in zip(mine, stay, strict=True) if not stays]
+            stay = self.index.stays(mine)
+            mine = [key for key, stays in zip(mine, stay, strict=True) if not stays]
             self._deleting.update(mine)
         try:
             yield mine
@@ -295,7 +293,7 @@ class Tier:
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:
         """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
-        if self.index is not None:
+        if self.index.decides:
             with self._lock:
                 self._undeleted.extend(keys)
 
@@ -318,10 +316,9 @@ class Tier:
             yield False
             return
         try:
-            yield self.index is None or self.index.pin(owner, [key]) == 1
+            yield self.index.pin(owner, [key]) == 1
         finally:
-            if self.index is not None:
-                self.index.unpin(owner)
+            self.index.unpin(owner)
             with self._lock:
                 self._replaced.remove(key)
 
@@ -330,8 +327,6 @@ class Tier:
 
         Nothing that is being replaced: what takes its place would be lost track of.
         """
-        if self.index is None:
-            return []
         with self._lock:
             return self.index.discard([key for key in keys if key not in self._replaced])
 
@@ -348,7 +343,7 @@ class Tier:
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
         free = self.not_replaced(keys)
-        gone = free if self.index is None else self.let_go(free)
+        gone = self.let_go(free)
         if self.quarantining is not None:
             try:
                 answer: object = self.quarantining.quarantine(  # type: ignore[func-returns-value]
@@ -358,8 +353,7 @@ class Tier:
             except Exception as error:  # noqa: BLE001
                 self.failed("quarantine", error)
             else:
-                if self.index is not None:
-                    self.index.deleted(gone)
+                self.index.deleted(gone)
                 return
         self.delete(free, deadline)
 

@@ -15,12 +15,12 @@ from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
+from hexkv.core.tiers.indexes import Index
 from hexkv.core.tiers.reading import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.reservation import Reservation
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
-from hexkv.core.tiers.tenants import Index
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     Change,
@@ -181,12 +181,10 @@ class Writer:
 
         Until it is, nothing is written: a budget holds only where everything is counted.
         """
-        if tier.index is not None:
-            entries = tier.scan()
-            if entries is None:
-                return False
-            victims = tier.index.restore(entries)
-            self.evict(tier, victims, far(self._runtime))
+        entries = tier.scan()
+        if entries is None:
+            return False
+        self.evict(tier, tier.index.restore(entries), far(self._runtime))
         tier.indexing = False
         return True
 
@@ -232,19 +230,18 @@ class Writer:
         )
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
         reserved = None  # as long as this call has it, others leave the chunks to it
-        if tier.index is not None and todo:
+        if todo:
             todo, reserved = self._reserve(tier, tier.index, items, batch, deadline)
         if not todo:
             return here, None
         outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
         done = [i for i, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, Stored)]
-        if tier.index is not None:
-            tier.index.commit([batch.keys[i] for i in done])
-            tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
-            del reserved
-            lost = recount(tier, [batch.keys[i] for i in done], self.evict, deadline)
-            self.dropped(tier, lost, Reason.NO_ROOM)
-            done = [i for i in done if batch.keys[i] not in lost]
+        tier.index.commit([batch.keys[i] for i in done])
+        tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+        del reserved
+        lost = recount(tier, [batch.keys[i] for i in done], self.evict, deadline)
+        self.dropped(tier, lost, Reason.NO_ROOM)
+        done = [i for i in done if batch.keys[i] not in lost]
         if landed is not None:
             landed(tier, [batch.keys[i] for i in done])
         for i in done:
@@ -296,7 +293,7 @@ class Writer:
             return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
         outcomes = tier.write(items, deadline)
         full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
-        if full and tier.index is not None:
+        if full:
             # The medium, or another engine on it, leaves less room than the budget says.
             room = tier.index.evict(sum(len(items[i].frame) for i in full))
             if room and self.evict(tier, room, deadline):

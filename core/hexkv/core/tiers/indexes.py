@@ -1,0 +1,134 @@
+"""What a tier's index is to the rest of the core, whoever decides what the tier holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from hexkv.core.tiers.reservation import Reservation
+from hexkv.ports import ChunkKey, Entry
+
+
+class Index(Protocol):
+    """The chunks of one tier: see :class:`~hexkv.core.tiers.index.TierIndex`.
+
+    Of a whole tier, of one divided among tenants, or of a store that only itself can speak for.
+    """
+
+    decides: ClassVar[bool]
+    """True if this engine decides what the tier holds, so that its index is to be believed."""
+
+    @property
+    def policy(self) -> str: ...
+    @property
+    def budget(self) -> int | None: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def pinned(self) -> Mapping[str, int]: ...
+    def __len__(self) -> int: ...
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
+    def size(self, key: ChunkKey) -> int | None: ...
+    def keys(self) -> list[ChunkKey]: ...
+    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
+    def reserve(
+        self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
+    ) -> Reservation: ...
+    def commit(self, keys: Sequence[ChunkKey]) -> None: ...
+    def abort(self, keys: Sequence[ChunkKey]) -> None: ...
+    def deleted(self, keys: Sequence[ChunkKey]) -> None: ...
+    def touch(self, keys: Sequence[ChunkKey]) -> None: ...
+    def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]: ...
+    def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None: ...
+    def evict(self, size: int) -> list[ChunkKey]: ...
+    def orphans(self) -> Sequence[ChunkKey]: ...
+    def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]: ...
+    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int: ...
+    def unpin(self, owner: str) -> int: ...
+    def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]: ...
+    def used_by(self) -> Mapping[str, int]: ...
+
+
+class Unindexed:
+    """Of a store that cannot list what it holds: others may have put there what they like.
+
+    Knows of nothing, and stands in the way of nothing: each chunk may be written, deleted and
+    replaced, none is ever evicted.
+    """
+
+    decides: ClassVar[bool] = False
+    policy = ""
+    budget: int | None = None
+    used = 0
+
+    @property
+    def pinned(self) -> Mapping[str, int]:
+        return {}
+
+    def __len__(self) -> int:
+        return 0
+
+    def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        return [False] * len(keys)
+
+    def size(self, key: ChunkKey) -> int | None:
+        del key
+        return None
+
+    def keys(self) -> list[ChunkKey]:
+        return []
+
+    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        return [False] * len(keys)
+
+    def reserve(
+        self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
+    ) -> Reservation:
+        del sizes, after
+        return Reservation(list(dict.fromkeys(keys)))
+
+    def commit(self, keys: Sequence[ChunkKey]) -> None:
+        pass
+
+    def abort(self, keys: Sequence[ChunkKey]) -> None:
+        pass
+
+    def deleted(self, keys: Sequence[ChunkKey]) -> None:
+        pass
+
+    def touch(self, keys: Sequence[ChunkKey]) -> None:
+        pass
+
+    def discard(self, keys: Sequence[ChunkKey], *, force: bool = True) -> list[ChunkKey]:
+        del force
+        return list(keys)
+
+    def resize(self, key: ChunkKey, size: int) -> list[ChunkKey] | None:
+        del key, size
+        return []
+
+    def evict(self, size: int) -> list[ChunkKey]:
+        del size
+        return []
+
+    def orphans(self) -> Sequence[ChunkKey]:
+        return ()
+
+    def restore(self, entries: Iterable[Entry]) -> list[ChunkKey]:
+        del entries
+        return []
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
+        del owner
+        return len(keys)
+
+    def unpin(self, owner: str) -> int:
+        del owner
+        return 0
+
+    def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
+        del prefix, tenant
+        return []
+
+    def used_by(self) -> Mapping[str, int]:
+        return {}
