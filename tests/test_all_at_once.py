@@ -11,7 +11,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import ConfigError, Counter, InvalidRequest
 
 PROMPTS = [prompt(number) for number in range(12)]
@@ -103,7 +103,7 @@ class Worker:
     def come_or_go(self, tokens, number):
         name = self.rng.choice("xy")
         store = DiskStore(self.root / name)
-        guest = Tier(name, store, TierIndex(POLICIES["lru"](), 20 * FRAME))
+        guest = TierPlan(name, store, TierIndex(POLICIES["lru"](), 20 * FRAME))
         try:
             self.engine.attach(guest, self.rng.choice([None, 0, 1]))
         except ConfigError:  # it is there already

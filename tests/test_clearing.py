@@ -12,7 +12,7 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import InvalidRequest, Namespace, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, PATIENCE, tier
@@ -96,7 +96,7 @@ def test_everything_is_a_word_of_its_own(rig):
 
 
 def test_a_store_that_cannot_list_is_said_not_to_be_cleared_but_of_a_prompt(rig):
-    r = rig([memory(), Tier("remote", DictStore({}))])
+    r = rig([memory(), TierPlan("remote", DictStore({}))])
     r.engine.store(PROMPT, kv())
     cleared = r.engine.clear()
     assert not cleared.complete
@@ -123,9 +123,9 @@ class Clearing(DictStore):
 
 def test_a_store_that_lists_nothing_clears_by_namespace(rig):
     medium = {}
-    theirs = rig([Tier("remote", Clearing(medium))], namespace=STRANGER)
+    theirs = rig([TierPlan("remote", Clearing(medium))], namespace=STRANGER)
     theirs.engine.store(PROMPT, kv())
-    r = rig([memory(), Tier("remote", Clearing(medium))])
+    r = rig([memory(), TierPlan("remote", Clearing(medium))])
     r.engine.store(PROMPT, kv())
     cleared = r.engine.clear()
     assert (cleared.complete, cleared.chunks) == (True, 4)
@@ -138,7 +138,7 @@ def test_a_store_that_lists_nothing_clears_by_namespace(rig):
 
 def test_a_store_that_fails_to_clear_is_said_to(rig):
     store = Clearing({})
-    r = rig([memory(), Tier("remote", store)])
+    r = rig([memory(), TierPlan("remote", store)])
     r.engine.store(PROMPT, kv())
     store.works = False
     assert set(r.engine.clear().left) == {"remote"}
@@ -150,7 +150,7 @@ def test_a_store_that_fails_to_clear_is_said_to(rig):
 @each("count", [None, True, -1, 1.0, "4"])
 def test_a_count_that_is_none_is_no_clear(rig, count):
     store = Clearing({})
-    r = rig([Tier("remote", store)])
+    r = rig([TierPlan("remote", store)])
     r.engine.store(PROMPT, kv())
     store.clear_prefix = lambda prefix, deadline: count
     assert set(r.engine.clear().left) == {"remote"}

@@ -1,5 +1,6 @@
 """What the engine promises when frames, stores or devices fail: no wrong KV, and an answer."""
 
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -107,7 +108,7 @@ def garbage(size):
 )
 def test_whatever_a_tier_does_the_engine_answers_and_the_next_tier_serves(rig, tmp_path, how):
     broken = tier("broken", Broken(how))
-    broken.index = Unindexed()
+    broken = replace(broken, index=Unindexed())
     r = rig([broken, disk(tmp_path)])
     lonely = rig([tier("broken", Broken(how))])
     r.engine.store(PROMPT, computed())

@@ -1,6 +1,7 @@
 """Why did it miss? Every cause is provoked for real, then asked for."""
 
 import random
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -15,7 +16,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.clearing import forget
 from hexkv.core.tiers.indexes import Unindexed
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import InvalidTokens, Miss, Reason, StoreUnreachable
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -251,7 +252,7 @@ def test_a_tier_that_failed_is_off_and_its_chunks_are_not_called_gone(rig, index
     store = Faulty({})
     rules = LaneRules(breaker=BreakerRules(failures=1))
     place = tier("remote", store, lane=rules, retries=0)
-    place.index = place.index if indexed else Unindexed()
+    place = place if indexed else replace(place, index=Unindexed())
     r = rig([place])
     r.engine.store(PROMPT, computed())
     store.reads = False
@@ -298,7 +299,7 @@ def test_a_store_that_does_not_answer_is_not_said_to_lack_anything(rig):
         def contains(self, keys, deadline):
             raise StoreUnreachable("gone")
 
-    r = rig([Tier("remote", Mute({}))])
+    r = rig([TierPlan("remote", Mute({}))])
     assert set(reasons(r.engine.explain(PROMPT), "remote")) == {Reason.NO_ANSWER}
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.indexes import Unindexed
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import (
     PAGE,
     ConfigError,
@@ -249,7 +250,7 @@ def test_a_foreign_answer_is_a_failure_that_names_the_tier_and_never_kv(drawn, w
     kind = ForeignMemory if method in ("lend", "keep") else ForeignDisk
     store = kind(method, answer, works=works)
     place = tier("abroad", store)
-    place.index = Unindexed() if method == "contains" else place.index
+    place = replace(place, index=Unindexed()) if method == "contains" else place
     with rigging() as rig, listening() as said:
         r = rig([place])
         for turn in range(2):
@@ -290,10 +291,10 @@ class Numpy:
 def test_booleans_of_numpy_pass_for_some_and_what_is_merely_true_does_not(rig):
     def found(answer):
         place = tier("abroad", ForeignDisk("contains", answer))
-        place.index = Unindexed()
+        place = replace(place, index=Unindexed())
         r = rig([place])
         r.engine.store(PROMPT, computed())
-        return r.engine.lookup(PROMPT).hit_tokens, place.failures > 0
+        return r.engine.lookup(PROMPT).hit_tokens, r.tiers["abroad"].failures > 0
 
     assert found(lambda good: [Numpy(one) for one in good]) == (160, False)
     assert found(lambda good: [int(one) for one in good]) == (0, True)
@@ -349,7 +350,7 @@ def test_a_lent_block_is_a_new_share_of_the_very_chunk(rig, how):
     got = r.engine.retrieve(PROMPT, window)
     assert window.agrees(computed(), got.hit_tokens)
     assert got.hit_tokens == 0
-    assert place.failures
+    assert r.tiers["abroad"].failures
     assert set(r.engine.health().leases) == {"store"}
 
 
@@ -395,7 +396,7 @@ def test_a_sink_gives_no_memory_after_its_call_nor_for_a_chunk_that_was_not_aske
     assert late.sink.room(0, FRAME) is None
     assert rooms
     assert set(rooms) == {None}
-    assert stray.failures
+    assert s.tiers["stray"].failures
 
 
 class BrokenText(Exception):
@@ -514,7 +515,7 @@ def test_whatever_a_policy_says_the_tier_keeps_its_budget_and_goes_on(rig, wrong
     policy = Order(wrong)
     index = TierIndex(policy, 4 * FRAME)
     store = ForeignDisk("", None)
-    r = rig([Tier("small", store, index, TierRules())])
+    r = rig([TierPlan("small", store, index, TierRules())])
     for turn in range(4):
         tokens = [turn] * len(PROMPT)
         r.engine.store(tokens, computed(tokens))

@@ -118,7 +118,7 @@ def unharmed(r):
     assert target.agrees(kv(OTHER), len(OTHER))
     assert engine.flush()
     for place in r.tiers.values():
-        assert place.reading is None or place.reading.drain(engine._until(30))
+        assert place.drain(engine._until(30))
     engine.clear(OTHER)
     kept = engine.health().tiers[0].chunks if "memory" in r.tiers else 0
     expected = {MEMORY: kept} if kept else {}

@@ -9,7 +9,7 @@ from dict_store import DictStore, ScanningStore
 from hexkv.core.frames.codec import PARTS, layer_parts
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.clearing import forget
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,
@@ -44,7 +44,7 @@ STACKS = {
     "disk": lambda path: [disk(path)],
     "ranges": lambda path: [tier("ranges", Ranged())],
     "whole": lambda path: [tier("whole", ScanningStore({}))],
-    "no index": lambda path: [Tier("asked", DictStore({}))],
+    "no index": lambda path: [TierPlan("asked", DictStore({}))],
     "memory and disk": lambda path: [memory(), disk(path)],
 }
 

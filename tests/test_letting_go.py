@@ -28,9 +28,9 @@ class Meanwhile(DictStore):
 
 
 @pytest.fixture
-def held():
+def held(rig):
     """A tier that holds one chunk."""
-    held = tier("disk", Meanwhile({}))
+    held = rig([tier("disk", Meanwhile({}))]).tiers["disk"]
     write(held)
     return held
 
@@ -38,7 +38,7 @@ def held():
 def write(held):
     reservation = held.index.reserve([KEY], [FRAME])
     assert reservation.keys == [KEY]
-    held.write([Item(KEY, memoryview(bytes(FRAME)))], FOREVER)
+    held.write([Item(KEY, memoryview(bytes(FRAME)))], [], FOREVER)
     held.index.commit([KEY])
 
 

@@ -142,6 +142,7 @@ def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(rig):
         lane=LaneRules(workers=1, queue_bytes=FRAME),
     )
     r = rig([memory(), below])
+    below = r.tiers["below"]
     assert r.engine.flush()
     below.writing.hold()
     stored(r, 1)

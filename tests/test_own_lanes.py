@@ -18,7 +18,7 @@ from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
 from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
 
@@ -48,7 +48,7 @@ def index(frames):
 
 
 def divided(name, store, *, rest, red, **rules):
-    return Tier(name, store, DividedIndex(index(rest), {"red": index(red)}), TierRules(**rules))
+    return TierPlan(name, store, DividedIndex(index(rest), {"red": index(red)}), TierRules(**rules))
 
 
 class Observed(DiskStore):
@@ -113,7 +113,7 @@ def test_whatever_is_asked_only_its_own_workers_call_a_store_that_does_io(rig, t
 
     def share(name, store, rest, red):
         indexes = [TierIndex(POLICIES["lru"](), frames * WIDE_FRAME) for frames in (rest, red)]
-        return Tier(name, store, DividedIndex(indexes[0], {"red": indexes[1]}))
+        return TierPlan(name, store, DividedIndex(indexes[0], {"red": indexes[1]}))
 
     def build(quota):
         stores = {name: Observed(tmp_path / name) for name in ("disk", "other")}

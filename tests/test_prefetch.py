@@ -10,7 +10,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import Counter
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -51,7 +51,7 @@ def filled(rig, store, *, index=True, memory=False, **options):
     first.engine.store(PROMPT, computed())
     first.engine.flush()
     fast = [tier("memory", MemoryStore(ManualClock()))] if memory else []
-    again = tier("slow", store) if index else Tier("slow", store)
+    again = tier("slow", store) if index else TierPlan("slow", store)
     r = rig([*fast, again], **options)
     r.engine.flush()
     return r

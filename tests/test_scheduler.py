@@ -311,9 +311,9 @@ def test_a_budget_holds_though_the_first_scan_fails():
     sim = Sim(disk)
     sim.only_on_disk()
     sim.do(lambda: sim.engine.detach("disk"))
-    tier = sim.stage.tier(disk)
+    plan = sim.stage.plan(disk)
     disk.store.plan = Scripted(scan=[Fault.ERROR, Fault.ERROR])
-    sim.do(lambda: sim.engine.attach(tier))
+    sim.do(lambda: sim.stage.attach(plan))
     for start in range(0, 400, 40):
         sim.do(lambda s=start: sim.store(tuple(range(s, s + ALL))))
     assert disk.medium.most <= 4 * FRAME

@@ -14,6 +14,7 @@ from hexkv.core.io.scheduler import Lane
 from hexkv.core.keys.hashing import Keyer
 from hexkv.core.keys.prompts import Namer
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.calls import StoreCalls
 from hexkv.core.tiers.claims import Fetch
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.index import TierIndex
@@ -185,9 +186,9 @@ def untrimmed_shares(patch):
 
 def wishful_writes(patch):
     """A write counts as stored whatever the store said."""
-    real = Tier.write
+    real = StoreCalls.write
     patch.setattr(
-        Tier,
+        StoreCalls,
         "write",
         lambda self, items, deadline: [
             Stored(len(item.frame))

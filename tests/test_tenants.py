@@ -14,7 +14,7 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import ChunkKey, Entry, Namespace
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, tier
 
@@ -34,7 +34,7 @@ def index(frames):
 
 def divided(name, store, *, rest, red, blue):
     shares = {"red": index(red), "blue": index(blue)}
-    return Tier(name, store, DividedIndex(index(rest), shares))
+    return TierPlan(name, store, DividedIndex(index(rest), shares))
 
 
 def hit(r, tokens, namespace):

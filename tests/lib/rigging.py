@@ -16,7 +16,7 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.threads import Threads
 from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
@@ -32,7 +32,8 @@ PATIENCE = 60.0
 
 
 def tier(name, store, budget=1 << 30, policy="lru", **rules):
-    return Tier(name, store, TierIndex(POLICIES[policy](), budget), TierRules(**rules))
+    """What a tier over *store* is to be made of."""
+    return TierPlan(name, store, TierIndex(POLICIES[policy](), budget), TierRules(**rules))
 
 
 class ByTheClock(Threads):
@@ -114,7 +115,8 @@ def rigging():
             )
             stack = TierStack(tiers, runtime)
             engine = CacheEngine(namespace, stack, chunker or PrefixChunker(CHUNK), **options)
-            rig = Rig(engine, pool, telemetry, events, clock, {t.name: t for t in tiers})
+            made = {tier.name: tier for tier in stack.tiers}
+            rig = Rig(engine, pool, telemetry, events, clock, made)
 
             def end():
                 engine.close()

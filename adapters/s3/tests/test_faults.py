@@ -12,7 +12,7 @@ from hexkv.core.engine.engine import Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Corrupt,
@@ -59,7 +59,7 @@ class Served:
     def __init__(self, build, store, failures):
         # The breaker's pauses are short, so that the test waits for no clock.
         rules = TierRules(lane=LaneRules(breaker=BreakerRules(failures, 0.01, 0.02)))
-        self.tier = Tier("s3", store, rules=rules)
+        self.tier = TierPlan("s3", store, rules=rules)
         waits = Deadlines(lookup=SECONDS, retrieve=SECONDS, store=SECONDS)
         self.rig = build([self.tier], clock=SystemClock(), deadlines=waits)
         self.computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)

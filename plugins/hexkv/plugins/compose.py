@@ -19,7 +19,7 @@ from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
@@ -102,7 +102,7 @@ def build(
         tiers = []
         for index, wanted in enumerate(settings.tiers):
             tier = _open_tier(wanted, loaded, registry, clock, blocks)
-            opened.callback(tier.close)
+            opened.callback(tier.store.close)
             if isinstance(tier.store, SupportsRegistration):
                 tier.store.register(region)
             if wanted.budget is not None and not tier.index.decides:
@@ -265,7 +265,7 @@ def _open_tier(
     registry: Registry,
     clock: Clock,
     pool: BlockPool,
-) -> Tier:
+) -> TierPlan:
     context = OpenContext(clock, wanted.name, wanted.budget)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
@@ -288,17 +288,17 @@ def _open_tier(
         lane=LaneRules(wanted.workers, wanted.queue, breaker),
     )
     if not listed:
-        return Tier(wanted.name, store, rules=rules)
+        return TierPlan(wanted.name, store, rules=rules)
 
     def index(size: int | None) -> TierIndex:
         return TierIndex(registry.open("policy", wanted.policy, {}, OpenContext(clock)), size)
 
     quotas = _quotas(loaded, wanted.name, budget)
     if not quotas:
-        return Tier(wanted.name, store, index(budget), rules)
+        return TierPlan(wanted.name, store, index(budget), rules)
     rest = index((budget or 0) - sum(quotas.values()))
     shares = {tenant: index(quota) for tenant, quota in quotas.items()}
-    return Tier(wanted.name, store, DividedIndex(rest, shares), rules)
+    return TierPlan(wanted.name, store, DividedIndex(rest, shares), rules)
 
 
 def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:

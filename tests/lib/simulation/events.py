@@ -60,11 +60,11 @@ def detach(play):
 
 
 def attach(play):
-    engine = play.stage.engine
+    stage = play.stage
     for place in play.stage.settings.places:
         if not place.attached:
-            tier = play.stage.tier(place)
-            play.call(f"attach {place.name}", 0.0, lambda t=tier: engine.attach(t), alone=True)
+            plan = play.stage.plan(place)
+            play.call(f"attach {place.name}", 0.0, lambda p=plan: stage.attach(p), alone=True)
 
 
 def crash(play):

@@ -99,9 +99,9 @@ class Play:
                     f"its budget is {place.budget // FRAME}"
                 )
         for tier in stage.tiers:
-            for lane in (tier.reading, tier.writing):
+            for lane in tier.lanes:
                 most = tier.rules.lane.queue_bytes
-                sizes = lane.moving() if lane else []
+                sizes = lane.moving()
                 if sum(sizes) > most and len(sizes) > 1:
                     raise Violation(f"{lane.name} queues {sizes} of {most} bytes")
         if not self.going and stage.resting:

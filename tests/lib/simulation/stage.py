@@ -20,7 +20,7 @@ from hexkv.core.tiers.indexes import Unindexed
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import Counter
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
@@ -83,11 +83,13 @@ class Witness:
         self._tell(key, evicted)
 
 
-class Stack(TierStack):
-    """Tiers whose lanes tell of each task that moves bytes how many, until it has ended."""
+class Noting(Runtime):
+    """Its lanes tell of each task that moves bytes how many, until it has ended."""
 
-    def _lane(self, tier, what, rules):
-        lane = super()._lane(tier, what, rules)
+    __slots__ = ()
+
+    def lane(self, name, rules):
+        lane = super().lane(name, rules)
         submit, tasks = lane.submit, []
 
         def noted(priority, size, work, deadline=None, room=None):
@@ -207,7 +209,7 @@ class Stage:
             place.redraw(self._rng)
         self.telemetry = Tallies()
         self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)
-        runtime = Runtime(
+        runtime = Noting(
             self.pool,
             _CODEC,
             self.world,
@@ -218,15 +220,14 @@ class Stage:
         self.memory = MemoryStore(self.world)
         most = Pace.of(self.pool).keepable(self.pool)
         budget = min(settings.memory_frames * FRAME, most)
-        memory = Tier(
+        memory = TierPlan(
             MEMORY,
             self.memory,
             TierIndex(self._witness(MEMORY, "lru", set()), budget),
             TierRules(promotes=settings.promotes),
         )
-        self.tiers = [memory]
-        tiers = [self.tier(place) for place in settings.places]
-        self.stack = Stack([memory, *tiers], runtime)
+        self.stack = TierStack([memory, *map(self.plan, settings.places)], runtime)
+        self.tiers = list(self.stack.tiers)
         self.engine = CacheEngine(
             NAMESPACES[0],
             self.stack,
@@ -236,8 +237,8 @@ class Stage:
             tenants=[Tenant("a", SALT)],
         )
 
-    def tier(self, place):
-        """A new tier on a place's medium."""
+    def plan(self, place):
+        """Of a new tier on a place's medium."""
         bare = (ListingStore if place.indexed else MediumStore)(place.medium, self.world)
         plan = Seeded(self._rng.getrandbits(32), seconds=place.seconds)
         place.bare = bare
@@ -254,14 +255,17 @@ class Stage:
             place.index = DividedIndex(rest, {"a": index(place.quota)})
         elif place.indexed:
             place.index = index(place.budget)
-        tier = Tier(place.name, place.store, place.index, place.rules)
-        self.tiers.append(tier)
-        return tier
+        return TierPlan(place.name, place.store, place.index, place.rules)
+
+    def attach(self, plan):
+        """Add a tier to the engine that runs."""
+        self.engine.attach(plan)
+        self.tiers.extend(tier for tier in self.stack.tiers if tier not in self.tiers)
 
     @property
     def resting(self):
         """Whether no tier of this life, detached ones included, has any I/O under way."""
-        lanes = [lane for tier in self.tiers for lane in (tier.reading, tier.writing) if lane]
+        lanes = [lane for tier in self.tiers for lane in tier.lanes]
         return not any(lane.pending for lane in lanes)
 
     def crash(self):

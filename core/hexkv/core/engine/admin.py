@@ -12,7 +12,7 @@ from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.tier import Tier
+from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace, Tokens
 
 
@@ -157,7 +157,7 @@ class Maintained(Lifecycle):
             (place,) = self._stack.named([tier])
             return self._mover(owner).decompress(self._chosen(tokens, place, namespace), place)
 
-    def attach(self, tier: Tier, position: int | None = None) -> None:
+    def attach(self, plan: TierPlan, position: int | None = None) -> None:
         """Add a tier while the engine runs, at the end or at *position*; it becomes the engine's.
 
         Raises:
@@ -165,7 +165,7 @@ class Maintained(Lifecycle):
             EngineClosed
         """
         with self._call():
-            self._stack.attach(tier, position)
+            self._stack.attach(plan, position)
 
     def detach(self, tier: str) -> bool:
         """Take a tier out while the engine runs, after what is under way there, and close it.

@@ -18,7 +18,7 @@ from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.writing import Batch, Written
+from hexkv.core.tiers.writing import Batch, Pending
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,
@@ -39,22 +39,20 @@ from hexkv.ports import (
 class Published:
     """Chunks on their way to the tiers; see :class:`hexkv.ports.Publishing`."""
 
-    def __init__(self, written: Written, count: int) -> None:
+    def __init__(self, written: Mapping[str, Pending]) -> None:
         self._written = written
-        self._count = count
 
     @property
     def done(self) -> bool:
-        return all(pending.done for pending in self._written.pending.values())
+        return all(pending.done for pending in self._written.values())
 
     def wait(self, deadline: Deadline) -> bool:
-        waits = [pending.wait(deadline) for pending in self._written.pending.values()]
+        waits = [pending.wait(deadline) for pending in self._written.values()]
         return all(waits)
 
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
-        pending = {name: each.result for name, each in self._written.pending.items()}
-        return {**self._written.on, **pending}
+        return {name: pending.result for name, pending in self._written.items()}
 
 
 class KeyedCache:
@@ -132,7 +130,7 @@ class KeyedCache:
                 keys.append(spec.key)
             batch = Batch(keys, leases, after)
             self._await_room(batch.size, deadline)
-            return Published(self._stack.put(batch, deadline), len(keys))
+            return Published(self._stack.put(batch, deadline))
 
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
         with self._call() as owner:
@@ -195,8 +193,8 @@ class KeyedCache:
     def _await_room(self, size: int, deadline: Deadline) -> None:
         """Wait until the queues of all tiers have room: what they do not take is dropped."""
         for tier in self._stack.tiers:
-            if tier.writing is not None and tier.rules.writes is Writes.ALL:
-                with suppress(Refused), tier.writing.admit(Priority.PUT, [size], deadline):
+            if tier.rules.writes is Writes.ALL:
+                with suppress(Refused), tier.admit(Priority.PUT, [size], deadline):
                     pass
 
     def _check(self, wanted: Sequence[ChunkSpec]) -> None:

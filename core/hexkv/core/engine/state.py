@@ -137,6 +137,7 @@ class Lifecycle:
         tiers = []
         for tier in self._stack.tiers:
             index = tier.index
+            reading, writing = tier.breakers
             pins.update(index.pinned)
             tiers.append(
                 TierHealth(
@@ -145,11 +146,9 @@ class Lifecycle:
                     used_bytes=index.used if index.decides else None,
                     budget_bytes=index.budget,
                     failures=tier.failures,
-                    reading=tier.reading.breaker.state if tier.reading else "closed",
-                    writing=tier.writing.breaker.state if tier.writing else "closed",
-                    queued_bytes=sum(
-                        lane.pending_bytes for lane in (tier.reading, tier.writing) if lane
-                    ),
+                    reading=reading,
+                    writing=writing,
+                    queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
                     indexing=tier.indexing,
                     tenants=index.used_by(),
                 )

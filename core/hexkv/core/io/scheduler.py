@@ -43,6 +43,13 @@ class Ticket(Generic[T]):
         self.done = False
         self.result: T | None = None
 
+    @classmethod
+    def of(cls, result: T) -> Ticket[T]:
+        """Of a task that was done at once, by no lane."""
+        ticket: Ticket[T] = cls.__new__(cls)
+        ticket.done, ticket.result = True, result
+        return ticket
+
     def wait(self, deadline: Deadline) -> bool:
         """Wait for the answer. ``False`` if *deadline* passed first.
 
@@ -56,7 +63,8 @@ class Ticket(Generic[T]):
 
     def abandon(self) -> None:
         """Nobody waits any more: a task that has not begun gives back what it holds at once."""
-        self._lane.abandon(self)
+        if not self.done:
+            self._lane.abandon(self)
 
 
 @dataclass(order=True, slots=True)

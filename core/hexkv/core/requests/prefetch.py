@@ -123,7 +123,7 @@ class Prefetches:
             held = sum(max(other.asking, len(other.claims)) for other in self._waiting.values())
             free = self._most - held
             # What memory holds is there at once; taking blocks for it would only pin it.
-            first = next((i for i, tier in enumerate(found) if tier.sharing is None), len(found))
+            first = next((i for i, tier in enumerate(found) if not tier.lends), len(found))
             end = min(len(found), first + max(0, free))
             if entry.gone:
                 return

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pool import BlockLease, per_task
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch, Written
+from hexkv.core.tiers.writing import Batch, Pending
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reason
 
 
@@ -52,12 +52,11 @@ class Storing:
         self._copier = copier
         self._device = device
         # What is to be written goes in small steps, so that writing begins after the first.
-        writing = any(tier.sharing is None for tier in stack.tiers)
-        self._step = min(pace.step, per_task(stack.pool)) if writing else pace.step
+        self._step = min([pace.step, *(tier.step for tier in stack.tiers if tier.step)])
         self._owner = owner
         self.deadline = deadline
         self._wait = wait
-        self._writing: deque[tuple[Prompt, Written]] = deque()
+        self._writing: deque[tuple[Prompt, Mapping[str, Pending]]] = deque()
         stack.pins.begin(owner)
 
     def run(self, prompt: Prompt) -> Kept:
@@ -160,11 +159,11 @@ class Storing:
     def _settle(self) -> None:
         """Count what became of the oldest batch; its writes are waited for, if they are at all."""
         part, written = self._writing.popleft()
-        on = dict(written.on)
+        on: dict[str, Sequence[bool]] = {}
         queued = False
-        for name, ticket in written.pending.items():
-            if (self._wait or ticket.done) and ticket.wait(self.deadline):
-                on[name] = ticket.result or [False] * len(part)
+        for name, pending in written.items():
+            if (self._wait or pending.done) and pending.wait(self.deadline):
+                on[name] = pending.result
             else:
                 queued = True
         for tier in self._stack.tiers:
@@ -191,7 +190,7 @@ def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
     Nobody waits for that; what the tier cannot take now either is offered the next time.
     """
     for tier in stack.tiers:
-        if tier.writing is None or tier.writing.breaker.refuses:
+        if tier.lends or tier.refuses:
             continue
         owed = set(tier.backlog.take(prompt.keys))
         if not owed:
@@ -205,13 +204,13 @@ def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
             for run in runs(list(leases)):
                 part = prompt.part(run[0], run[-1] + 1)
                 batch = Batch(part.keys, [leases[i] for i in run], part.after)
-                stack.writer.submit_parts(tier, batch, far(stack.runtime))
+                stack.writer.put(tier, batch, far(stack.runtime))
 
 
 def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
     """A share of the block in which memory keeps a chunk, if it does."""
     for tier in stack.tiers:
-        for lease in tier.lend([key], owner):
+        for lease in tier.calls.lend([key], owner):
             if lease is not None:
                 return lease
     return None

@@ -8,15 +8,15 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from threading import Lock
 
 from hexkv.core.io.rules import LaneRules, Priority
-from hexkv.core.io.scheduler import Lane, Ticket
-from hexkv.core.memory.pool import BlockPool, per_task
+from hexkv.core.io.scheduler import Ticket
+from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.clearing import clear, forget, part_with
 from hexkv.core.tiers.evicting import far
@@ -27,8 +27,8 @@ from hexkv.core.tiers.queues import share_out
 from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
-from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer, Written
+from hexkv.core.tiers.tier import Tier, TierPlan
+from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
@@ -44,7 +44,7 @@ from hexkv.ports import (
 class TierStack:
     """Tiers from fastest to slowest, over one pool. Safe from any thread."""
 
-    def __init__(self, tiers: Iterable[Tier], runtime: Runtime) -> None:
+    def __init__(self, plans: Iterable[TierPlan], runtime: Runtime) -> None:
         """Make the tiers' lanes; :meth:`rebuild` then learns what they hold.
 
         Raises:
@@ -61,41 +61,39 @@ class TierStack:
         """How often chunks were deleted from a tier because another has them now."""
 
         self.pins = Pins(lambda: self.tiers, runtime.clock)
-        self._lanes = count()
         self._tenants: dict[bytes, str] = {}
         self._arranging = Lock()
-        for tier in tiers:
-            self.attach(tier)
+        for plan in plans:
+            self.attach(plan)
 
     @property
     def pool(self) -> BlockPool:
         """Where blocks come from."""
         return self.runtime.pool
 
-    def attach(self, tier: Tier, position: int | None = None) -> None:
+    def attach(self, plan: TierPlan, position: int | None = None) -> Tier:
         """Add a tier, at the end or at *position*; what it holds is learnt by and by.
 
         Raises:
             ConfigError: there is a tier of that name.
         """
         with self._arranging:
-            if any(other.name == tier.name for other in self.tiers):
-                raise ConfigError(f"there is a tier {tier.name!r} already")
+            if any(other.name == plan.name for other in self.tiers):
+                raise ConfigError(f"there is a tier {plan.name!r} already")
+            tier = plan.make(self.runtime)
             tiers = list(self.tiers)
             tiers.insert(len(tiers) if position is None else position, tier)
-            if tier.sharing is None and tier.reading is None:
-                tier.reading = self._lane(tier, "read", tier.rules.lane)
-                tier.writing = self._lane(tier, "write", tier.rules.lane)
             for prefix, tenant in self._tenants.items():
                 tier.index.assign(prefix, tenant)
             # All of this before anybody sees the tier: nothing is written to it uncounted.
-            learning = tier.index.decides and tier.scanning is not None
-            tier.indexing = learning
-            if learning and tier.writing is not None:
-                tier.writing.hold()
+            tier.indexing = tier.index.decides and tier.calls.scanning is not None
+            if tier.indexing:
+                for lane in tier.lanes:
+                    lane.hold()
             self._arrange(tiers)
-        if learning:
+        if tier.indexing:
             self._learn(tier)
+        return tier
 
     def detach(self, name: str, deadline: Deadline) -> bool:
         """Take a tier out: no new calls, wait for those under way, close the store.
@@ -108,7 +106,7 @@ class TierStack:
         with self._arranging:
             (tier,) = self.named([name])
             self._arrange([other for other in self.tiers if other is not tier])
-        drained = all(lane.drain(deadline) for lane in (tier.reading, tier.writing) if lane)
+        drained = tier.drain(deadline)
         closed = self._close_soon(tier).wait(deadline)
         return drained and closed
 
@@ -198,11 +196,10 @@ class TierStack:
         :meth:`Fetcher.begin`.
         """
         claims: list[Claim] = []
-        step = per_task(self.pool)
         cuts = [0]
         for i in range(1, len(found)):
             tier = found[i]
-            if tier is not found[i - 1] or (tier.sharing is None and i - cuts[-1] == step):
+            if tier is not found[i - 1] or i - cuts[-1] == tier.step:
                 cuts.append(i)
         cuts.append(len(found))
         for start, end in pairwise(cuts):
@@ -265,7 +262,7 @@ class TierStack:
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""
         return all(
-            tier.writing is None or tier.writing.breaker.refuses or tier.writing.takes(size)
+            tier.refuses or tier.takes(size)
             for tier in self.tiers
             if tier.rules.writes is Writes.ALL
         )
@@ -274,22 +271,17 @@ class TierStack:
         self,
         batch: Batch,
         deadline: Deadline,
-        tiers: Sequence[Tier] | None = None,
         landed: Landed | None = None,
-    ) -> Written:
-        """Write chunks to *tiers*, by default to all that take new ones.
+    ) -> Mapping[str, Pending]:
+        """Write chunks to all tiers that take new ones. What becomes of them, by tier.
 
         *landed* is told what is on each tier as soon as it is there.
         """
-        on: dict[str, Sequence[bool]] = {}
-        pending: dict[str, Pending] = {}
-        chosen = [t for t in self.tiers if t.rules.writes is Writes.ALL] if tiers is None else tiers
-        for tier in chosen:
-            if tier.sharing is not None:
-                on[tier.name] = self.writer.keep(tier, batch, deadline, landed)
-                continue
-            pending[tier.name] = self.writer.submit_parts(tier, batch, deadline, landed)
-        return Written(on, pending)
+        return {
+            tier.name: self.writer.put(tier, batch, deadline, landed)
+            for tier in self.tiers
+            if tier.rules.writes is Writes.ALL
+        }
 
     def forget(
         self,
@@ -325,15 +317,15 @@ class TierStack:
         """A call is over: end its pins, and what it left half done on tiers in memory."""
         self.pins.end(owner)
         for tier in self.tiers:
-            if tier.sharing is not None:
+            if tier.lends:
                 tier.delete(tier.index.orphans(), far(self.runtime))
 
     def make_room(self, size: int) -> bool:
         """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
         for tier in self.tiers:
-            if tier.sharing is not None and not tier.own_memory:
+            if tier.lends and not tier.own_memory:
                 below = self.writer.below.get(tier.name)
-                if below is not None and below.writing and below.writing.pending_bytes >= size:
+                if below is not None and below.unwritten >= size > 0:
                     return False  # blocks of earlier victims come free when they are written
                 victims = tier.index.evict(size)
                 if victims:
@@ -342,7 +334,7 @@ class TierStack:
 
     def flush(self, deadline: Deadline) -> bool:
         """Wait until no tier has anything left to write. Whether that came in time."""
-        return all(tier.writing.drain(deadline) for tier in self.tiers if tier.writing)
+        return all(tier.flush(deadline) for tier in self.tiers)
 
     def close(self, deadline: Deadline) -> None:
         """Close every tier; a store that does not let itself be closed in time is left behind."""
@@ -351,7 +343,7 @@ class TierStack:
             ticket.wait(deadline)
 
     def _close_soon(self, tier: Tier) -> Ticket[None]:
-        lane = self._lane(tier, "close", LaneRules(workers=1))
+        lane = self.runtime.lane(f"{tier.name}/close", LaneRules(workers=1))
 
         def work(go: bool) -> tuple[None, bool | None]:
             del go
@@ -362,12 +354,6 @@ class TierStack:
         # The worker ends after this. To close the lane itself might have the caller do the work.
         self.runtime.executor.close(lane.name)
         return ticket
-
-    def _lane(self, tier: Tier, what: str, rules: LaneRules) -> Lane:
-        # A number of its own: a tier of the same name may still be on its way out.
-        name = f"{tier.name}/{what} {next(self._lanes)}"
-        runtime = self.runtime
-        return Lane(name, rules, runtime.executor, runtime.clock, runtime.telemetry)
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tuple(tiers)
@@ -380,14 +366,11 @@ class TierStack:
 
     def _learn(self, tier: Tier) -> None:
         """Fill a tier's index from what its store holds, beside the calls that use it."""
-        lane = tier.writing
-        if lane is None:
-            self.writer.learn(tier)
-            return
 
         def work(go: bool) -> tuple[None, bool | None]:
             well = self.writer.learn(tier) if go else None
-            lane.unhold()
+            for lane in tier.lanes:
+                lane.unhold()
             return None, well
 
-        lane.submit(Priority.DELETE, 0, work)
+        tier.submit(Priority.DELETE, 0, work)

@@ -37,11 +37,7 @@ def settle_writes(runtime: Runtime, tiers: Sequence[Tier], deadline: Deadline) -
         by tier why something may be written after this; nothing for those that are done.
     """
     half = Deadline.after(runtime.clock, deadline.remaining() / 2)
-    return {
-        tier.name: "what is being written may stay"
-        for tier in tiers
-        if tier.writing is not None and not tier.writing.drain(half)
-    }
+    return {tier.name: "what is being written may stay" for tier in tiers if not tier.flush(half)}
 
 
 def part_with(
@@ -87,11 +83,11 @@ def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) ->
     known = wanted(tier.index.keys())
     if tier.index.decides and not tier.indexing and not tier.shared:
         return forget(tier, known, deadline)
-    if tier.clearing is not None:
+    if tier.calls.clearing is not None:
         return _clear_prefixes(tier, prefixes, known, deadline)
-    if tier.scanning is None:
+    if tier.calls.scanning is None:
         return Gone((), "its store cannot list what it holds, or clear a namespace")
-    entries = tier.scan()
+    entries = tier.calls.scan()
     if entries is None:
         return forget(tier, known, deadline)._replace(why="its store did not list all it holds")
     found = wanted(entry.key for entry in entries)
@@ -106,7 +102,7 @@ def _clear_prefixes(
     gone = tier.let_go(free)
     count = 0
     for prefix in [b""] if prefixes is None else prefixes:
-        cleared = tier.clear_prefix(prefix, deadline)
+        cleared = tier.calls.clear_prefix(prefix, deadline)
         if cleared is None:
             tier.put_off(gone)
             return Gone(gone, _UNDELETED)
@@ -117,7 +113,7 @@ def _clear_prefixes(
 
 def _left(tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey]) -> str:
     """Why some of *keys* may be left once *free* of them are deleted; empty if none is."""
-    busy = [] if len(free) == len(keys) else tier.known(keys)
+    busy = [] if len(free) == len(keys) else tier.index.contains(keys)
     return _REPLACED if any(busy) else ""
 
 
@@ -136,14 +132,11 @@ class _Part:
 
 def _begin(tier: Tier, work: Callable[[Tier], Gone], deadline: Deadline) -> _Part:
     late = Gone((), Reason.TIMED_OUT)
-    lane = tier.writing
-    if lane is None:
-        return _Part(None, work(tier))
 
     def task(go: bool) -> tuple[Gone, bool | None]:
         return (work(tier) if go else late), None
 
     try:
-        return _Part(lane.submit(Priority.DELETE, 0, task, deadline), late)
+        return _Part(tier.submit(Priority.DELETE, 0, task, deadline), late)
     except Refused as refusal:
         return _Part(None, Gone((), refusal.reason))

@@ -12,7 +12,7 @@ Evict = Callable[[Tier, Sequence[ChunkKey], Deadline], object]
 
 def expected(tier: Tier, lease: Lease, frame: memoryview) -> int:
     """Bytes to reserve for a chunk: of the pool where its block is kept, else of the *frame*."""
-    pooled = tier.sharing is not None and not tier.own_memory
+    pooled = tier.lends and not tier.own_memory
     return lease.size if pooled else len(frame)
 
 
@@ -40,7 +40,7 @@ def recount(
     """
     if not tier.own_memory:
         return []
-    for key, lease in zip(keys, tier.lend(keys, f"count {tier.name}"), strict=True):
+    for key, lease in zip(keys, tier.calls.lend(keys, f"count {tier.name}"), strict=True):
         if lease is None:
             continue
         with lease:

@@ -47,4 +47,4 @@ def _sweep_soon(runtime: Runtime, tier: Tier) -> None:
         return None, well
 
     with suppress(Refused):
-        tier.lane(Priority.DELETE).submit(Priority.DELETE, 0, work)
+        tier.submit(Priority.DELETE, 0, work)

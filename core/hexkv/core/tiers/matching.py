@@ -24,7 +24,7 @@ def ask(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bo
         return nothing
     if not tier.remote:
         return tier.contains(keys, deadline)
-    known = tier.known(keys)
+    known = tier.index.contains(keys)
     if all(known):
         return known
     ticket = _peek(tier, keys, deadline, lambda _: None)
@@ -64,7 +64,7 @@ def where_soon(
             if not tier.rules.reads or tier.off:
                 continue
             asked = search.asked()
-            if not tier.remote or all(tier.known(asked)):
+            if not tier.remote or all(tier.index.contains(asked)):
                 search.learn(tier, tier.contains(asked, deadline))
                 continue
 
@@ -104,7 +104,7 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
 def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> Reason:
     """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
     slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
-    if any(not tier.index.decides or all(tier.known([key])) for tier in slow):
+    if any(not tier.index.decides or all(tier.index.contains([key])) for tier in slow):
         return Reason.SLOWER
     return Reason.ABSENT
 
@@ -144,7 +144,7 @@ def _peek(
     """Have a worker ask the store, and call *then*; ``None`` if the lane refuses."""
 
     def work(go: bool) -> tuple[Sequence[bool], bool | None]:
-        have = tier.known(keys)
+        have: Sequence[bool] = tier.index.contains(keys)
         well: bool | None = None
         if go:
             failures = tier.failures
@@ -154,6 +154,6 @@ def _peek(
         return have, well
 
     try:
-        return tier.lane(Priority.PEEK).submit(Priority.PEEK, 0, work, deadline)
+        return tier.submit(Priority.PEEK, 0, work, deadline)
     except Refused:
         return None

@@ -17,9 +17,10 @@ from threading import Lock
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.counting import counted, expected, recount
+from hexkv.core.tiers.counting import counted
 from hexkv.core.tiers.encoding import encode, open_into
-from hexkv.core.tiers.remembering import set_aside
+from hexkv.core.tiers.reading import read_frames
+from hexkv.core.tiers.replacing import replace
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
@@ -27,23 +28,20 @@ from hexkv.ports import (
     PAGE,
     ChunkKey,
     ChunkSpec,
-    Corrupt,
+    CorruptFrame,
     Deadline,
-    Failed,
-    Hit,
     InvalidRequest,
-    Item,
     KVLayout,
     Lease,
     PoolExhausted,
     Reason,
-    Stored,
     StoreError,
-    TimedOut,
 )
 
 _STEP = 8
 """Chunks that are in blocks at a time."""
+
+_FAILED = (Reason.FAILED, Reason.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,7 @@ class _Sink:
 
     def __init__(self, lease: Callable[[int], BlockLease]) -> None:
         self.leases: dict[int, BlockLease] = {}
+        self.wrong: set[int] = set()
         self.short: dict[int, int] = {}
         """Bytes of those that there was no block for."""
 
@@ -93,12 +92,13 @@ class _Sink:
 
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`."""
-        if size < PAGE or size % PAGE:
-            return None
         former = self.leases.pop(index, None)
         if former is not None:
             former.release()
         self.short.pop(index, None)
+        if size < PAGE or size % PAGE:
+            self.wrong.add(index)
+            return None
         try:
             self.leases[index] = block = self._lease(size - PAGE)
         except PoolExhausted:
@@ -189,14 +189,10 @@ class Mover:
             absent += got.absent
             failed += got.failed
             here = list(got.leases)
-            written = self._stack.put(
-                Batch(here, list(got.leases.values()), None), self._deadline, [target]
-            )
-            arrived = written.on.get(target.name, [False] * len(here))
-            ticket = written.pending.get(target.name)
-            if ticket is not None and ticket.wait(self._deadline):
-                arrived = ticket.result or arrived
-            there = [key for key, ok in zip(here, arrived, strict=True) if ok]
+            batch = Batch(here, list(got.leases.values()), None)
+            written = self._stack.writer.put(target, batch, self._deadline)
+            written.wait(self._deadline)
+            there = [key for key, ok in zip(here, written.result, strict=True) if ok]
             done += len(there)
             failed += len(here) - len(there)
             if delete and there:
@@ -226,7 +222,7 @@ class Mover:
                     continue
                 with block:
                     before = counted(tier, key, lease)
-                    if self._replace(tier, key, block):
+                    if replace(self._stack.writer, tier, key, block, self._owner, self._deadline):
                         done += 1
                         saved += before - counted(tier, key, block)
                     else:
@@ -243,10 +239,8 @@ class Mover:
         while todo:
             part = [todo.popleft() for _ in range(min(step, len(todo)))]
             with ExitStack() as held:
-                if tier.sharing is not None:
-                    got = self._lend(part, tier, held)
-                else:
-                    got = self._read(part, tier, held)
+                obtain = self._lend if tier.lends else self._read
+                got = obtain(part, tier, held)
                 yield got
             todo.extendleft(reversed(got.again))
             if got.again and not got.leases and not self._await_block(got.short):
@@ -255,7 +249,7 @@ class Mover:
 
     def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
         got = _Frames()
-        for key, lease in zip(keys, tier.lend(keys, self._owner), strict=True):
+        for key, lease in zip(keys, tier.calls.lend(keys, self._owner), strict=True):
             if lease is not None:
                 got.leases[key] = held.enter_context(lease)
         got.absent = len(keys) - len(got.leases)
@@ -269,23 +263,27 @@ class Mover:
             nonlocal absent
             if not go:
                 return False, None
-            outcomes = tier.read(keys, sink, self._deadline)
-            damaged = []
-            for i, outcome in enumerate(outcomes):
-                arrived = isinstance(outcome, Hit)
-                if arrived and self._label(keys[i], sink.leases.get(i)):
+            why, well = read_frames(
+                self._runtime,
+                tier,
+                keys,
+                sink,
+                lambda i, _: self._label(keys[i], sink.leases.get(i)),
+                self._deadline,
+            )
+            for i, reason in enumerate(why):
+                if reason is None:
                     continue
-                if arrived or isinstance(outcome, Corrupt):
-                    damaged.append(keys[i])
-                absent += i not in sink.short and not isinstance(outcome, Failed | TimedOut)
                 if i in sink.leases:
                     sink.leases.pop(i).release()
-            set_aside(self._runtime, tier, damaged, self._deadline)
+                absent += i not in sink.short and reason not in _FAILED
+            specs = [lease.spec for lease in sink.leases.values()]
+            tier.link.ended(self._runtime.clock.now(), sum(spec.tokens for spec in specs if spec))
             sink.end()
-            return True, None
+            return True, well
 
         try:
-            ticket = tier.lane(Priority.GET).submit(Priority.GET, 0, work, self._deadline)
+            ticket = tier.submit(Priority.GET, 0, work, self._deadline)
         except Refused:
             return _Frames(failed=len(keys))
         if not (ticket.wait(self._deadline) and ticket.result):
@@ -299,64 +297,24 @@ class Mover:
         got.failed = len(keys) - len(got.leases) - len(got.again) - absent
         return got
 
-    def _label(self, key: ChunkKey, lease: BlockLease | None) -> bool:
-        """Verify what was read, and spec the block with what the frame says."""
+    def _label(self, key: ChunkKey, lease: BlockLease | None) -> Reason | None:
+        """Verify what was read, and say on the block what it is. Why it is not to be used."""
         if lease is None:
-            return False
+            return Reason.REFUSED
         try:
             header = self._runtime.codec.open(lease.frame, key)
             layout = KVLayout.parse(json.loads(header.identity)["layout"])
-        except (StoreError, ValueError, KeyError, TypeError):
-            return False
+        except CorruptFrame:
+            return Reason.CORRUPT
+        except StoreError:
+            return Reason.FAILED
+        except (ValueError, KeyError, TypeError):
+            return Reason.CORRUPT
         lease.shrink(header.payload_bytes)
         lease.spec = ChunkSpec(
             key, header.identity, layout, header.tokens, header.serde, header.position
         )
-        return True
-
-    def _replace(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
-        """Put *block* in the place of the chunk that is there; whether it is there now."""
-        if tier.sharing is not None:
-            return self._replace_here(tier, key, block)
-        mine = block.share(self._owner)
-
-        def work(go: bool) -> tuple[bool, bool | None]:
-            with mine:
-                return (go and self._replace_here(tier, key, mine)), None
-
-        try:
-            ticket = tier.lane(Priority.PUT).submit(
-                Priority.PUT, len(block.frame), work, self._deadline
-            )
-        except Refused:
-            mine.release()
-            return False
-        return bool(ticket.wait(self._deadline) and ticket.result)
-
-    def _replace_here(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
-        """Likewise, by this thread: a worker of the tier's, or anybody where it is in memory."""
-        index, size = tier.index, expected(tier, block, block.frame)
-        with tier.replacing(key, self._owner) as mine:
-            if not mine:
-                return False
-            former = index.size(key) or size
-            victims = index.resize(key, max(size, former))
-            if victims is None:
-                return False
-            if not self._stack.writer.evict(tier, victims, self._deadline):
-                index.resize(key, former)
-                return False
-            ok = self._write(tier, key, block)
-            if index.resize(key, size if ok else former) is None:
-                tier.delete([key], self._deadline)  # set aside as damaged in the meantime
-                return False
-            return ok and not recount(tier, [key], self._stack.writer.evict, self._deadline)
-
-    def _write(self, tier: Tier, key: ChunkKey, block: BlockLease) -> bool:
-        if tier.sharing is not None:
-            return tier.keep(key, block, self._deadline)
-        (outcome,) = tier.write([Item(key, block.frame)], self._deadline)
-        return isinstance(outcome, Stored)
+        return None
 
     def _block(self, payload_bytes: int) -> BlockLease:
         """A block that is free, or that the memory tier can spare, now.

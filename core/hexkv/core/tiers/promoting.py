@@ -36,7 +36,4 @@ def promote(
         below = [i for i, place in enumerate(places) if place > ordinal]
         for run in runs(below):
             part = batch.part(run[0], run[-1] + 1)
-            if tier.sharing is not None:
-                writer.keep(tier, part, deadline)
-            else:
-                writer.submit_parts(tier, part, background)
+            writer.put(tier, part, deadline if tier.lends else background)

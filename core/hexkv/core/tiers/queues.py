@@ -19,9 +19,8 @@ def share_out(tiers: Sequence[Tier], capacity: int, least: int) -> None:
         capacity: bytes of the pool.
         least: bytes of a block: a queue has room for one.
     """
-    busy = [tier for tier in tiers if tier.reading is not None]
-    most = max(capacity // (2 * len(busy) + 2), least)
-    for tier in busy:
-        for lane in (tier.reading, tier.writing):
-            if lane is not None:
-                lane.queue_bytes = min(tier.rules.lane.queue_bytes, most)
+    lanes = sum(len(tier.lanes) for tier in tiers)
+    most = max(capacity // (lanes + 2), least)
+    for tier in tiers:
+        for lane in tier.lanes:
+            lane.queue_bytes = min(tier.rules.lane.queue_bytes, most)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import NamedTuple, Protocol
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
@@ -37,7 +38,9 @@ from hexkv.ports import (
     Lease,
     Miss,
     PoolExhausted,
+    ReadOutcome,
     Reason,
+    Sink,
     StoreUnreachable,
     TimedOut,
     frame_bytes,
@@ -62,6 +65,7 @@ class BlockSink:
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`. Sizes that no frame of ours has are refused."""
         whole = self._blocks[index].frame
+        self.wrong.discard(index)
         if size == len(whole):
             self.frames[index] = whole
         elif PAGE <= size < len(whole) and size % PAGE == 0:
@@ -104,7 +108,7 @@ class Fetcher:
             keeps: whether the caller keeps the blocks long after they were read. Then it is
                 not the queue that holds them, and they take no room there.
         """
-        if tier.sharing is not None:
+        if tier.lends:
             return self._lend(tier, specs, owner)
         now = Deadline(self._runtime.clock, 0.0)
         claims: list[Claim] = []
@@ -119,11 +123,10 @@ class Fetcher:
         ]
         final = wait is not None and wait.at >= deadline.at
         try:
-            lane = tier.lane(priority)
             if keeps or not sizes:
                 room = Room(None, sizes)
             else:
-                room = lane.admit(priority, sizes, wait or now, final=final)
+                room = tier.admit(priority, sizes, wait or now, final=final)
         except Refused as refusal:
             return self._without(
                 refusal.reason, tier, specs, owner, claims, waited=wait is not None
@@ -181,7 +184,7 @@ class Fetcher:
 
     def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[Claim]:
         claims = []
-        lent = tier.lend([spec.key for spec in specs], owner)
+        lent = tier.calls.lend([spec.key for spec in specs], owner)
         for spec, block in zip(specs, lent, strict=True):
             kept = None if block is None else block.spec
             why = Reason.ABSENT
@@ -250,7 +253,7 @@ class Fetcher:
         try:
             # Under the lock, so that who joins finds the ticket, and the worker's end the entry.
             with self._lock:
-                fetch.ticket = tier.lane(priority).submit(priority, size, work, deadline, room)
+                fetch.ticket = tier.submit(priority, size, work, deadline, room)
                 for index, key in enumerate(keys):
                     self._under_way[tier.name, key] = fetch, index
         except Refused as refusal:
@@ -273,72 +276,116 @@ class Fetcher:
         deadline: Deadline,
     ) -> bool:
         """Read, verify and decode; whether the store was well."""
-        tier, runtime = fetch.tier, self._runtime
         sink = BlockSink(blocks, scratch)
-        start = runtime.clock.now()
-        tier.link.began(start)
-        outcomes = tier.read(keys, sink, deadline)
-        for _ in range(tier.rules.retries):
-            again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
-            if not again or deadline.expired:
-                break
-            runtime.telemetry.count(Counter.RETRIES, len(again), tier=tier.name)
-            part = BlockSink([blocks[i] for i in again], scratch)
-            answers = tier.read([keys[i] for i in again], part, deadline)
-            for n, (i, outcome) in enumerate(zip(again, answers, strict=True)):
-                outcomes[i] = outcome
-                sink.frames[i] = part.frames[n]
-                sink.wrong.discard(i)
-                if n in part.wrong:
-                    sink.wrong.add(i)
-        read = sum(outcome.size for outcome in outcomes if isinstance(outcome, Hit))
-        tier.link.arrived(runtime.clock.now(), read)
-        why = [
-            self._judge(outcome, sink, i, keys[i], blocks[i]) for i, outcome in enumerate(outcomes)
-        ]
-        arrived = [
-            (key, outcome.size)
-            for key, outcome, w in zip(keys, outcomes, why, strict=True)
-            if w is None and isinstance(outcome, Hit)
-        ]
-        size = sum(length for _, length in arrived)
-        tokens = [b.spec.tokens for b, w in zip(blocks, why, strict=True) if b.spec and w is None]
-        tier.link.ended(runtime.clock.now(), sum(tokens))
-        evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
-        runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
-        runtime.telemetry.count(Counter.READ_BYTES, size, tier=tier.name)
-        damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
-        set_aside(runtime, tier, damaged, deadline)
-        stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
-        gone = tier.let_go(stale)
-        delete_soon(runtime, tier, gone)
-        runtime.tell(Change.REMOVED, tier.name, gone)
-        remember_reads(runtime, tier.name, keys, outcomes, why)
-        fetch.why = why
-        return not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
 
-    def _judge(
-        self, outcome: object, sink: BlockSink, i: int, key: ChunkKey, block: BlockLease
-    ) -> Reason | None:
-        """Why the chunk is not to be used; ``None`` if it is whole and the one wanted."""
-        match outcome:
-            case Hit(size):
-                frame = sink.frames[i]
-                if frame is None or size != len(frame):
-                    return Reason.FAILED
-                return open_into(self._runtime, frame, key, block)
-            case Miss(reason):
-                if reason is Reason.REFUSED and i in sink.wrong:
-                    return Reason.CORRUPT
-                return reason
-            case Corrupt():
-                return Reason.CORRUPT
-            case TimedOut():
-                return Reason.TIMED_OUT
-            case Failed():
+        def judge(i: int, size: int) -> Reason | None:
+            frame = sink.frames[i]
+            if frame is None or size != len(frame):
                 return Reason.FAILED
-            case _:  # the tier lets nothing else pass; to fall through would mean a hit
-                return Reason.FAILED
+            return open_into(self._runtime, frame, keys[i], blocks[i])
+
+        read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
+        fetch.why = read.why
+        tokens = [b.spec.tokens for b, w in zip(blocks, read.why, strict=True) if b.spec and not w]
+        fetch.tier.link.ended(self._runtime.clock.now(), sum(tokens))
+        return read.well
+
+
+class Frames(Sink, Protocol):
+    """Where a store puts whole frames."""
+
+    wrong: set[int]
+    """Chunks whose frames cannot be any of ours, by the size that the store gave them."""
+
+
+class Read(NamedTuple):
+    """What became of chunks that were read."""
+
+    why: list[Reason | None]
+    """Why each is not to be used; ``None`` for those that are whole."""
+
+    well: bool
+    """Whether the store was."""
+
+
+class _Some:
+    """A sink for some of the chunks of another one."""
+
+    def __init__(self, sink: Sink, which: Sequence[int]) -> None:
+        self._sink = sink
+        self._which = which
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        return self._sink.room(self._which[index], size)
+
+
+def read_frames(
+    runtime: Runtime,
+    tier: Tier,
+    keys: Sequence[ChunkKey],
+    sink: Frames,
+    judge: Callable[[int, int], Reason | None],
+    deadline: Deadline,
+) -> Read:
+    """Read whole frames, once more where that may help, and tell everybody what became of them.
+
+    The one way from a store into memory, for workers of the tier's lane. What is damaged is set
+    aside, and what the store lost is forgotten. The caller tells the tier's link how many tokens
+    came.
+
+    Args:
+        runtime: of the tier.
+        tier: which does I/O.
+        keys: the chunks.
+        sink: takes their frames.
+        judge: verifies the frame of a chunk that arrived with so many bytes. Why it is not to
+            be used, or ``None``.
+        deadline: for the store.
+    """
+    start = runtime.clock.now()
+    tier.link.began(start)
+    outcomes = tier.calls.read(keys, sink, deadline)
+    for _ in range(tier.rules.retries):
+        again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+        if not again or deadline.expired:
+            break
+        runtime.telemetry.count(Counter.RETRIES, len(again), tier=tier.name)
+        answers = tier.calls.read([keys[i] for i in again], _Some(sink, again), deadline)
+        for i, outcome in zip(again, answers, strict=True):
+            outcomes[i] = outcome
+    sizes = [outcome.size if isinstance(outcome, Hit) else 0 for outcome in outcomes]
+    tier.link.arrived(runtime.clock.now(), sum(sizes))
+    why = [
+        judge(i, outcome.size) if isinstance(outcome, Hit) else _why(outcome, i in sink.wrong)
+        for i, outcome in enumerate(outcomes)
+    ]
+    arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
+    evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
+    runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
+    read = sum(size for _, size in arrived)
+    runtime.telemetry.count(Counter.READ_BYTES, read, tier=tier.name)
+    damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
+    set_aside(runtime, tier, damaged, deadline)
+    stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
+    gone = tier.let_go(stale)
+    delete_soon(runtime, tier, gone)
+    runtime.tell(Change.REMOVED, tier.name, gone)
+    remember_reads(runtime, tier.name, keys, outcomes, why)
+    return Read(why, not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes))
+
+
+def _why(outcome: ReadOutcome, wrong: bool) -> Reason:
+    """Why a chunk did not arrive, which was of a *wrong* size where it was refused."""
+    match outcome:
+        case Miss(reason):
+            return Reason.CORRUPT if reason is Reason.REFUSED and wrong else reason
+        case Corrupt():
+            return Reason.CORRUPT
+        case TimedOut():
+            return Reason.TIMED_OUT
+        case _:  # the tier lets nothing else pass; to fall through would mean a hit
+            return Reason.FAILED
 
 
 def may_retry(outcome: object) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
+from hexkv.core.io.rules import LaneRules
+from hexkv.core.io.scheduler import Lane
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.history import History
 from hexkv.core.tiers.rates import Speeds
@@ -51,9 +54,18 @@ class Runtime:
     history: History = field(default_factory=History)
     """What happened to chunks that are not there."""
 
+    lanes: Iterator[int] = field(default_factory=count)
+    """Numbers of lanes."""
+
     def __post_init__(self) -> None:
         checked = {name: CheckedSerde.of(serde) for name, serde in self.serdes.items()}
         object.__setattr__(self, "serdes", checked)
+
+    def lane(self, name: str, rules: LaneRules) -> Lane:
+        """A lane with workers of its own."""
+        # A number of its own: a tier of the same name may still be on its way out.
+        name = f"{name} {next(self.lanes)}"
+        return Lane(name, rules, self.executor, self.clock, self.telemetry)
 
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
         """Tell the event sinks what changed on a tier."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
-from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
@@ -112,14 +110,6 @@ class Pending:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where the chunks of a batch are, and which tiers are still being written."""
-
-    on: Mapping[str, Sequence[bool]]
-    pending: Mapping[str, Pending]
-
-
 class Writer:
     """Puts chunks on tiers and takes them off again."""
 
@@ -129,18 +119,22 @@ class Writer:
         self.below: dict[str, Tier] = {}
         """By a tier's name: the tier that receives what it evicts."""
 
-    def submit_parts(
+    def put(
         self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
     ) -> Pending:
-        """Queue the writes of a batch that may be too long for one worker."""
-        step = per_task(self._runtime.pool)
-        parts = []
-        for start in range(0, len(batch.keys), step):
-            part = batch.part(start, start + step)
-            parts.append((len(part.keys), self.submit(tier, part, deadline, landed)))
-        return Pending(parts)
+        """Write a batch: at once to a tier in memory, else in pieces for several workers."""
+        if tier.lends:
+            here, _ = self._put(tier, batch, deadline, landed)
+            return Pending([(len(here), Ticket.of(here))])
+        count, step = len(batch.keys), tier.step or len(batch.keys)
+        parts = (
+            [batch.part(i, i + step) for i in range(0, count, step)] if count > step else [batch]
+        )
+        return Pending(
+            [(len(part.keys), self._submit(tier, part, deadline, landed)) for part in parts]
+        )
 
-    def submit(
+    def _submit(
         self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
     ) -> Ticket[list[bool]] | None:
         """Queue a write; the ticket says which chunks are on the tier then.
@@ -164,24 +158,18 @@ class Writer:
                 mine.release()
 
         try:
-            return tier.lane(Priority.PUT).submit(Priority.PUT, mine.size, work, deadline)
+            return tier.submit(Priority.PUT, mine.size, work, deadline)
         except Refused as refusal:
             mine.release()
             self.dropped(tier, batch.keys, refusal.reason)
             return None
-
-    def keep(
-        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
-    ) -> list[bool]:
-        """Let a tier in memory keep the blocks. Which of the chunks it holds then."""
-        return self._put(tier, batch, deadline, landed)[0]
 
     def learn(self, tier: Tier) -> bool:
         """Fill a tier's index from what its store holds. Whether that is all of it now.
 
         Until it is, nothing is written: a budget holds only where everything is counted.
         """
-        entries = tier.scan()
+        entries = tier.calls.scan()
         if entries is None:
             return False
         self.evict(tier, tier.index.restore(entries), far(self._runtime))
@@ -190,7 +178,7 @@ class Writer:
 
     def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
         """Have deleted what the index let go of for room; memory does it at once. Never blocks."""
-        if tier.writing is None:
+        if tier.lends:
             self.evict(tier, victims, far(self._runtime))
         else:
             evict_soon(self._runtime, tier, victims)
@@ -214,7 +202,6 @@ class Writer:
     ) -> tuple[list[bool], bool | None]:
         """Make room, write, and tell the index. Which chunks are there; whether all went well."""
         runtime = self._runtime
-        start = runtime.clock.now()
         if tier.indexing and not self.learn(tier):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
@@ -234,7 +221,9 @@ class Writer:
             todo, reserved = self._reserve(tier, tier.index, items, batch, deadline)
         if not todo:
             return here, None
-        outcomes = self._write(tier, [items[i] for i in todo], batch, todo, deadline)
+        outcomes = self.write(
+            tier, [items[i] for i in todo], [batch.leases[i] for i in todo], deadline
+        )
         done = [i for i, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, Stored)]
         tier.index.commit([batch.keys[i] for i in done])
         tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
@@ -246,10 +235,7 @@ class Writer:
             landed(tier, [batch.keys[i] for i in done])
         for i in done:
             here[i] = True
-        size = sum(len(items[i].frame) for i in done)
-        runtime.telemetry.count(Counter.WRITTEN_BYTES, size, tier=tier.name)
         runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
-        runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
         for i, outcome in zip(todo, outcomes, strict=True):
             if not isinstance(outcome, Stored):
                 self.dropped(tier, [batch.keys[i]], Reason.FAILED, described(outcome))
@@ -280,48 +266,54 @@ class Writer:
         position = {item.key: i for i, item in reversed(items.items())}
         return [position[key] for key in reservation.keys], reservation
 
-    def _write(
-        self,
-        tier: Tier,
-        items: Sequence[Item],
-        batch: Batch,
-        todo: Sequence[int],
-        deadline: Deadline,
+    def write(
+        self, tier: Tier, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
     ) -> list[WriteOutcome]:
-        if tier.sharing is not None:
-            kept = [tier.keep(batch.keys[i], batch.leases[i], deadline) for i in todo]
-            return [Stored(0) if here else Failed(StoreFull(tier.name)) for here in kept]
-        outcomes = tier.write(items, deadline)
+        """Put chunks on the store for which there is room, once more where that may help.
+
+        The one way to a store: for workers of the tier's lane, or anybody where it is in memory.
+        """
+        runtime = self._runtime
+        start = runtime.clock.now()
+        outcomes = tier.write(items, leases, deadline)
         full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
         if full:
             # The medium, or another engine on it, leaves less room than the budget says.
             room = tier.index.evict(sum(len(items[i].frame) for i in full))
             if room and self.evict(tier, room, deadline):
-                self._again(tier, items, outcomes, full, deadline)
+                self._again(tier, items, leases, outcomes, full, deadline)
         for _ in range(tier.rules.retries):
             again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
             if not again or deadline.expired:
                 break
-            self._again(tier, items, outcomes, again, deadline)
+            self._again(tier, items, leases, outcomes, again, deadline)
+        sizes = [
+            len(item.frame)
+            for item, outcome in zip(items, outcomes, strict=True)
+            if isinstance(outcome, Stored)
+        ]
+        runtime.telemetry.count(Counter.WRITTEN_BYTES, sum(sizes), tier=tier.name)
+        runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
         return outcomes
 
     def _again(
         self,
         tier: Tier,
         items: Sequence[Item],
+        leases: Sequence[Lease],
         outcomes: list[WriteOutcome],
         which: Sequence[int],
         deadline: Deadline,
     ) -> None:
         self._runtime.telemetry.count(Counter.RETRIES, len(which), tier=tier.name)
-        answers = tier.write([items[i] for i in which], deadline)
+        answers = tier.write([items[i] for i in which], [leases[i] for i in which], deadline)
         for i, outcome in zip(which, answers, strict=True):
             outcomes[i] = outcome
 
     def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
         """What *tier* is to be given of a block."""
         spec = lease.spec
-        if tier.sharing is not None:
+        if tier.lends:
             return Item(key, lease.frame)
         name = RAW
         if spec is not None and spec.serde == RAW:
@@ -367,19 +359,16 @@ class Writer:
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
     ) -> None:
         """Hand victims to the tier below. What it cannot take at once, it is owed."""
-        now = Deadline(self._runtime.clock, 0.0)
+        now, late = Deadline(self._runtime.clock, 0.0), far(self._runtime)
         for key in victims:
             # Where only the store can say, its own worker asks it: this may be a caller's thread.
             if not below.remote and all(below.contains([key], deadline)):
                 continue
-            (lent,) = tier.lend([key], _SPILLING)
+            (lent,) = tier.calls.lend([key], _SPILLING)
             if lent is None:
                 continue
             with lent:
-                if below.sharing is not None:
-                    self.keep(below, Batch([key], [lent], None), now)
-                else:
-                    self.submit(below, Batch([key], [lent], None), far(self._runtime))
+                self.put(below, Batch([key], [lent], None), now if below.lends else late)
 
     def dropped(
         self, tier: Tier, keys: Sequence[ChunkKey], reason: Reason, error: str | None = None

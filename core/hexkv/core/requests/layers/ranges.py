@@ -89,7 +89,7 @@ class RangeReader:
     def serves(self, tier: Tier) -> bool:
         """Whether frames on *tier* can be expected to be readable part by part."""
         return (
-            tier.sharing is None and tier.ranges is not None and self._head_bytes(tier) is not None
+            not tier.lends and tier.calls.ranges is not None and self._head_bytes(tier) is not None
         )
 
     def add(self, tier: Tier, blocks: Mapping[int, BlockLease]) -> None:
@@ -171,11 +171,10 @@ class RangeReader:
                     block.release()
 
         if mine:
-            lane = strip.tier.lane(Priority.GET)
             try:
                 # Of no size: the call keeps the blocks, not the queue. So it never waits for
                 # room with blocks in its hands, for which others may wait who have the room.
-                flight.ticket = lane.submit(Priority.GET, 0, work, deadline)
+                flight.ticket = strip.tier.submit(Priority.GET, 0, work, deadline)
             except Refused:
                 for block in mine.values():
                     block.release()
@@ -234,7 +233,7 @@ class RangeReader:
         """Learn from the beginning of a frame where its parts lie."""
         key, spec = self._prompt.keys[number], self._prompt.spec(number)
         data = scratch(strip.head)
-        outcome = strip.tier.read_range(key, 0, data, deadline)
+        outcome = strip.tier.calls.read_range(key, 0, data, deadline)
         if not isinstance(outcome, Hit):
             return outcome
         try:
@@ -263,7 +262,7 @@ class RangeReader:
         key = self._prompt.keys[number]
         outcome: ReadOutcome = Hit(0)
         if rest:
-            outcome = strip.tier.read_range(key, start + known, data[known:], deadline)
+            outcome = strip.tier.calls.read_range(key, start + known, data[known:], deadline)
         return data, Hit(end - start) if isinstance(outcome, Hit) else outcome
 
     def _open(self, number: int, part: int, block: BlockLease, data: memoryview) -> bool:

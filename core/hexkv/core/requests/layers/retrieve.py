@@ -160,13 +160,13 @@ class LayeredRetrieve:
                 and self._prompt.keys[end] not in self._ready
             ):
                 end += 1
-            most = end if tier.sharing is not None else min(end, number + free)
+            most = end if tier.lends else min(end, number + free)
             begin = self._begin_parts if self._reader.serves(tier) else self._begin_whole
             begun = begin(tier, number, most, deadline, wait)
             wait = None
-            if begun and tier.sharing is None:
+            if begun and not tier.lends:
                 self._hosts.hold(self)
-            free -= 0 if tier.sharing is not None else begun
+            free -= 0 if tier.lends else begun
             number += begun
             if number < end:
                 break

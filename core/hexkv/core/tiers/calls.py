@@ -1,0 +1,207 @@
+"""The calls of one store, each of them answered whatever the store does.
+
+Everything a store may do wrong becomes an outcome here: an exception, or an answer that is none
+(:mod:`hexkv.core.tiers.answers`). Nothing of it goes further up: no other module calls a store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from hexkv.core.tiers import answers
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    ConfigError,
+    Deadline,
+    Entry,
+    Failed,
+    Item,
+    Lease,
+    Miss,
+    ReadOutcome,
+    Reason,
+    Sink,
+    StoreError,
+    SupportsClear,
+    SupportsOthers,
+    SupportsOwnMemory,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    SupportsSharing,
+    WriteOutcome,
+)
+
+log = logging.getLogger("hexkv")
+
+
+class StoreCalls:
+    """A store, its abilities, and how often it failed."""
+
+    def __init__(self, name: str, store: ChunkStore) -> None:
+        """*name* is the tier's, for people.
+
+        Raises:
+            ConfigError: the store says of itself what is neither true nor false.
+        """
+        self.store = store
+        self.failures = 0
+        """Calls that the store answered with an exception, or with what is no answer."""
+
+        # Asked once: a runtime protocol check costs microseconds.
+        self.sharing = store if isinstance(store, SupportsSharing) else None
+        self.scanning = store if isinstance(store, SupportsScan) else None
+        self.clearing = store if isinstance(store, SupportsClear) else None
+        self.ranges = store if isinstance(store, SupportsRangeRead) else None
+        self.quarantining = store if isinstance(store, SupportsQuarantine) else None
+        others: object = store.shared if isinstance(store, SupportsOthers) else False
+        own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
+        self.shared = _declared(name, "shared", others)
+        self.own_memory = _declared(name, "own_memory", own)
+        self._name = name
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        """Whether the store has each chunk; ``False`` if it fails."""
+        try:
+            return answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
+        except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+            self.failed("contains", error)
+            return [False] * len(keys)
+
+    def read(self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline) -> list[ReadOutcome]:
+        """The store's answers, or its failure once for each chunk. A hit fills its buffer."""
+        rooms = answers.Rooms(sink, len(keys))
+        try:
+            # A tuple: a store that sorts its batch would have one chunk served for another.
+            answer = self.store.read(tuple(keys), rooms, deadline)
+            outcomes, wrong = answers.read_outcomes(answer, rooms)
+        except Exception as error:  # noqa: BLE001
+            self.failed("read", error)
+            return [Failed(error)] * len(keys)
+        finally:
+            rooms.end()
+        if wrong is not None:
+            self.failed("read", wrong)
+        return outcomes
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        """A part of a frame. A hit fills *into*."""
+        if self.ranges is None:
+            return Miss(Reason.REFUSED)
+        try:
+            answer = self.ranges.read_range(key, start, into, deadline)
+            return answers.range_outcome(answer, len(into))
+        except Exception as error:  # noqa: BLE001
+            self.failed("read_range", error)
+            return Failed(error)
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
+        """The store's answers, or its failure once for each chunk."""
+        try:
+            answer = self.store.write(tuple(items), deadline)
+            outcomes, wrong = answers.write_outcomes(answer, items)
+        except Exception as error:  # noqa: BLE001
+            self.failed("write", error)
+            return [Failed(error)] * len(items)
+        if wrong is not None:
+            self.failed("write", wrong)
+        return outcomes
+
+    def scan(self) -> list[Entry] | None:
+        """What the store lists; ``None`` if it fails to. Empty where it lists nothing at all."""
+        if self.scanning is None:
+            return []
+        try:
+            return list(answers.entries(self.scanning.scan()))
+        except Exception as error:  # noqa: BLE001
+            self.failed("scan", error)
+            return None
+
+    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+        """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
+        if self.sharing is None:
+            return [None] * len(keys)
+        try:
+            found, wrong = answers.leases(self.sharing.lend(tuple(keys), owner), keys, owner)
+        except Exception as error:  # noqa: BLE001
+            self.failed("lend", error)
+            return [None] * len(keys)
+        if wrong is not None:
+            self.failed("lend", wrong)
+        return found
+
+    def keep(self, key: ChunkKey, lease: Lease, deadline: Deadline) -> bool:
+        """Let a tier in memory keep a share of a block. Whether it does."""
+        if self.sharing is None:
+            return False
+        try:
+            # Of a lease of its own: what the store does with it cannot end the caller's.
+            with lease.share(f"keep {self._name}") as mine:
+                answer: object = self.sharing.keep(key, mine)  # type: ignore[func-returns-value]
+        except Exception as error:  # noqa: BLE001
+            self.failed("keep", error)
+            return False
+        try:
+            answers.nothing(answer)
+        except StoreError as error:
+            self.failed("keep", error)
+            self.delete([key], deadline)  # it may have kept the block all the same
+            return False
+        return True
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Whether the store says of each chunk that it was there, or was not."""
+        try:
+            answers.flags(self.store.delete(tuple(keys), deadline), len(keys))
+        except Exception as error:  # noqa: BLE001
+            self.failed("delete", error)
+            return False
+        return True
+
+    def clear_prefix(self, prefix: bytes, deadline: Deadline) -> int | None:
+        """How many chunks the store deleted whose keys begin so; ``None``: some may be left."""
+        if self.clearing is None:
+            return None
+        try:
+            return answers.count(self.clearing.clear_prefix(prefix, deadline))
+        except Exception as error:  # noqa: BLE001
+            self.failed("clear_prefix", error)
+            return None
+
+    def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Have damaged chunks kept for a person. Whether the store can, and did."""
+        if self.quarantining is None:
+            return False
+        try:
+            answer: object = self.quarantining.quarantine(  # type: ignore[func-returns-value]
+                tuple(keys), deadline
+            )
+            answers.nothing(answer)
+        except Exception as error:  # noqa: BLE001
+            self.failed("quarantine", error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the store, whatever it says to that."""
+        try:
+            answer: object = self.store.close()  # type: ignore[func-returns-value]
+            answers.nothing(answer)
+        except Exception as error:  # noqa: BLE001
+            self.failed("close", error)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count a call that the store did not answer."""
+        self.failures += 1
+        log.warning("tier %s: %s failed: %s", self._name, what, answers.words(error))
+
+
+def _declared(name: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        kind = type(value).__qualname__
+        raise ConfigError(f"store {name}: {what} is a {kind}, not True or False")
+    return value
