@@ -59,9 +59,9 @@ class Served:
     def __init__(self, build, store, failures):
         # The breaker's pauses are short, so that the test waits for no clock.
         rules = TierRules(lane=LaneRules(breaker=BreakerRules(failures, 0.01, 0.02)))
-        self.tier = TierPlan("s3", store, rules=rules)
+        plan = TierPlan("s3", store, rules=rules)
         waits = Deadlines(lookup=SECONDS, retrieve=SECONDS, store=SECONDS)
-        self.rig = build([self.tier], clock=SystemClock(), deadlines=waits)
+        self.rig = build([plan], clock=SystemClock(), deadlines=waits)
         self.computed = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
 
     def store(self):
@@ -153,7 +153,7 @@ def test_a_frozen_server_costs_one_deadline_and_then_nothing(serve, server):
     start = clock.now()
     assert served.retrieve() == 0
     assert clock.now() - start < 4 * SECONDS, "eight chunks cost eight of them"
-    until(lambda: served.tier.reading.breaker.state != "closed")
+    until(lambda: served.rig.tiers["s3"].reading.breaker.state != "closed")
     server.thaw()
     served.until_whole(served.retrieve)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from hexkv.core.memory.slots import Block
 from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
@@ -13,53 +13,47 @@ if TYPE_CHECKING:
 
 
 class BlockLease:
-    """A hold on a block; see :class:`hexkv.ports.Lease`."""
+    """A hold on a block; see :class:`hexkv.ports.Lease`.
 
-    __slots__ = ("_block", "_pool", "owner", "token")
+    Its views and what it holds are plain attributes, read many times for each chunk. They are
+    gone once it is released: whoever asks for one then is told so.
+    """
 
-    def __init__(self, pool: BlockPool, block: Block, owner: str, token: int) -> None:
+    __slots__ = ("_block", "_pool", "frame", "offset", "owner", "payload", "size", "spec", "token")
+
+    frame: memoryview
+    payload: memoryview
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block: Block,
+        owner: str,
+        token: int,
+        both: tuple[memoryview, memoryview],
+        spec: ChunkSpec | None,
+    ) -> None:
         self._pool = pool
         self.owner = owner
         self.token = token
         """Under which the pool's ledger lists it."""
 
-        self._block: Block | None = block
-
-    @property
-    def frame(self) -> memoryview:
-        block = self._held()
-        end = block.offset + frame_bytes(block.payload_bytes)
-        return self._pool.memory[block.offset : end]
-
-    @property
-    def payload(self) -> memoryview:
-        block = self._held()
-        start = block.offset + PAGE
-        return self._pool.memory[start : start + block.payload_bytes]
-
-    @property
-    def offset(self) -> int:
+        self.frame, self.payload = both
+        self.offset = block.offset
         """Where in the pool the block begins."""
-        return self._held().offset
 
-    @property
-    def size(self) -> int:
+        self.size = block.size
         """Bytes of the pool that the block takes, which may be more than its frame has."""
-        return self._held().size
+
+        self.spec = spec
+        """What the block holds; ``None`` while it is being filled. Shares begin with it."""
+
+        self._block: Block | None = block
 
     @property
     def shared(self) -> bool:
         """True if another lease holds the block, too."""
         return self._held().holds > 1
-
-    @property
-    def spec(self) -> ChunkSpec | None:
-        """What the block holds; ``None`` while it is being filled."""
-        return self._held().spec
-
-    @spec.setter
-    def spec(self, spec: ChunkSpec) -> None:
-        self._held().spec = spec
 
     def shrink(self, payload_bytes: int) -> None:
         """Say how long the payload really is, once a frame's header has told.
@@ -70,7 +64,7 @@ class BlockLease:
         block = self._held()
         if frame_bytes(payload_bytes) > block.size:
             raise InvalidRequest(f"a payload of {payload_bytes} bytes does not fit its block")
-        block.payload_bytes = payload_bytes
+        self.frame, self.payload = views(self._pool.memory, block.offset, payload_bytes)
 
     def share(self, owner: str) -> BlockLease:
         return self._pool.hold(self, self._held(), owner)
@@ -79,6 +73,7 @@ class BlockLease:
         if self._block is not None:
             self._pool.release(self.owner, self.token)
             self._block = None
+            del self.frame, self.payload, self.size, self.spec, self.offset
 
     def __enter__(self) -> Self:
         return self
@@ -95,10 +90,21 @@ class BlockLease:
         if getattr(self, "_block", None) is not None:
             self._pool.lost.append((self.owner, self.token))
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in BlockLease.__slots__ and name != "_block":
+            raise InvalidRequest("the lease was released")
+        raise AttributeError(name)
+
     def _held(self) -> Block:
         if self._block is None:
             raise InvalidRequest("the lease was released")
         return self._block
+
+
+def views(memory: memoryview, offset: int, payload_bytes: int) -> tuple[memoryview, memoryview]:
+    """The frame at *offset*, and the payload in it."""
+    end = offset + frame_bytes(payload_bytes)
+    return memory[offset:end], memory[offset + PAGE : offset + PAGE + payload_bytes]
 
 
 def _is_a_lease(lease: BlockLease) -> Lease:

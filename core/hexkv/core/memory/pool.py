@@ -17,15 +17,16 @@ has any more cost a block: it says so when it dies.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from threading import Condition, RLock
 
-from hexkv.core.memory.lease import BlockLease
+from hexkv.core.memory.lease import BlockLease, views
 from hexkv.core.memory.slots import Block, Slots
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import (
     MAGIC,
+    ChunkSpec,
     ConfigError,
     Deadline,
     Executor,
@@ -105,11 +106,14 @@ class BlockPool:
         """Whether a chunk of *payload_bytes* could ever be leased."""
         return frame_bytes(payload_bytes) <= self.slot_bytes
 
-    def lease(self, payload_bytes: int, owner: str, deadline: Deadline) -> BlockLease:
+    def lease(
+        self, payload_bytes: int, owner: str, deadline: Deadline, *, behind: int = 0
+    ) -> BlockLease:
         """A lease on a block with room for *payload_bytes*, its header empty.
 
         Takes a free block, else asks :attr:`reclaim` for one, else waits for a release:
-        first come, first served. Who does not wait never passes those who do.
+        first come, first served. Who does not wait never passes those who do. *behind* bytes
+        more are asked for at once, where the caller is about to need them.
 
         Raises:
             PoolExhausted: none came free before *deadline*.
@@ -132,7 +136,7 @@ class BlockPool:
                     first = self._line.first is turn
                 # Outside the lock: the memory tier releases its leases in here. Each success
                 # makes the tier smaller, so this ends.
-                again = first and self.reclaim is not None and self.reclaim(size)
+                again = first and self.reclaim is not None and self.reclaim(size + behind)
                 with self._lock:
                     if self._line.first is turn:
                         lease = self._grant_empty(size, payload_bytes, owner)
@@ -147,6 +151,41 @@ class BlockPool:
                 if self._line.leave(turn):
                     self._changed.notify_all()
 
+    def lease_run(
+        self, payloads: Sequence[int], owner: str, deadline: Deadline
+    ) -> list[BlockLease]:
+        """Leases on blocks for the first of *payloads*, as many as come free at once.
+
+        Only the first is waited for: who holds a block while it waits for another may hold what
+        others wait for.
+
+        Raises:
+            PoolExhausted, InvalidRequest: as :meth:`lease`; there is not one.
+        """
+        run: list[BlockLease] = []
+        sizes = [frame_bytes(payload) for payload in payloads]
+        if max(sizes, default=0) > self.slot_bytes:
+            raise InvalidRequest(f"a frame of {max(sizes)} bytes is larger than the pool's blocks")
+        while len(run) < len(payloads):
+            with self._lock:
+                while len(run) < len(payloads) and self._line.first is None:
+                    at = len(run)
+                    lease = self._grant_empty(sizes[at], payloads[at], owner)
+                    if lease is None:
+                        break
+                    run.append(lease)
+            at = len(run)
+            if at == len(payloads):
+                break
+            try:
+                until = Deadline(deadline.clock, 0.0) if run else deadline
+                run.append(self.lease(payloads[at], owner, until, behind=sum(sizes[at + 1 :])))
+            except PoolExhausted:
+                if not run:
+                    raise
+                break
+        return run
+
     def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
         """Another lease on the block of *lease*, which holds it still.
 
@@ -157,7 +196,7 @@ class BlockPool:
             if self._held.get(lease.owner, {}).get(lease.token) is not block:
                 raise InvalidRequest("the lease was released")
             self._begin()
-            share = self._grant(block, owner)
+            share = self._grant(block, owner, (lease.frame, lease.payload), lease.spec)
             self._torn = False
             return share
 
@@ -223,17 +262,23 @@ class BlockPool:
 
     def _grant_empty(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
         self._begin()
-        block = None if self._closed else self._slots.take(size, payload_bytes)
+        block = None if self._closed else self._slots.take(size)
         lease = None
         if block is not None:
             # Nothing of the former chunk's header may vouch for the new one.
             self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
-            lease = self._grant(block, owner)
+            lease = self._grant(block, owner, views(self.memory, block.offset, payload_bytes), None)
         self._torn = False
         return lease
 
-    def _grant(self, block: Block, owner: str) -> BlockLease:
-        lease = BlockLease(self, block, owner, next(self._tokens))
+    def _grant(
+        self,
+        block: Block,
+        owner: str,
+        both: tuple[memoryview, memoryview],
+        spec: ChunkSpec | None,
+    ) -> BlockLease:
+        lease = BlockLease(self, block, owner, next(self._tokens), both, spec)
         held = self._held.get(owner)
         if held is None:
             held = self._held[owner] = {}

@@ -5,22 +5,18 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection
 
-from hexkv.ports import ChunkSpec
-
 
 class Block:
     """A range of the pool, and how many leases hold it."""
 
-    __slots__ = ("holds", "offset", "payload_bytes", "size", "slot", "spec", "whole")
+    __slots__ = ("holds", "offset", "size", "slot", "whole")
 
-    def __init__(self, slot: int, offset: int, size: int, payload_bytes: int, whole: bool) -> None:
+    def __init__(self, slot: int, offset: int, size: int, whole: bool) -> None:
         self.slot = slot
         self.offset = offset
         self.size = size
-        self.payload_bytes = payload_bytes
         self.whole = whole
         self.holds = 0
-        self.spec: ChunkSpec | None = None
 
 
 class Slots:
@@ -32,13 +28,13 @@ class Slots:
         self._free = list(range(slots - 1, -1, -1))
         self._carved: dict[int, list[tuple[int, int]]] = {}
 
-    def take(self, size: int, payload_bytes: int) -> Block | None:
+    def take(self, size: int) -> Block | None:
         """A free range of *size* bytes; ``None`` if there is none."""
         if size * 2 > self._slot_bytes:
             if not self._free:
                 return None
             slot = self._free.pop()
-            return Block(slot, slot * self._slot_bytes, self._slot_bytes, payload_bytes, whole=True)
+            return Block(slot, slot * self._slot_bytes, self._slot_bytes, whole=True)
         for slot, runs in self._carved.items():
             for i, (start, end) in enumerate(runs):
                 if end - start >= size:
@@ -46,13 +42,13 @@ class Slots:
                         del runs[i]
                     else:
                         runs[i] = (start + size, end)
-                    return Block(slot, start, size, payload_bytes, whole=False)
+                    return Block(slot, start, size, whole=False)
         if not self._free:
             return None
         slot = self._free.pop()
         start = slot * self._slot_bytes
         self._carved[slot] = [(start + size, start + self._slot_bytes)]
-        return Block(slot, start, size, payload_bytes, whole=False)
+        return Block(slot, start, size, whole=False)
 
     def give_back(self, block: Block) -> None:
         """The range of *block* is free again."""

@@ -6,6 +6,7 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import attrgetter
 
 from hexkv.core.keys.prompts import Prompt
@@ -64,10 +65,14 @@ class Arrived:
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
         """Count the chunks of *part* as arrived, each from one of *tiers*."""
         self.chunks += len(part)
-        for i, tier in enumerate(tiers):
-            self.size += part.raw_bytes(i)
-            self.tokens[tier] += part.tokens(i)
-            self.by_tier[tier] += 1
+        at = 0
+        for tier, run in groupby(tiers):
+            count = len(list(run))
+            tokens = sum(part.ends[at : at + count]) - sum(part.starts[at : at + count])
+            self.size += part.layout.chunk_bytes(tokens)
+            self.tokens[tier] += tokens
+            self.by_tier[tier] += count
+            at += count
 
     def end(self, asked: int, why: Reason | None) -> None:
         """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
@@ -243,8 +248,7 @@ def load_prefix(
                 if not leases:
                     break
                 arriving.read_ahead(patient=False)
-                spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
-                if not copier.copy(device, spans, leases, deadline, gather=False):
+                if not copier.copy(device, part.spans(leases), leases, deadline, gather=False):
                     why = Reason.DEVICE
                     break
                 stack.promote(batch, tiers, deadline)

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import sub
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -103,8 +105,8 @@ class Storing:
         size = sum(len(lease.frame) for lease in leases)
         while self._wait and self._writing and not self._stack.takes(size):
             self._settle()  # better to wait for what is under way than to have this dropped
-        for i, lease in enumerate(leases):
-            lease.spec = part.spec(i)
+        for lease, spec in zip(leases, part.specs(), strict=True):
+            lease.spec = spec
         batch = Batch(part.keys, leases, part.after)
         written = self._stack.put(batch, self.deadline, landed=self._pin)
         self._writing.append((part, written))
@@ -128,9 +130,8 @@ class Storing:
         leases = self._blocks(part)
         try:
             part = part.part(0, len(leases))
-            spans = [part.span(i, lease.payload) for i, lease in enumerate(leases)]
             if not leases or not self._copier.copy(
-                self._device, spans, leases, self.deadline, gather=True
+                self._device, part.spans(leases), leases, self.deadline, gather=True
             ):
                 return 0
             self.write(part, leases)
@@ -140,21 +141,16 @@ class Storing:
         return len(part)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:
-        leases: list[BlockLease] = []
-        for i in range(len(part)):
-            while True:
-                # A write of our own that ends frees a block sooner than anybody else would.
-                patient = not leases and not self._writing
-                wait = self.deadline if patient else Deadline(self.deadline.clock, 0.0)
-                try:
-                    leases.append(self._stack.pool.lease(part.raw_bytes(i), self._owner, wait))
-                except PoolExhausted:
-                    if leases or not self._writing:
-                        return leases
-                    self._settle()
-                else:
-                    break
-        return leases
+        sizes = [part.layout.chunk_bytes(tokens) for tokens in map(sub, part.ends, part.starts)]
+        while True:
+            # A write of our own that ends frees a block sooner than anybody else would.
+            wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline
+            try:
+                return self._stack.pool.lease_run(sizes, self._owner, wait)
+            except PoolExhausted:
+                if not self._writing:
+                    return []
+                self._settle()
 
     def _settle(self) -> None:
         """Count what became of the oldest batch; its writes are waited for, if they are at all."""
@@ -171,17 +167,17 @@ class Storing:
                 # Somebody may have cleared it in the meantime.
                 here = tier.index.contains(part.keys)
                 on[tier.name] = [a and b for a, b in zip(on[tier.name], here, strict=True)]
-        for i in range(len(part)):
-            tokens = part.tokens(i)
-            tiers = [name for name, here in on.items() if here[i]]
-            self.kept.tiers.update(dict.fromkeys(tiers, tokens))
-            if tiers:
-                self.kept.stored += tokens
-                self.kept.size += part.raw_bytes(i)
-            elif queued:
-                self.kept.queued += tokens
-            else:
-                self.kept.dropped += tokens
+        tokens = list(map(sub, part.ends, part.starts))
+        for name, row in on.items():
+            if any(row):
+                self.kept.tiers[name] += sum(compress(tokens, row))
+        stored = sum(compress(tokens, map(any, zip(*on.values(), strict=True))))
+        self.kept.stored += stored
+        self.kept.size += part.layout.chunk_bytes(stored)
+        if queued:
+            self.kept.queued += sum(tokens) - stored
+        else:
+            self.kept.dropped += sum(tokens) - stored
 
 
 def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:

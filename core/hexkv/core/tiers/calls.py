@@ -62,6 +62,11 @@ class StoreCalls:
         self.own_memory = _declared(name, "own_memory", own)
         self._name = name
 
+    @property
+    def lends(self) -> bool:
+        """Whether the store leases what it holds, where it is."""
+        return self.sharing is not None
+
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether the store has each chunk; ``False`` if it fails."""
         try:

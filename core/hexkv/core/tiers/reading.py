@@ -189,7 +189,8 @@ class Fetcher:
             kept = None if block is None else block.spec
             why = Reason.ABSENT
             if block is not None and kept is not None:
-                if kept.raw_bytes != spec.raw_bytes:  # another shape under the same key
+                same = kept.layout is spec.layout and kept.tokens == spec.tokens
+                if not same and kept.raw_bytes != spec.raw_bytes:  # another shape under the key
                     block.release()
                     block, why = None, Reason.CORRUPT
                 elif kept.serde != RAW:

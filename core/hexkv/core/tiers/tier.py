@@ -63,7 +63,7 @@ class TierPlan:
             ConfigError: the store says of itself what is neither true nor false.
         """
         calls = StoreCalls(self.name, self.store)
-        kind = LaneTier if calls.sharing is None else LendingTier
+        kind = LendingTier if calls.lends else LaneTier
         return kind(self, calls, runtime)
 
 

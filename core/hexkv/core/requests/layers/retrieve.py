@@ -261,7 +261,7 @@ class LayeredRetrieve:
 
     def _scatter(self, layer: int, deadline: Deadline) -> None:
         leases = [self._leases[number] for number in range(self._hit)]
-        spans = [self._prompt.span(i, lease.payload) for i, lease in enumerate(leases)]
+        spans = self._prompt.spans(leases)
         layers = range(layer, layer + 1)
         if spans and not self._copier.copy(
             self._device, spans, leases, deadline, gather=False, layers=layers
