@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,8 +87,9 @@ class Prompt:
 
     def since(self, token: int) -> Prompt:
         """From the chunk on that *token* is in."""
-        first = next((i for i, end in enumerate(self.ends) if end > token), len(self))
-        return self.part(first, len(self))
+        if not token:
+            return self
+        return self.part(bisect_right(self.ends, token), len(self.keys))
 
     def tokens(self, i: int) -> int:
         """Tokens in chunk *i*."""

@@ -15,7 +15,7 @@ def retrieved(
     telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, seconds: float
 ) -> Retrieved:
     """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
-    telemetry.count(Counter.LOOKUPS, len(prompt))
+    telemetry.count(Counter.LOOKUPS, len(prompt.keys))
     for tier, chunks in got.by_tier.items():
         telemetry.count(Counter.HITS, chunks, tier=tier)
     for reason, chunks in got.misses.items():

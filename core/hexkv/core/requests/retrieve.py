@@ -64,7 +64,7 @@ class Arrived:
 
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
         """Count the chunks of *part* as arrived, each from one of *tiers*."""
-        self.chunks += len(part)
+        self.chunks += len(part.keys)
         at = 0
         for tier, run in groupby(tiers):
             count = len(list(run))
@@ -151,14 +151,16 @@ class Arriving:
         while self._claims and len(leases) < count:
             claim = self._claims.popleft()
             number = first + len(leases)
-            lease = self._stack.settle(claim, self._owner, self._deadline)
+            lease = claim.settle(self._owner, self._deadline)
+            if lease is None:
+                lease = self._stack.stand_in(claim, self._owner, self._deadline)
             if lease is None and claim.crowded:
                 if leases:  # those first, so that nothing is held during the wait
                     self._claims.appendleft(claim)
                     return leases, tiers, None
                 self._forget_ahead(number + 1)
                 wait = self._patience()
-                lease = self._stack.settle(claim, self._owner, self._deadline, wait)
+                lease = self._stack.stand_in(claim, self._owner, self._deadline, wait)
             if lease is None:
                 return leases, tiers, self._why(claim.why)
             leases.append(lease)
@@ -259,7 +261,7 @@ def load_prefix(
                 break
     finally:
         arriving.drop()
-    if arrived.chunks == len(found) < len(prompt):
+    if arrived.chunks == len(found) < len(prompt.keys):
         why = why_absent(stack.tiers, stack.runtime.compute_rate, prompt.keys[len(found)])
-    arrived.end(len(prompt), why)
+    arrived.end(len(prompt.keys), why)
     return arrived

@@ -68,20 +68,15 @@ class Storing:
             InvalidRequest: the device says so.
         """
         missing = self.find(prompt)
-        try:
-            while missing:
-                count = 1
-                while (
-                    count < min(self._step, len(missing)) and missing[count] == missing[0] + count
-                ):
-                    count += 1
-                taken = self._some(prompt.part(missing[0], missing[0] + count))
-                if not taken:
-                    break
-                missing = missing[taken:]
-            self.end(prompt, missing)
-        finally:
-            self.unpin()
+        while missing:
+            count = 1
+            while count < min(self._step, len(missing)) and missing[count] == missing[0] + count:
+                count += 1
+            taken = self._some(prompt.part(missing[0], missing[0] + count))
+            if not taken:
+                break
+            missing = missing[taken:]
+        self.end(prompt, missing)
         return self.kept
 
     def find(self, prompt: Prompt) -> list[int]:
@@ -116,11 +111,8 @@ class Storing:
         while self._writing:
             self._settle()
         self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
-        self._stack.drop([prompt.keys[i] for i in dropped], Reason.NOT_COPIED)
-
-    def unpin(self) -> None:
-        """Let go of what was written; whatever is written later is not held at all."""
-        self._stack.pins.end(self._owner)
+        if dropped:
+            self._stack.drop([prompt.keys[i] for i in dropped], Reason.NOT_COPIED)
 
     def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         self._stack.pins.land(self._owner, tier, keys)
@@ -138,7 +130,7 @@ class Storing:
         finally:
             for lease in leases:
                 lease.release()
-        return len(part)
+        return len(part.keys)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:
         sizes = [part.layout.chunk_bytes(tokens) for tokens in map(sub, part.ends, part.starts)]

@@ -240,14 +240,15 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
     """
     taken: list[Lease] = []
     try:
-        for lease in held:
-            taken.append(lease.share(owner))
-            _check_owner(taken[-1], owner)
-    except Exception as error:
-        for one in taken:
-            _give_back(one, owner)
-        raise StoreError(f"a lease cannot be shared: {words(error)}") from error
-    return taken
+        taken.extend(lease.share(owner) for lease in held)
+        if all(share.owner == owner for share in taken):
+            return taken
+        why, cause = "it was shared in another name", None
+    except Exception as error:  # noqa: BLE001 - somebody else's class
+        why, cause = words(error), error
+    for one in taken:
+        _give_back(one, owner)
+    raise StoreError(f"a lease cannot be shared: {why}") from cause
 
 
 def words(error: BaseException) -> str:
@@ -316,11 +317,6 @@ def _is_of(lease: Any, key: ChunkKey, owner: str) -> bool:
         return False
     whole = len(payload) == spec.raw_bytes if spec.serde == RAW else len(payload) > 0
     return whole and lease.size >= len(frame) and callable(lease.share) and callable(lease.release)
-
-
-def _check_owner(lease: Lease, owner: str) -> None:
-    if lease.owner != owner:
-        raise StoreError("it was shared in another name")
 
 
 def _give_back(lease: Any, owner: str) -> None:

@@ -32,6 +32,19 @@ class Bookkeeping:
         self._pins = KeyPins()
         self._used = 0
         self._torn = False
+        """True while a change is under way; a change that finds it so derives everything anew."""
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def size(self, key: ChunkKey) -> int | None:
+        """Bytes of a resident chunk, ``None`` for any other."""
+        return self._sizes.get(key)
+
+    def keys(self) -> list[ChunkKey]:
+        """Every resident chunk, in one copy: the only call that grows with the tier."""
+        with self._lock:
+            return list(self._sizes)
 
     def _freed(self) -> int:
         return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})
@@ -64,12 +77,6 @@ class Bookkeeping:
         claim.writing += writing
         claim.leaving += leaving
         self._used += max(claim.writing, claim.leaving)
-
-    def _begin(self) -> None:
-        """A change begins. Where one before did not end, derive what follows from the rest."""
-        if self._torn:
-            self._derive()
-        self._torn = True
 
     def _derive(self) -> None:
         for key in self._leaving:

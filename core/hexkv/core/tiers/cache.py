@@ -215,23 +215,20 @@ class TierStack:
                 break
         return claims
 
-    def settle(
+    def stand_in(
         self,
         claim: Claim,
         owner: str,
         deadline: Deadline,
         wait: Deadline | None = None,
     ) -> Lease | None:
-        """The block of a claim's chunk, from another tier if its own did not bring it.
+        """The block of a chunk that a claim did not bring, from another tier that has it.
 
         ``None`` where none does, or has no room for a read now: then the claim says that it
         is crowded, and who holds no block may come again with it, and *wait* until then.
         """
         key = claim.spec.key
         claim.crowded = False
-        lease = claim.settle(owner, deadline)
-        if lease is not None:
-            return lease
         if claim.why in (
             Reason.TIMED_OUT,
             Reason.QUEUE_FULL,
@@ -317,8 +314,8 @@ class TierStack:
         """A call is over: end its pins, and what it left half done on tiers in memory."""
         self.pins.end(owner)
         for tier in self.tiers:
-            if tier.lends:
-                tier.delete(tier.index.orphans(), far(self.runtime))
+            if tier.lends and (left := tier.index.orphans()):
+                tier.delete(left, far(self.runtime))
 
     def make_room(self, size: int) -> bool:
         """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""

@@ -74,22 +74,10 @@ class TierIndex(Bookkeeping):
         with self._lock:
             return self._used - self._freed()
 
-    def __len__(self) -> int:
-        return len(self._sizes)
-
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """Whether each chunk is resident."""
         with self._lock:
             return [key in self._sizes for key in keys]
-
-    def size(self, key: ChunkKey) -> int | None:
-        """Bytes of a resident chunk, ``None`` for any other."""
-        return self._sizes.get(key)
-
-    def keys(self) -> list[ChunkKey]:
-        """Every resident chunk, in one copy: the only call that grows with the tier."""
-        with self._lock:
-            return list(self._sizes)
 
     def pending(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """True for each chunk that is reserved or leaving."""
@@ -131,7 +119,9 @@ class TierIndex(Bookkeeping):
         granted: dict[ChunkKey, Pending] = {}
         victims = reservation.victims
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
             candidates = self._evictable({*keys, after})
@@ -171,7 +161,9 @@ class TierIndex(Bookkeeping):
             KeyError: one of them is not reserved.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             run: list[ChunkKey] = []
             after: ChunkKey | None = None
             settled = {key: self._reserved[key] for key in keys}
@@ -196,7 +188,9 @@ class TierIndex(Bookkeeping):
             KeyError: one of them is not reserved.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             self._settle_reserved(keys)
             self._torn = False
 
@@ -206,7 +200,9 @@ class TierIndex(Bookkeeping):
         Others are passed over: what two threads deleted is gone no less.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             for key in keys:
                 pending = self._leaving.pop(key, None)
                 if pending is not None:
@@ -216,7 +212,9 @@ class TierIndex(Bookkeeping):
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         """One request met these chunks, in prefix order. Those not resident are passed over."""
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             here = [key for key in keys if key in self._sizes]
             if here:
                 self._policy.touch(here)
@@ -234,7 +232,9 @@ class TierIndex(Bookkeeping):
             :meth:`deleted`.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             gone = Victims(
                 key
                 for key in dict.fromkeys(keys)
@@ -257,7 +257,9 @@ class TierIndex(Bookkeeping):
             resident or there is no room for what it grows by.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             former = self._sizes.get(key)
             if former is None:
                 self._torn = False
@@ -284,7 +286,9 @@ class TierIndex(Bookkeeping):
         """Victims of at least *size* bytes together, or all there are, to delete now."""
         victims = Victims()
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             candidates = self._evictable(())
             while size > 0 and (victim := next(candidates, None)) is not None:
                 victims.append(victim)
@@ -298,7 +302,9 @@ class TierIndex(Bookkeeping):
         if not self._reserved and not self._leaving:
             return ()
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             for key, pending in list(self._reserved.items()):
                 if pending.claim.dead:
                     self._leaving[key] = Pending(pending.size, Claimed())
@@ -323,7 +329,9 @@ class TierIndex(Bookkeeping):
         The budget does not limit this: :meth:`trim` afterwards.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             states = (self._sizes, self._reserved, self._leaving)
             new = {
                 entry.key: entry.size
@@ -348,7 +356,9 @@ class TierIndex(Bookkeeping):
             how many of *keys* are resident, and pinned for *owner* now.
         """
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             here = {key for key in keys if key in self._sizes}
             self._pins.pin(owner, here)
             self._torn = False
@@ -356,10 +366,12 @@ class TierIndex(Bookkeeping):
 
     def unpin(self, owner: str) -> int:
         """End every pin of *owner*. How many there were."""
-        if not self._pins.any_of(owner):  # most calls pin nothing
+        if owner not in self._pins.owned:  # most calls pin nothing
             return 0
         with self._lock:
-            self._begin()
+            if self._torn:
+                self._derive()
+            self._torn = True
             ended = self._pins.unpin(owner)
             self._torn = False
             return ended

@@ -12,27 +12,25 @@ class KeyPins:
     """Chunks that some owner uses. A chunk is pinned while anybody pins it."""
 
     def __init__(self) -> None:
-        self._owned: dict[str, set[ChunkKey]] = {}
+        self.owned: dict[str, set[ChunkKey]] = {}
+        """What each owner pins; nobody who pins nothing."""
+
         self._count: dict[ChunkKey, int] = {}
 
     def __contains__(self, key: ChunkKey) -> bool:
         return key in self._count
 
-    def any_of(self, owner: str) -> bool:
-        """True if *owner* pins anything."""
-        return owner in self._owned
-
     def pin(self, owner: str, keys: AbstractSet[ChunkKey]) -> None:
         """Pin chunks for *owner*; twice counts once."""
         if keys:
-            owned = self._owned.setdefault(owner, set())
+            owned = self.owned.setdefault(owner, set())
             for key in keys - owned:
                 self._count[key] = self._count.get(key, 0) + 1
             owned |= keys
 
     def unpin(self, owner: str) -> int:
         """End every pin of *owner*. How many there were."""
-        owned = self._owned.pop(owner, set())
+        owned = self.owned.pop(owner, set())
         for key in owned:
             if self._count[key] == 1:
                 del self._count[key]
@@ -44,23 +42,23 @@ class KeyPins:
         """End every pin of a chunk."""
         if not self._count.pop(key, 0):
             return
-        for owner in [owner for owner, owned in self._owned.items() if key in owned]:
-            self._owned[owner].discard(key)
-            if not self._owned[owner]:
-                del self._owned[owner]
+        for owner in [owner for owner, owned in self.owned.items() if key in owned]:
+            self.owned[owner].discard(key)
+            if not self.owned[owner]:
+                del self.owned[owner]
 
     def count(self) -> Mapping[str, int]:
         """How many chunks each owner pins; nobody who pins none."""
-        return {owner: len(owned) for owner, owned in self._owned.items()}
+        return {owner: len(owned) for owner, owned in self.owned.items()}
 
     def derive(self, here: Collection[ChunkKey]) -> None:
         """Count anew, of the chunks that are *here*, after a change that did not end."""
         self._count = {}
-        for owner, owned in list(self._owned.items()):
+        for owner, owned in list(self.owned.items()):
             left = {key for key in owned if key in here}
             if left:
-                self._owned[owner] = left
+                self.owned[owner] = left
             else:
-                del self._owned[owner]
+                del self.owned[owner]
             for key in left:
                 self._count[key] = self._count.get(key, 0) + 1

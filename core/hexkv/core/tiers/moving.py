@@ -19,7 +19,7 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.counting import counted
 from hexkv.core.tiers.encoding import encode, open_into
-from hexkv.core.tiers.reading import read_frames
+from hexkv.core.tiers.intake import read_frames
 from hexkv.core.tiers.replacing import replace
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier

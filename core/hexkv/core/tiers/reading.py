@@ -11,38 +11,26 @@ the device.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NamedTuple, Protocol
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
-from hexkv.core.tiers.evicting import delete_soon, evict_soon
-from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
+from hexkv.core.tiers.intake import read_frames
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    Change,
     ChunkKey,
     ChunkSpec,
-    Corrupt,
-    Counter,
     Deadline,
-    Failed,
-    Histogram,
-    Hit,
     Lease,
-    Miss,
     PoolExhausted,
-    ReadOutcome,
     Reason,
-    Sink,
-    StoreUnreachable,
-    TimedOut,
     frame_bytes,
 )
 
@@ -116,11 +104,12 @@ class Fetcher:
         if joined is not None:
             claims.append(joined)
             wait = None
-        sizes = [
-            frame_bytes(spec.raw_bytes)
+        raw = [
+            spec.raw_bytes
             for i, spec in enumerate(specs)
             if i >= len(claims) and (i == 0 or not self._joinable(tier, spec.key))
         ]
+        sizes = list(map(frame_bytes, raw))
         final = wait is not None and wait.at >= deadline.at
         try:
             if keeps or not sizes:
@@ -135,25 +124,32 @@ class Fetcher:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
             fetch = Fetch(tier, blocks)
+            free = self._blocks(raw[: room.count], owner, now if claims or wait is None else wait)
             for spec in specs[len(claims) :]:
                 joined = self._join(tier, spec, owner)
                 if joined is not None:
                     claims.append(joined)
                     continue
-                if len(fresh) == room.count:
+                # Not the one that was meant for it, where another read ended meanwhile.
+                if not free or len(free[0].payload) != spec.raw_bytes:
                     break
-                try:
-                    until = now if claims or wait is None else wait
-                    block = self._runtime.pool.lease(spec.raw_bytes, owner, until)
-                except PoolExhausted:
-                    break
+                block = free.popleft()
                 block.spec = spec
-                claims.append(Claim(spec, tier.name, block, fetch, len(fresh)))
-                blocks.append(block.share(f"read {tier.name}"))
+                claims.append(Claim(spec, tier.name, block, fetch, len(blocks)))
+                blocks.append(block)
                 fresh.append(spec.key)
-            if fresh:
+            for block in free:
+                block.release()
+            if blocks:
+                blocks[:] = [block.share(f"read {tier.name}") for block in blocks]
                 self._submit(fetch, fresh, blocks, deadline, priority, None if keeps else room)
         return claims
+
+    def _blocks(self, payloads: Sequence[int], owner: str, wait: Deadline) -> deque[BlockLease]:
+        try:
+            return deque(self._runtime.pool.lease_run(payloads, owner, wait))
+        except PoolExhausted:
+            return deque()
 
     def _without(
         self,
@@ -290,105 +286,3 @@ class Fetcher:
         tokens = [b.spec.tokens for b, w in zip(blocks, read.why, strict=True) if b.spec and not w]
         fetch.tier.link.ended(self._runtime.clock.now(), sum(tokens))
         return read.well
-
-
-class Frames(Sink, Protocol):
-    """Where a store puts whole frames."""
-
-    wrong: set[int]
-    """Chunks whose frames cannot be any of ours, by the size that the store gave them."""
-
-
-class Read(NamedTuple):
-    """What became of chunks that were read."""
-
-    why: list[Reason | None]
-    """Why each is not to be used; ``None`` for those that are whole."""
-
-    well: bool
-    """Whether the store was."""
-
-
-class _Some:
-    """A sink for some of the chunks of another one."""
-
-    def __init__(self, sink: Sink, which: Sequence[int]) -> None:
-        self._sink = sink
-        self._which = which
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """See :class:`hexkv.ports.Sink`."""
-        return self._sink.room(self._which[index], size)
-
-
-def read_frames(
-    runtime: Runtime,
-    tier: Tier,
-    keys: Sequence[ChunkKey],
-    sink: Frames,
-    judge: Callable[[int, int], Reason | None],
-    deadline: Deadline,
-) -> Read:
-    """Read whole frames, once more where that may help, and tell everybody what became of them.
-
-    The one way from a store into memory, for workers of the tier's lane. What is damaged is set
-    aside, and what the store lost is forgotten. The caller tells the tier's link how many tokens
-    came.
-
-    Args:
-        runtime: of the tier.
-        tier: which does I/O.
-        keys: the chunks.
-        sink: takes their frames.
-        judge: verifies the frame of a chunk that arrived with so many bytes. Why it is not to
-            be used, or ``None``.
-        deadline: for the store.
-    """
-    start = runtime.clock.now()
-    tier.link.began(start)
-    outcomes = tier.calls.read(keys, sink, deadline)
-    for _ in range(tier.rules.retries):
-        again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
-        if not again or deadline.expired:
-            break
-        runtime.telemetry.count(Counter.RETRIES, len(again), tier=tier.name)
-        answers = tier.calls.read([keys[i] for i in again], _Some(sink, again), deadline)
-        for i, outcome in zip(again, answers, strict=True):
-            outcomes[i] = outcome
-    sizes = [outcome.size if isinstance(outcome, Hit) else 0 for outcome in outcomes]
-    tier.link.arrived(runtime.clock.now(), sum(sizes))
-    why = [
-        judge(i, outcome.size) if isinstance(outcome, Hit) else _why(outcome, i in sink.wrong)
-        for i, outcome in enumerate(outcomes)
-    ]
-    arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
-    evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
-    runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
-    read = sum(size for _, size in arrived)
-    runtime.telemetry.count(Counter.READ_BYTES, read, tier=tier.name)
-    damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
-    set_aside(runtime, tier, damaged, deadline)
-    stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
-    gone = tier.let_go(stale)
-    delete_soon(runtime, tier, gone)
-    runtime.tell(Change.REMOVED, tier.name, gone)
-    remember_reads(runtime, tier.name, keys, outcomes, why)
-    return Read(why, not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes))
-
-
-def _why(outcome: ReadOutcome, wrong: bool) -> Reason:
-    """Why a chunk did not arrive, which was of a *wrong* size where it was refused."""
-    match outcome:
-        case Miss(reason):
-            return Reason.CORRUPT if reason is Reason.REFUSED and wrong else reason
-        case Corrupt():
-            return Reason.CORRUPT
-        case TimedOut():
-            return Reason.TIMED_OUT
-        case _:  # the tier lets nothing else pass; to fall through would mean a hit
-            return Reason.FAILED
-
-
-def may_retry(outcome: object) -> bool:
-    """Whether trying once more may help."""
-    return isinstance(outcome, Failed) and isinstance(outcome.error, StoreUnreachable)

@@ -14,7 +14,7 @@ from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import evict_soon, far
 from hexkv.core.tiers.indexes import Index
-from hexkv.core.tiers.reading import may_retry
+from hexkv.core.tiers.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.reservation import Reservation
 from hexkv.core.tiers.rules import Writes

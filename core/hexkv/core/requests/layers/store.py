@@ -121,7 +121,6 @@ class LayeredStore:
             lease.release()
         self._leases.clear()
         self._hosts.leave(self)
-        self._storing.unpin()
 
     def _check_open(self) -> None:
         if self._closed:
