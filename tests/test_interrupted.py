@@ -4,108 +4,19 @@ Each call is made again and again, and a ``KeyboardInterrupt`` comes at each lin
 where it runs it for the first time and for the last.
 """
 
-import dis
-import sys
 import time
 from contextlib import suppress
-from functools import cache
 from threading import Event
 
 import pytest
+from stepping import CALLS, TOKENS, Interrupt, first_visits, kv, retrieve, retrieve_layers, store
 
 from dict_store import ScanningStore
 from hexkv.contracts.heap_kv import HeapKV
 from layered import Ranged, memory
 from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
 
-TOKENS = list(range(2 * CHUNK))
 OTHER = list(range(1_000, 1_000 + CHUNK))
-
-
-@cache
-def _exits(code):
-    """Where contexts of ``with`` are left: the interpreter lets no signal in between."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "NOP"]
-    found = set()
-    for i, step in enumerate(steps[:-2]):
-        left = all(s.opname == "LOAD_CONST" and s.argval is None for s in steps[i : i + 3])
-        if left or steps[i + 1].opname == "WITH_EXCEPT_START":
-            found.add(step.offset)
-            if steps[i - 1].opname == "SWAP":  # below what is returned
-                found.add(steps[i - 1].offset)
-    return found
-
-
-class Interrupt:
-    """Raises in this thread at one line of the core that is run in the context."""
-
-    def __init__(self, line=-1):
-        self._line_number = line
-        self.where = None
-        self.lines = []
-        """All that were run."""
-
-    def __enter__(self):
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(None)
-
-    def _call(self, frame, event, arg):
-        code = frame.f_code
-        if "hexkv/core/" not in code.co_filename or code.co_name == "__del__":
-            return None  # what is raised in __del__ goes nowhere
-        return self._line
-
-    def _line(self, frame, event, arg):
-        if event == "line" and frame.f_lasti not in _exits(frame.f_code):
-            file = frame.f_code.co_filename.rpartition("hexkv/core/")[2]
-            self.lines.append(f"{file}:{frame.f_lineno}")
-            if len(self.lines) - 1 == self._line_number:
-                self.where = self.lines[-1]
-                raise KeyboardInterrupt
-        return self._line
-
-
-def kv(tokens):
-    return HeapKV(LAYOUT, len(tokens)).compute(tokens)
-
-
-def store(engine):
-    engine.store(TOKENS, kv(TOKENS))
-
-
-def store_later(engine):
-    engine.store(TOKENS, kv(TOKENS), wait=False)
-
-
-def store_layers(engine):
-    with engine.store_layers(TOKENS, kv(TOKENS)) as layers:
-        for layer in range(LAYOUT.layers):
-            layers.layer_done(layer)
-        layers.result()
-
-
-def retrieve(engine):
-    engine.retrieve(TOKENS, HeapKV(LAYOUT, len(TOKENS)))
-
-
-def retrieve_layers(engine):
-    with engine.retrieve_layers(TOKENS, HeapKV(LAYOUT, len(TOKENS))) as layers:
-        for _ in layers:
-            pass
-        layers.result()
-
-
-def prefetch_and_cancel(engine):
-    engine.prefetch("a", TOKENS)
-    engine.cancel("a")
-
-
-def prefetch_and_retrieve(engine):
-    engine.prefetch("a", TOKENS)
-    engine.retrieve(TOKENS, HeapKV(LAYOUT, len(TOKENS)), lookup_id="a")
 
 
 def unharmed(r):
@@ -138,17 +49,6 @@ def unharmed(r):
         assert not (place.index.decides and place.index._leaving)
 
 
-CALLS = (
-    store,
-    store_later,
-    store_layers,
-    retrieve,
-    retrieve_layers,
-    prefetch_and_cancel,
-    prefetch_and_retrieve,
-)
-
-
 @pytest.mark.parametrize(
     ("call", "tiers"),
     [*((call, "both") for call in CALLS), (store, "memory"), (retrieve, "memory")],
@@ -173,9 +73,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers):
     made(Interrupt())
     lines = made(Interrupt()).lines
     last = {where: number for number, where in enumerate(lines)}
-    first = {where: number for number, where in reversed(list(enumerate(lines)))}
     interrupted = 0
-    for number in sorted({*first.values(), *last.values()}):
+    for number in sorted({*first_visits(lines), *last.values()}):
         interrupt = made(Interrupt(number))
         interrupted += interrupt.where is not None
         try:

@@ -101,7 +101,7 @@ def use(engine, rng):
             engine.decompress(None, "disk")
             engine.move(tokens, "disk", "other", namespace=namespace)
             engine.move(None, "other", "disk")
-        engine._make_room(3 * WIDE_FRAME)
+        engine._pool.reclaim(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()

@@ -90,8 +90,8 @@ def test_the_pool_takes_room_only_from_what_is_nobodys(rig):
     r.engine.store(PROMPT, kv(), namespace=RED)
     r.engine.store(PROMPT, kv())
     index = r.tiers["memory"].index
-    assert r.engine._make_room(100 * FRAME)
-    assert not r.engine._make_room(100 * FRAME)
+    assert r.pool.reclaim(100 * FRAME)
+    assert not r.pool.reclaim(100 * FRAME)
     assert index.used_by()["red"] == 4 * FRAME
     assert hit(r, PROMPT, NAMESPACE) == 0
 

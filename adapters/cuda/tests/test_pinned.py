@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 import platform
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_a_region_is_registered_whole_until_it_is_closed():
     region.close()
     assert driver.ranges == {}
     assert driver.last == b"bytes"
+
+
+def test_a_forked_child_leaves_the_parents_registration_alone(monkeypatch):
+    driver = Driver()
+    region = PinnedMemory(registrar=driver).allocate(MIB)
+    child = os.getpid() + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: child)
+        region.close()
+    assert len(driver.ranges) == 1
 
 
 def test_what_somebody_looks_at_stays_registered_until_nobody_does():

@@ -6,7 +6,8 @@
   x InvalidRequest           the caller asked for something that means nothing
     + InvalidTokens            ... its tokens are not integers in [0, 2**32)
     + LayoutMismatch           ... its KV is not shaped as the engine's
-  x EngineClosed             the engine was closed before the call
+  x EngineClosed             the engine was closed before the call, or is a parent process's
+  x EngineBusy               the call came out of the middle of another one of its thread
   x PoolExhausted            no block of the pool came free before the deadline
   x StoreError               a store could not do what it was asked
     + StoreUnreachable         ... and trying again later may help
@@ -15,8 +16,8 @@
     + CorruptFrame             ... the bytes are not what was put under that key
 
 A miss is not an error: it is an outcome (:mod:`hexkv.ports.outcomes`). Errors of the
-``InvalidRequest`` branch, ``ConfigError`` and ``EngineClosed`` reach the caller of the
-engine; those of the ``StoreError`` branch and ``PoolExhausted`` never do on the serving
+``InvalidRequest`` branch, ``ConfigError``, ``EngineClosed`` and ``EngineBusy`` reach the caller
+of the engine; those of the ``StoreError`` branch and ``PoolExhausted`` never do on the serving
 path, where they become outcomes.
 """
 
@@ -55,7 +56,11 @@ class LayoutMismatch(InvalidRequest):
 
 
 class EngineClosed(HexKVError):
-    """The engine was closed before the call."""
+    """The engine was closed before the call, or is the process's that this one was forked from."""
+
+
+class EngineBusy(HexKVError):
+    """The thread is in the middle of another call: this is a signal handler or a callback."""
 
 
 class PoolExhausted(HexKVError):

@@ -12,7 +12,10 @@ from hexkv.ports.telemetry import Telemetry
 class CacheLifecycle(Protocol):
     """What every cache has beside its requests. Safe from any thread; a context manager.
 
-    All but ``health`` and ``close`` raise ``EngineClosed`` once the cache is closed.
+    All but ``health`` and ``close`` raise ``EngineClosed`` once the cache is closed. In a forked
+    child everything does, but for what gives something back, which does nothing there. A signal
+    handler or a callback that comes in the middle of a call of its thread gets ``EngineBusy``; what
+    it closes or releases goes when that call is over.
     """
 
     @property

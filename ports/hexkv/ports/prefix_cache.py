@@ -5,7 +5,8 @@ makes a result smaller, never an exception, and never KV of other tokens or of a
 
 Every call with tokens takes a *namespace* where the request has one of its own, and raises
 ``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
-``EngineClosed``; it raises them before anything is moved.
+``EngineClosed``; it raises them before anything is moved. So does :class:`CacheLifecycle`'s
+``EngineBusy``, for a call out of the middle of another one of the same thread.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ block. So a lock of the core is never held at such a moment, or a store would ho
 
 import sys
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
@@ -36,6 +37,22 @@ class WatchedLock:
         _holders[me] -= 1
         if not _holders[me]:
             del _holders[me]
+
+
+class OfGreenlets:
+    """What an engine's door takes for ``threading.local``: each greenlet stands for a thread."""
+
+    def __init__(self):
+        vars(self)["_of"] = WeakKeyDictionary()
+
+    def __getattr__(self, name):
+        try:
+            return self._of[getcurrent()][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name, value):
+        self._of.setdefault(getcurrent(), {})[name] = value
 
 
 def holds_one():

@@ -22,6 +22,7 @@ from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import Counter
+from simulation.locks import OfGreenlets
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
 from simulation.world import World
@@ -236,6 +237,8 @@ class Stage:
             prefetch=PrefetchRules(seconds=20.0),
             tenants=[Tenant("a", SALT)],
         )
+        self.engine._door._callers = OfGreenlets()
+        self.engine._dropped.detach()  # dropped without close() as by a process that dies
 
     def plan(self, place):
         """Of a new tier on a place's medium."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hexkv.core.engine.admin import Maintained
+from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.state import Deadlines
 from hexkv.core.requests.checks import check_namespace, check_window, skipped
@@ -26,6 +27,8 @@ from hexkv.ports import (
     ChunkCache,
     DeviceKV,
     KeySpace,
+    LayeredRead,
+    LayeredWrite,
     Lookup,
     Namespace,
     PrefixCache,
@@ -47,6 +50,7 @@ class CacheEngine(Maintained):
             self._copier,
             self._pace,
             self._call,
+            self._door,
             lambda: self._frozen,
             self._deadlines.pin,
         )
@@ -54,8 +58,9 @@ class CacheEngine(Maintained):
     def key_space(self, namespace: Namespace | None = None) -> KeySpace:
         namespace = self.namespace if namespace is None else namespace
         check_namespace(namespace)
-        keyer = self._namer.keyer(namespace)
-        return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
+        with self._door.passing():
+            keyer = self._namer.keyer(namespace)
+            return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
@@ -124,31 +129,32 @@ class CacheEngine(Maintained):
         mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
-    ) -> Iterator[LayeredRetrieve]:
-        with self._call() as owner:
-            prompt = self._prompt(tokens, namespace)
-            check_window(device, prompt.layout, prompt.length)
-            skip = skipped(skip, mask, prompt.length)
-            prompt = prompt.since(skip)
-            patience = Patience(self._clock, self._deadlines.retrieve)
-            layers = LayeredRetrieve(
-                self._stack,
-                self._copier,
-                prompt,
-                device,
-                skip=skip,
-                pace=self._pace,
-                owner=owner,
-                patience=patience,
-                hosts=self._hosts,
-                ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
-                report=lambda got: retrieved(self._telemetry, prompt, skip, got, patience.spent),
-            )
-            try:
+    ) -> Iterator[LayeredRead]:
+        with self._call_in_steps() as owner, ExitStack() as held:
+            with self._door.passing():
+                prompt = self._prompt(tokens, namespace)
+                check_window(device, prompt.layout, prompt.length)
+                skip = skipped(skip, mask, prompt.length)
+                prompt = prompt.since(skip)
+                patience = Patience(self._clock, self._deadlines.retrieve)
+                layers = LayeredRetrieve(
+                    self._stack,
+                    self._copier,
+                    prompt,
+                    device,
+                    skip=skip,
+                    pace=self._pace,
+                    owner=owner,
+                    patience=patience,
+                    hosts=self._hosts,
+                    ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
+                    report=lambda got: retrieved(
+                        self._telemetry, prompt, skip, got, patience.spent
+                    ),
+                )
+                held.callback(self._door.give_back, layers.close)
                 layers.begin()
-                yield layers
-            finally:
-                layers.close()
+            yield GuardedRead(layers, self._door)
 
     def store(
         self,
@@ -189,42 +195,41 @@ class CacheEngine(Maintained):
         mask: Sequence[bool] | None = None,
         namespace: Namespace | None = None,
         wait: bool = True,
-    ) -> Iterator[LayeredStore]:
-        with self._call() as owner:
-            whole = self._prompt(tokens, namespace)
-            check_window(device, whole.layout, whole.length)
-            prompt = whole.since(skipped(skip, mask, whole.length))
-            frozen = self._frozen
-            patience = Patience(self._clock, self._deadlines.store)
-            layers = LayeredStore(
-                self._stack,
-                self._copier,
-                prompt.part(0, 0) if frozen else prompt,
-                device,
-                Storing(
+    ) -> Iterator[LayeredWrite]:
+        with self._call_in_steps() as owner, ExitStack() as held:
+            with self._door.passing():
+                whole = self._prompt(tokens, namespace)
+                check_window(device, whole.layout, whole.length)
+                prompt = whole.since(skipped(skip, mask, whole.length))
+                frozen = self._frozen
+                patience = Patience(self._clock, self._deadlines.store)
+                layers = LayeredStore(
                     self._stack,
                     self._copier,
+                    prompt.part(0, 0) if frozen else prompt,
                     device,
+                    Storing(
+                        self._stack,
+                        self._copier,
+                        device,
+                        pace=self._pace,
+                        owner=owner,
+                        deadline=self._until(self._deadlines.store),
+                        wait=wait,
+                    ),
                     pace=self._pace,
                     owner=owner,
-                    deadline=self._until(self._deadlines.store),
-                    wait=wait,
-                ),
-                pace=self._pace,
-                owner=owner,
-                patience=patience,
-                hosts=self._hosts,
-                report=lambda kept: (
-                    StoreReport(prompt.length, frozen=True)
-                    if frozen
-                    else stored(self._telemetry, prompt, kept, patience.spent)
-                ),
-            )
-            try:
+                    patience=patience,
+                    hosts=self._hosts,
+                    report=lambda kept: (
+                        StoreReport(prompt.length, frozen=True)
+                        if frozen
+                        else stored(self._telemetry, prompt, kept, patience.spent)
+                    ),
+                )
+                held.callback(self._door.give_back, layers.close)
                 layers.begin()
-                yield layers
-            finally:
-                layers.close()
+            yield GuardedWrite(layers, self._door)
 
 
 if TYPE_CHECKING:

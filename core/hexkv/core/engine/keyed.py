@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, suppress
 from operator import sub
 from typing import TYPE_CHECKING
 
+from hexkv.core.engine.door import Door
+from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -64,6 +66,7 @@ class KeyedCache:
         copier: Copier,
         pace: Pace,
         call: Callable[[], AbstractContextManager[str]],
+        door: Door,
         frozen: Callable[[], bool],
         pin_seconds: float,
     ) -> None:
@@ -74,6 +77,7 @@ class KeyedCache:
             copier: the engine's, which keeps the memory of late copies.
             pace: how many chunks a call copies at once.
             call: counts a call of the engine, and gives it a name.
+            door: by which what goes on after a call comes in.
             frozen: True while nothing is to be stored.
             pin_seconds: how long a pin lasts that says nothing else.
         """
@@ -82,6 +86,7 @@ class KeyedCache:
         self._copier = copier
         self._pace = pace
         self._call = call
+        self._door = door
         self._frozen = frozen
         self._pin_seconds = pin_seconds
         self._clock = stack.runtime.clock
@@ -100,7 +105,8 @@ class KeyedCache:
             def count(tiers: Sequence[str], reasons: Sequence[Reason]) -> None:
                 held(self._telemetry, tiers, reasons, self._clock.now() - start)
 
-            return TieredHold(self._stack, wanted, owner, deadline, count)
+            hold = TieredHold(self._stack, wanted, owner, deadline, count)
+            return GuardedHold(hold, self._door)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
@@ -130,7 +136,7 @@ class KeyedCache:
                 keys.append(spec.key)
             batch = Batch(keys, leases, after)
             self._await_room(batch.size, deadline)
-            return Published(self._stack.put(batch, deadline))
+            return GuardedPublishing(Published(self._stack.put(batch, deadline)), self._door)
 
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
         with self._call() as owner:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from threading import Condition, RLock
 from types import TracebackType
 from typing import Self
-from weakref import ref
+from weakref import finalize, ref
 
+from hexkv.core.engine.door import Door
+from hexkv.core.engine.ending import Ending
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer, Prompt
@@ -35,8 +37,6 @@ from hexkv.ports import (
     TierHealth,
     Tokens,
 )
-
-log = logging.getLogger("hexkv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,10 @@ class Lifecycle:
         self._executor = stack.runtime.executor
         self._deadlines = deadlines
         self._chunk_tokens = chunker.size
-        self._tenants = {tenant.salt: tenant.name for tenant in tenants}
-        self._namer = Namer(chunker, algorithm, self._meet, seeded=seeded)
+        self._door = Door()
+        salts = {tenant.salt: tenant.name for tenant in tenants}
+        # Not methods of the engine: what outlives it must not keep it.
+        self._namer = Namer(chunker, algorithm, partial(_meet, stack, salts), seeded=seeded)
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)
@@ -114,13 +116,20 @@ class Lifecycle:
         self._idle = Condition(self._lock)
         self._numbers = count(1)
         self._calls: dict[str, ref[_Life]] = {}
-        self._pool.reclaim = self._make_room
+        self._pool.reclaim = partial(_make_room, stack, self._prefetches)
         stack.patience = deadlines.lookup
-        for salt in (namespace.salt, *self._tenants):
+        for salt in (namespace.salt, *salts):
             self._namer.keyer(replace(namespace, salt=salt))
+        self._ending = Ending(
+            stack, self._prefetches, self._copier, self._door.home, deadlines.close
+        )
+        self._dropped = finalize(self, self._ending.abandoned)
+        # A process that ends takes its threads along; what it leaves is as after a crash.
+        self._dropped.atexit = False
 
     @property
     def telemetry(self) -> Telemetry:
+        self._door.home.check()
         return self._telemetry
 
     def freeze(self, frozen: bool = True) -> None:
@@ -133,6 +142,17 @@ class Lifecycle:
             return self._stack.flush(self._until(seconds))
 
     def health(self) -> Health:
+        with self._door.passing():
+            return self._health()
+
+    def close(self) -> None:
+        if self._door.home.left:
+            return
+        if self._door.inside and self._state == "open":
+            self._state = "closing"  # no new calls, though this one has to end first
+        self._door.give_back(self._close)
+
+    def _health(self) -> Health:
         pins: Tally[str] = Tally()
         tiers = []
         for tier in self._stack.tiers:
@@ -165,7 +185,7 @@ class Lifecycle:
             prefetches=len(self._prefetches),
         )
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with self._lock:
             if self._state == "closed":
                 return
@@ -176,12 +196,8 @@ class Lifecycle:
             if self._state != "closing":
                 return
             self._state = "closed"
-        self._prefetches.close()
-        self._copier.reap(until)
-        self._stack.flush(until)
-        self._stack.close(until)
-        if left := self._pool.close():
-            log.error("closed with leases left, their memory stays allocated: %s", left)
+        self._dropped.detach()
+        self._ending.run(until)
 
     def __enter__(self) -> Self:
         return self
@@ -208,41 +224,64 @@ class Lifecycle:
         check_namespace(namespace)
         return self._namer.keyer(namespace).prefix
 
-    def _meet(self, namespace: Namespace, prefix: bytes) -> None:
-        self._stack.assign(prefix, self._tenants.get(namespace.salt, ""))
-
-    def _make_room(self, size: int) -> bool:
-        """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
-        return self._prefetches.reap() or self._stack.make_room(size)
-
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)
 
     @contextmanager
     def _call(self) -> Iterator[str]:
-        """Count a call in and out; gives the name under which it leases and pins.
+        """A call from its beginning to its end; gives the name under which it leases and pins."""
+        caller = self._door.enter()
+        try:
+            with caller.inside:
+                life = _Life()
+                owner = self._begin(life)
+                try:
+                    self._tidy()
+                    yield owner
+                finally:
+                    self._end(owner)
+        finally:
+            if caller.later:
+                self._door.leave(caller)
+
+    @contextmanager
+    def _call_in_steps(self) -> Iterator[str]:
+        """Likewise one whose steps come in by the door one by one, with the caller's between."""
+        life = _Life()
+        with self._door.passing():
+            owner = self._begin(life)
+        try:
+            with self._door.passing():
+                self._tidy()
+            yield owner
+        finally:
+            self._door.give_back(partial(self._end, owner))
+
+    def _begin(self, life: _Life) -> str:
+        """Count a call in, under the name that it gets.
 
         Whatever is held in that name is given back at its end. If an exception out of
         nowhere keeps that from happening, the next call does it: it sees that this one's
         life is gone.
         """
         self._sweep()
-        life = _Life()
         with self._lock:
             if self._state != "open":
                 raise EngineClosed("the engine was closed")
             owner = f"call-{next(self._numbers)}"
             self._calls[owner] = ref(life)
-        try:
-            self._copier.reap(Deadline(self._clock, 0.0))
-            self._prefetches.reap()
-            self._stack.pins.expire()
-            yield owner
-        finally:
-            self._end(owner)
+        return owner
+
+    def _tidy(self) -> None:
+        """Give back what is late or past its time."""
+        self._copier.reap(Deadline(self._clock, 0.0))
+        self._prefetches.reap()
+        self._stack.pins.expire()
 
     def _end(self, owner: str) -> None:
         """A call is over: take back what it still holds."""
+        if self._door.home.left:
+            return
         self._copier.left(owner)
         self._pool.sweep(owner)
         self._stack.end(owner)
@@ -255,3 +294,12 @@ class Lifecycle:
         for owner, life in list(self._calls.items()):
             if life() is None:
                 self._end(owner)
+
+
+def _meet(stack: TierStack, tenants: Mapping[str, str], space: Namespace, prefix: bytes) -> None:
+    stack.assign(prefix, tenants.get(space.salt, ""))
+
+
+def _make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
+    """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
+    return prefetches.reap() or stack.make_room(size)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from threading import Condition, RLock
 
+from hexkv.core.home import Home
 from hexkv.core.memory.lease import BlockLease, views
 from hexkv.core.memory.slots import Block, Slots
 from hexkv.core.turns import Line, Turn
@@ -29,6 +30,7 @@ from hexkv.ports import (
     ChunkSpec,
     ConfigError,
     Deadline,
+    EngineBusy,
     Executor,
     InvalidRequest,
     MemoryRegion,
@@ -82,6 +84,7 @@ class BlockPool:
         self.swept = 0
         """How many leases were taken back that their owners had left behind."""
 
+        self._home = Home()
         self._region = region
         self._poison = poison
         self._held: dict[str, dict[int, Block]] = {}
@@ -191,7 +194,12 @@ class BlockPool:
 
         Raises:
             InvalidRequest: it does not: it was taken back.
+            EngineClosed: this is a forked child.
+            EngineBusy: a signal handler wants it in the middle of a change.
         """
+        self._home.check()
+        if self._changing:
+            raise EngineBusy("the thread is changing the pool: take a share after its call")
         with self._lock:
             if self._held.get(lease.owner, {}).get(lease.token) is not block:
                 raise InvalidRequest("the lease was released")
@@ -201,7 +209,15 @@ class BlockPool:
             return share
 
     def release(self, owner: str, token: int) -> None:
-        """Take back one hold; nothing if it was taken back before."""
+        """Take back one hold; nothing if it was taken back before, or is the parent process's.
+
+        By whoever comes next, where a signal handler lets go of it in the middle of a change.
+        """
+        if self._home.left:
+            return
+        if self._changing:
+            self.lost.append((owner, token))
+            return
         with self._lock:
             self._begin()
             self._end(owner, token)
@@ -247,6 +263,12 @@ class BlockPool:
             self.memory = memoryview(b"")
             self._region.close()
         return left
+
+    @property
+    def _changing(self) -> bool:
+        """True if this thread has the lock: then whatever asks came out of the blue."""
+        mine: bool = self._lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
+        return mine
 
     def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
         """Wait until a block came free, or until it is the turn of one who was not the first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from typing import Protocol
@@ -65,10 +66,14 @@ class _Mapping(mmap.mmap):
 
     registrar: Registrar | None = None
     address = 0
+    process = 0
+    """Whose registration it is."""
 
     def __del__(self) -> None:
-        # A process that ends takes its registrations along, and the driver may be gone by now.
-        if self.registrar is not None and not sys.is_finalizing():
+        # A process that ends takes its registrations along, and the driver may be gone by now. A
+        # forked child has none, and may not call CUDA.
+        mine = self.process == os.getpid()
+        if self.registrar is not None and mine and not sys.is_finalizing():
             self.registrar.unregister(self.address)
 
 
@@ -89,6 +94,7 @@ class PinnedRegion:
         if registrar is not None:
             registrar.register(self._address, size)
             mapping.address, mapping.registrar = self._address, registrar
+            mapping.process = os.getpid()
 
     @property
     def buffer(self) -> memoryview:

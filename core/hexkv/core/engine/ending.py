@@ -1,0 +1,53 @@
+"""The end of an engine: everything given back in order, by ``close`` or after it was dropped."""
+
+from __future__ import annotations
+
+import logging
+from _thread import start_new_thread
+from dataclasses import dataclass
+from warnings import warn
+
+from hexkv.core.home import Home
+from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.prefetch import Prefetches
+from hexkv.core.tiers.cache import TierStack
+from hexkv.ports import Deadline
+
+log = logging.getLogger("hexkv")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What an engine is made of. Nothing of it refers to the engine, which it may outlive."""
+
+    stack: TierStack
+    prefetches: Prefetches
+    copier: Copier
+    home: Home
+    seconds: float
+
+    def run(self, until: Deadline | None = None) -> None:
+        """Write what is queued and close the tiers, up to a deadline. Never raises."""
+        if until is None:
+            until = Deadline.after(self.stack.runtime.clock, self.seconds)
+        self.prefetches.close()
+        self.copier.reap(until)
+        self.stack.flush(until)
+        self.stack.close(until)
+        if left := self.stack.pool.close():
+            log.error("closed with leases left, their memory stays allocated: %s", left)
+
+    def abandoned(self) -> None:
+        """The engine was dropped without having been closed.
+
+        It may be a garbage collection that says so, in the middle of anything: so a thread of its
+        own does the work, and is begun in a way that takes no lock.
+        """
+        if self.home.left:
+            return
+        start_new_thread(self.run, ())
+        warn(
+            "an engine was dropped without close(): close it, or use it as a context manager",
+            ResourceWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,130 @@
+"""What a call gives that goes on after it: each step of it comes in by the engine's door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hexkv.core.engine.door import Door
+from hexkv.ports import (
+    Deadline,
+    Hold,
+    LayeredRead,
+    LayeredWrite,
+    Lease,
+    Publishing,
+    Reason,
+    Retrieved,
+    StoreReport,
+)
+
+
+class GuardedRead:
+    """See :class:`hexkv.ports.LayeredRead`."""
+
+    def __init__(self, layers: LayeredRead, door: Door) -> None:
+        self._layers = layers
+        self._door = door
+
+    @property
+    def hit_tokens(self) -> int:
+        return self._layers.hit_tokens
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        with self._door.passing():
+            return next(self._layers)
+
+    def result(self) -> Retrieved:
+        with self._door.passing():
+            return self._layers.result()
+
+
+class GuardedWrite:
+    """See :class:`hexkv.ports.LayeredWrite`."""
+
+    def __init__(self, layers: LayeredWrite, door: Door) -> None:
+        self._layers = layers
+        self._door = door
+
+    def layer_done(self, layer: int) -> None:
+        with self._door.passing():
+            self._layers.layer_done(layer)
+
+    def result(self) -> StoreReport:
+        with self._door.passing():
+            return self._layers.result()
+
+
+class GuardedHold:
+    """See :class:`hexkv.ports.Hold`."""
+
+    def __init__(self, hold: Hold, door: Door) -> None:
+        self._hold = hold
+        self._door = door
+
+    @property
+    def done(self) -> bool:
+        with self._door.passing():
+            return self._hold.done
+
+    def wait(self, deadline: Deadline) -> bool:
+        with self._door.passing():
+            return self._hold.wait(deadline)
+
+    @property
+    def leases(self) -> Sequence[Lease | None]:
+        with self._door.passing():
+            return self._hold.leases
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        with self._door.passing():
+            return self._hold.reasons
+
+    def release(self) -> None:
+        self._door.give_back(self._hold.release)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class GuardedPublishing:
+    """See :class:`hexkv.ports.Publishing`."""
+
+    def __init__(self, publishing: Publishing, door: Door) -> None:
+        self._publishing = publishing
+        self._door = door
+
+    @property
+    def done(self) -> bool:
+        with self._door.passing():
+            return self._publishing.done
+
+    def wait(self, deadline: Deadline) -> bool:
+        with self._door.passing():
+            return self._publishing.wait(deadline)
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        with self._door.passing():
+            return self._publishing.tiers
+
+
+if TYPE_CHECKING:
+
+    def _are_as_ports_say(
+        read: GuardedRead, write: GuardedWrite, hold: GuardedHold, publishing: GuardedPublishing
+    ) -> tuple[LayeredRead, LayeredWrite, Hold, Publishing]:
+        return read, write, hold, publishing
