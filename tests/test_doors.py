@@ -114,7 +114,9 @@ def ready(rig, call):
     return r
 
 
-@pytest.mark.parametrize("calls", [[store, retrieve_layers, hold_and_publish], *thorough(list(CALLS))])
+@pytest.mark.parametrize(
+    "calls", [[store, retrieve_layers, hold_and_publish], *thorough(list(CALLS))]
+)
 def test_a_handler_in_the_middle_of_a_call_is_told_so_at_every_door(rig, calls):
     for call in calls:
         r = ready(rig, call)
@@ -190,12 +192,12 @@ def test_a_forked_child_is_told_to_open_an_engine_of_its_own(rig):
                     return 100
             else:
                 return 1 + number
-        ledger = dict(r.pool._held)
+        ledger = dict(r.pool._ledger.held)
         doors.give_back()
         r.engine.close()
         with warnings.catch_warnings(action="error"):
             r.engine._dropped()
-        return 101 if r.engine._state != "open" or r.pool._held != ledger else 0
+        return 101 if r.engine._state != "open" or r.pool._ledger.held != ledger else 0
 
     def handler():
         child = os.fork()

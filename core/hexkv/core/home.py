@@ -12,7 +12,7 @@ from os import register_at_fork
 
 from hexkv.ports import EngineClosed
 
-_forks: list[None] = []
+forks: list[None] = []
 """One for each fork between the first process and this one. Asking the system for the process's
 number costs more than the rest of a call's beginning."""
 
@@ -24,12 +24,12 @@ class Home:
 
     def __init__(self) -> None:
         _watch()
-        self._forks = len(_forks)
+        self._forks = len(forks)
 
     @property
     def left(self) -> bool:
         """True in a child that was forked since."""
-        return len(_forks) != self._forks
+        return len(forks) != self._forks
 
     def check(self) -> None:
         """Refuse what is another process's.
@@ -37,7 +37,7 @@ class Home:
         Raises:
             EngineClosed: this is a forked child.
         """
-        if len(_forks) != self._forks:
+        if len(forks) != self._forks:
             raise EngineClosed(
                 "the engine belongs to the process that this one was forked from: open an engine "
                 "in the child, after the fork; leave the parent's alone, which ends with the parent"
@@ -46,4 +46,4 @@ class Home:
 
 @cache
 def _watch() -> None:
-    register_at_fork(after_in_child=partial(_forks.append, None))
+    register_at_fork(after_in_child=partial(forks.append, None))

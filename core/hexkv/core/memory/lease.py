@@ -1,15 +1,27 @@
-"""A lease: a hold on one block of the pool, and what the block holds."""
+"""Leases: holds on blocks of a memory, and the ledger that says who has which."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
+from itertools import count
+from threading import Condition, RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import NoReturn, Self
 
-from hexkv.core.memory.slots import Block
-from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
+from hexkv.core.home import Home, forks
+from hexkv.core.memory.slots import Block, Slots
+from hexkv.ports import (
+    MAGIC,
+    PAGE,
+    ChunkSpec,
+    EngineBusy,
+    InvalidRequest,
+    Lease,
+    frame_bytes,
+)
 
-if TYPE_CHECKING:
-    from hexkv.core.memory.pool import BlockPool
+_POISON = 0xDE
 
 
 class BlockLease:
@@ -19,21 +31,31 @@ class BlockLease:
     gone once it is released: whoever asks for one then is told so.
     """
 
-    __slots__ = ("_block", "_pool", "frame", "offset", "owner", "payload", "size", "spec", "token")
+    __slots__ = (
+        "_block",
+        "_ledger",
+        "frame",
+        "offset",
+        "owner",
+        "payload",
+        "size",
+        "spec",
+        "token",
+    )
 
     frame: memoryview
     payload: memoryview
 
     def __init__(
         self,
-        pool: BlockPool,
+        ledger: Ledger,
         block: Block,
         owner: str,
         token: int,
         both: tuple[memoryview, memoryview],
         spec: ChunkSpec | None,
     ) -> None:
-        self._pool = pool
+        self._ledger = ledger
         self.owner = owner
         self.token = token
         """Under which the pool's ledger lists it."""
@@ -64,14 +86,14 @@ class BlockLease:
         block = self._held()
         if frame_bytes(payload_bytes) > block.size:
             raise InvalidRequest(f"a payload of {payload_bytes} bytes does not fit its block")
-        self.frame, self.payload = views(self._pool.memory, block.offset, payload_bytes)
+        self.frame, self.payload = views(self._ledger.memory, block.offset, payload_bytes)
 
     def share(self, owner: str) -> BlockLease:
-        return self._pool.hold(self, self._held(), owner)
+        return self._ledger.hold(self, self._held(), owner)
 
     def release(self) -> None:
         if self._block is not None:
-            self._pool.release(self.owner, self.token)
+            self._ledger.release(self.owner, self.token)
             self._block = None
             del self.frame, self.payload, self.size, self.spec, self.offset
 
@@ -88,7 +110,7 @@ class BlockLease:
 
     def __del__(self) -> None:
         if getattr(self, "_block", None) is not None:
-            self._pool.lost.append((self.owner, self.token))
+            self._ledger.lost.append((self.owner, self.token))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in BlockLease.__slots__ and name != "_block":
@@ -105,6 +127,191 @@ def views(memory: memoryview, offset: int, payload_bytes: int) -> tuple[memoryvi
     """The frame at *offset*, and the payload in it."""
     end = offset + frame_bytes(payload_bytes)
     return memory[offset:end], memory[offset + PAGE : offset + PAGE + payload_bytes]
+
+
+class Ledger:
+    """Which lease of which owner holds which block of one memory, and which blocks are free.
+
+    The only truth is who holds what; everything else follows from it, and is derived anew after
+    a change that an exception out of nowhere did not let end. Safe from any thread.
+    """
+
+    def __init__(self, memory: memoryview, slots: int, slot_bytes: int, *, poison: bool) -> None:
+        """Divide *memory*; for *poison* see :class:`~hexkv.core.memory.pool.BlockPool`."""
+        self.memory = memory
+        self.held: dict[str, dict[int, Block]] = {}
+        """By owner and token."""
+
+        self.lost: deque[tuple[str, int]] = deque()
+        """Owners and tokens of leases that died unreleased. They may do so in the middle of
+        anything, so they are taken back by whoever comes next."""
+
+        self.swept = 0
+        """How many leases were taken back that their owners had left behind."""
+
+        self.freed = 0
+        """How often a block came free."""
+
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self.lock = RLock()
+        self.changed = Condition(self.lock)
+        self._home = Home()
+        self._forks = len(forks)
+        self._poison = poison
+        self._slots = Slots(slots, slot_bytes)
+        self._tokens = count()
+        self._torn = False
+        self._held_bytes = 0
+
+    def grant(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
+        """A lease on a free block, its header empty; ``None``: there is none. Under the lock."""
+        self._begin()
+        block = self._slots.take(size)
+        lease = None
+        if block is not None:
+            # Nothing of the former chunk's header may vouch for the new one.
+            self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
+            lease = self._grant(block, owner, views(self.memory, block.offset, payload_bytes), None)
+        self._torn = False
+        return lease
+
+    def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
+        """Another lease on the block of *lease*, which holds it still.
+
+        Raises:
+            InvalidRequest: it does not: it was taken back.
+            EngineClosed: this is a forked child.
+            EngineBusy: a signal handler wants it in the middle of a change.
+        """
+        if len(forks) != self._forks:
+            self._home.check()
+        if self._changing:
+            raise EngineBusy("the thread is changing the pool: take a share after its call")
+        with self.lock:
+            if self.held.get(lease.owner, {}).get(lease.token) is not block:
+                raise InvalidRequest("the lease was released")
+            self._begin()
+            share = self._grant(block, owner, (lease.frame, lease.payload), lease.spec)
+            self._torn = False
+            return share
+
+    def release(self, owner: str, token: int) -> None:
+        """Take back one hold; nothing if it was taken back before, or is the parent process's.
+
+        By whoever comes next, where a signal handler lets go of it in the middle of a change.
+        """
+        if len(forks) != self._forks:
+            return
+        if self._changing:
+            self.lost.append((owner, token))
+            return
+        with self.lock:
+            self._begin()
+            self._end(owner, token)
+            self._torn = False
+
+    def sweep(self, owner: str) -> int:
+        """Take back all that *owner* still holds, because it is gone. How many leases."""
+        if not self.lost and not self._torn and owner not in self.held:
+            return 0
+        with self.lock:
+            self._begin()
+            left = list(self.held.get(owner, ()))
+            for token in left:
+                self._end(owner, token)
+            self.swept += len(left)
+            self._torn = False
+            return len(left)
+
+    def count(self) -> Mapping[str, int]:
+        """How many leases each owner holds. Empty at rest, but for what tiers keep."""
+        with self.lock:
+            self._mend()
+            return {owner: len(held) for owner, held in self.held.items()}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of blocks that somebody holds."""
+        with self.lock:
+            self._mend()
+            return self._held_bytes
+
+    def mend(self) -> None:
+        """Take back what was lost, under the lock, so that all of it can be believed."""
+        if self._torn or self.lost:
+            self._mend()
+
+    @property
+    def _changing(self) -> bool:
+        """True if this thread has the lock: then whatever asks came out of the blue."""
+        mine: bool = self.lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
+        return mine
+
+    def _grant(
+        self,
+        block: Block,
+        owner: str,
+        both: tuple[memoryview, memoryview],
+        spec: ChunkSpec | None,
+    ) -> BlockLease:
+        lease = BlockLease(self, block, owner, next(self._tokens), both, spec)
+        held = self.held.get(owner)
+        if held is None:
+            held = self.held[owner] = {}
+        held[lease.token] = block
+        block.holds += 1
+        if block.holds == 1:
+            self._held_bytes += block.size
+        return lease
+
+    def _begin(self) -> None:
+        """A change begins: until it has ended, only the ledger is to be believed."""
+        if self._torn or self.lost:
+            self._mend()
+        self._torn = True
+
+    def _mend(self) -> None:
+        """Derive everything anew after a change that did not end; take back what was lost."""
+        if self._torn:
+            self._derive()
+            self._torn = False
+        while self.lost:
+            self._torn = True
+            self._end(*self.lost[0])
+            self._torn = False
+            self.swept += 1
+            self.lost.popleft()
+
+    def _derive(self) -> None:
+        self.held = {owner: held for owner, held in self.held.items() if held}
+        blocks = {block for held in self.held.values() for block in held.values()}
+        for block in blocks:
+            block.holds = 0
+        for held in self.held.values():
+            for block in held.values():
+                block.holds += 1
+        self._held_bytes = sum(block.size for block in blocks)
+        self._slots.derive(blocks)
+        self.freed += 1
+        self.changed.notify_all()
+
+    def _end(self, owner: str, token: int) -> None:
+        held = self.held.get(owner)
+        block = None if held is None else held.pop(token, None)
+        if held is None or block is None:
+            return
+        if not held:
+            del self.held[owner]
+        block.holds -= 1
+        if block.holds:
+            return
+        if self._poison:
+            end = block.offset + block.size
+            self.memory[block.offset : end] = bytes([_POISON]) * block.size
+        self._held_bytes -= block.size
+        self._slots.give_back(block)
+        self.freed += 1
+        self.changed.notify_all()
 
 
 def _is_a_lease(lease: BlockLease) -> Lease:

@@ -16,21 +16,14 @@ has any more cost a block: it says so when it dies.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
-from threading import Condition, RLock
+from threading import Condition
 
-from hexkv.core.home import Home
-from hexkv.core.memory.lease import BlockLease, views
-from hexkv.core.memory.slots import Block, Slots
+from hexkv.core.memory.lease import BlockLease, Ledger
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import (
-    MAGIC,
-    ChunkSpec,
     ConfigError,
     Deadline,
-    EngineBusy,
     Executor,
     InvalidRequest,
     MemoryRegion,
@@ -39,8 +32,6 @@ from hexkv.ports import (
 )
 
 __all__ = ["BlockLease", "BlockPool", "per_task"]
-
-_POISON = 0xDE
 
 
 class BlockPool:
@@ -73,30 +64,14 @@ class BlockPool:
             )
         self.slot_bytes = slot_bytes
         self.slots = slots
-        self.memory = region.buffer
         self.reclaim: Callable[[int], bool] | None = None
         """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
 
-        self.lost: deque[tuple[str, int]] = deque()
-        """Owners and tokens of leases that died unreleased. They may do so in the middle of
-        anything, so they are taken back by whoever comes next."""
-
-        self.swept = 0
-        """How many leases were taken back that their owners had left behind."""
-
-        self._home = Home()
         self._region = region
-        self._poison = poison
-        self._held: dict[str, dict[int, Block]] = {}
-        self._tokens = count()
+        self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
+        self._lock = self._ledger.lock
+        self._changed = self._ledger.changed
         self._line = Line()
-        self._torn = False
-        self._slots = Slots(slots, slot_bytes)
-        self._held_bytes = 0
-        self._freed = 0
-        # Entered itself, not by the condition: no signal comes between it and the body.
-        self._lock = RLock()
-        self._changed = Condition(self._lock)
         self._closed = False
         self._wait = _wait if executor is None else executor.wait
 
@@ -127,7 +102,7 @@ class BlockPool:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
         with self._lock:
             if self._line.first is None:
-                lease = self._grant_empty(size, payload_bytes, owner)
+                lease = self._grant(size, payload_bytes, owner)
                 if lease is not None:
                     return lease
         turn = Turn()
@@ -142,7 +117,7 @@ class BlockPool:
                 again = first and self.reclaim is not None and self.reclaim(size + behind)
                 with self._lock:
                     if self._line.first is turn:
-                        lease = self._grant_empty(size, payload_bytes, owner)
+                        lease = self._grant(size, payload_bytes, owner)
                         if lease is not None:
                             return lease
                     if again and not self._closed:
@@ -173,7 +148,7 @@ class BlockPool:
             with self._lock:
                 while len(run) < len(payloads) and self._line.first is None:
                     at = len(run)
-                    lease = self._grant_empty(sizes[at], payloads[at], owner)
+                    lease = self._grant(sizes[at], payloads[at], owner)
                     if lease is None:
                         break
                     run.append(lease)
@@ -189,65 +164,23 @@ class BlockPool:
                 break
         return run
 
-    def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
-        """Another lease on the block of *lease*, which holds it still.
-
-        Raises:
-            InvalidRequest: it does not: it was taken back.
-            EngineClosed: this is a forked child.
-            EngineBusy: a signal handler wants it in the middle of a change.
-        """
-        self._home.check()
-        if self._changing:
-            raise EngineBusy("the thread is changing the pool: take a share after its call")
-        with self._lock:
-            if self._held.get(lease.owner, {}).get(lease.token) is not block:
-                raise InvalidRequest("the lease was released")
-            self._begin()
-            share = self._grant(block, owner, (lease.frame, lease.payload), lease.spec)
-            self._torn = False
-            return share
-
-    def release(self, owner: str, token: int) -> None:
-        """Take back one hold; nothing if it was taken back before, or is the parent process's.
-
-        By whoever comes next, where a signal handler lets go of it in the middle of a change.
-        """
-        if self._home.left:
-            return
-        if self._changing:
-            self.lost.append((owner, token))
-            return
-        with self._lock:
-            self._begin()
-            self._end(owner, token)
-            self._torn = False
-
     def sweep(self, owner: str) -> int:
         """Take back all that *owner* still holds, because it is gone. How many leases."""
-        if not self.lost and not self._torn and owner not in self._held:
-            return 0
-        with self._lock:
-            self._begin()
-            left = list(self._held.get(owner, ()))
-            for token in left:
-                self._end(owner, token)
-            self.swept += len(left)
-            self._torn = False
-            return len(left)
+        return self._ledger.sweep(owner)
 
     def ledger(self) -> Mapping[str, int]:
         """How many leases each owner holds. Empty at rest, but for what tiers keep."""
-        with self._lock:
-            self._mend()
-            return {owner: len(held) for owner, held in self._held.items()}
+        return self._ledger.count()
+
+    @property
+    def swept(self) -> int:
+        """How many leases were taken back that their owners had left behind."""
+        return self._ledger.swept
 
     @property
     def held_bytes(self) -> int:
         """Bytes of blocks that somebody holds."""
-        with self._lock:
-            self._mend()
-            return self._held_bytes
+        return self._ledger.held_bytes
 
     def close(self) -> Mapping[str, int]:
         """Give the memory back if nothing is leased. What is still leased, by owner.
@@ -258,109 +191,30 @@ class BlockPool:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            left = self.ledger()
+            left = self._ledger.count()
         if not left:
-            self.memory = memoryview(b"")
+            self._ledger.memory = memoryview(b"")
             self._region.close()
         return left
 
-    @property
-    def _changing(self) -> bool:
-        """True if this thread has the lock: then whatever asks came out of the blue."""
-        mine: bool = self._lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
-        return mine
+    def _grant(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
+        return None if self._closed else self._ledger.grant(size, payload_bytes, owner)
 
     def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
         """Wait until a block came free, or until it is the turn of one who was not the first."""
-        freed = self._freed
+        freed = self._ledger.freed
 
         def ready() -> bool:
-            if self._torn or self.lost:
-                self._mend()
+            self._ledger.mend()
             mine = self._line.first is turn
-            return self._closed or (mine and (not first or self._freed != freed))
+            return self._closed or (mine and (not first or self._ledger.freed != freed))
 
         return self._wait(self._changed, ready, deadline)
 
-    def _grant_empty(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
-        self._begin()
-        block = None if self._closed else self._slots.take(size)
-        lease = None
-        if block is not None:
-            # Nothing of the former chunk's header may vouch for the new one.
-            self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
-            lease = self._grant(block, owner, views(self.memory, block.offset, payload_bytes), None)
-        self._torn = False
-        return lease
-
-    def _grant(
-        self,
-        block: Block,
-        owner: str,
-        both: tuple[memoryview, memoryview],
-        spec: ChunkSpec | None,
-    ) -> BlockLease:
-        lease = BlockLease(self, block, owner, next(self._tokens), both, spec)
-        held = self._held.get(owner)
-        if held is None:
-            held = self._held[owner] = {}
-        held[lease.token] = block
-        block.holds += 1
-        if block.holds == 1:
-            self._held_bytes += block.size
-        return lease
-
-    def _begin(self) -> None:
-        """A change begins: until it has ended, only the ledger is to be believed."""
-        if self._torn or self.lost:
-            self._mend()
-        self._torn = True
-
-    def _mend(self) -> None:
-        """Derive everything anew after a change that did not end; take back what was lost."""
-        if self._torn:
-            self._derive()
-            self._torn = False
-        while self.lost:
-            self._torn = True
-            self._end(*self.lost[0])
-            self._torn = False
-            self.swept += 1
-            self.lost.popleft()
-
-    def _derive(self) -> None:
-        self._held = {owner: held for owner, held in self._held.items() if held}
-        blocks = {block for held in self._held.values() for block in held.values()}
-        for block in blocks:
-            block.holds = 0
-        for held in self._held.values():
-            for block in held.values():
-                block.holds += 1
-        self._held_bytes = sum(block.size for block in blocks)
-        self._slots.derive(blocks)
-        self._freed += 1
-        self._changed.notify_all()
-
-    def _end(self, owner: str, token: int) -> None:
-        held = self._held.get(owner)
-        block = None if held is None else held.pop(token, None)
-        if held is None or block is None:
-            return
-        if not held:
-            del self._held[owner]
-        block.holds -= 1
-        if block.holds:
-            return
-        if self._poison:
-            end = block.offset + block.size
-            self.memory[block.offset : end] = bytes([_POISON]) * block.size
-        self._held_bytes -= block.size
-        self._slots.give_back(block)
-        self._freed += 1
-        self._changed.notify_all()
-
     def _why(self, size: int) -> str:
-        owners = ", ".join(f"{owner}: {len(held)}" for owner, held in sorted(self._held.items()))
+        owners = ", ".join(
+            f"{owner}: {len(held)}" for owner, held in sorted(self._ledger.held.items())
+        )
         return f"no block of {size} bytes in {self.slots} slots; leases: {owners or 'none'}"
 
 
