@@ -10,9 +10,9 @@ from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules
-from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.index import TierIndex

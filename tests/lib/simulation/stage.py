@@ -10,10 +10,10 @@ from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
 from hexkv.core.requests.prefetch import PrefetchRules
-from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.indexes import Unindexed

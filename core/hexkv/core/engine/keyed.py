@@ -12,10 +12,11 @@ from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.reports import held, retrieved, stored
-from hexkv.core.requests.retrieve import Pace, load_prefix
+from hexkv.core.requests.retrieve import load_prefix
 from hexkv.core.requests.store import Storing
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.hold import TieredHold

@@ -19,10 +19,10 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import Namer, Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pace import Pace
 from hexkv.core.requests.checks import check_namespace, check_seconds
 from hexkv.core.requests.layers import Hosts
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
-from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.ports import (

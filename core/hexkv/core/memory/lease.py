@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from threading import Condition, RLock
 from types import TracebackType
@@ -22,6 +22,7 @@ from hexkv.ports import (
 )
 
 _POISON = 0xDE
+_NO_MAGIC = bytes(len(MAGIC))
 
 
 class BlockLease:
@@ -163,17 +164,20 @@ class Ledger:
         self._torn = False
         self._held_bytes = 0
 
-    def grant(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
-        """A lease on a free block, its header empty; ``None``: there is none. Under the lock."""
+    def grant(self, payloads: Sequence[int], owner: str) -> list[BlockLease]:
+        """Leases on free blocks for the first of *payloads*, their headers empty.
+
+        As many as there are blocks for. Under the lock.
+        """
         self._begin()
-        block = self._slots.take(size)
-        lease = None
-        if block is not None:
+        leases = []
+        for block, payload in zip(self._slots.take(payloads), payloads, strict=False):
             # Nothing of the former chunk's header may vouch for the new one.
-            self.memory[block.offset : block.offset + len(MAGIC)] = bytes(len(MAGIC))
-            lease = self._grant(block, owner, views(self.memory, block.offset, payload_bytes), None)
+            self.memory[block.offset : block.offset + len(MAGIC)] = _NO_MAGIC
+            both = views(self.memory, block.offset, payload)
+            leases.append(self._grant(block, owner, both, None))
         self._torn = False
-        return lease
+        return leases
 
     def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
         """Another lease on the block of *lease*, which holds it still.

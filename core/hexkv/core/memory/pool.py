@@ -102,8 +102,7 @@ class BlockPool:
             raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
         with self._lock:
             if self._line.first is None:
-                lease = self._grant(size, payload_bytes, owner)
-                if lease is not None:
+                for lease in self._grant([payload_bytes], owner):
                     return lease
         turn = Turn()
         try:
@@ -117,8 +116,7 @@ class BlockPool:
                 again = first and self.reclaim is not None and self.reclaim(size + behind)
                 with self._lock:
                     if self._line.first is turn:
-                        lease = self._grant(size, payload_bytes, owner)
-                        if lease is not None:
+                        for lease in self._grant([payload_bytes], owner):
                             return lease
                     if again and not self._closed:
                         continue
@@ -146,12 +144,8 @@ class BlockPool:
             raise InvalidRequest(f"a frame of {max(sizes)} bytes is larger than the pool's blocks")
         while len(run) < len(payloads):
             with self._lock:
-                while len(run) < len(payloads) and self._line.first is None:
-                    at = len(run)
-                    lease = self._grant(sizes[at], payloads[at], owner)
-                    if lease is None:
-                        break
-                    run.append(lease)
+                if self._line.first is None:
+                    run.extend(self._grant(payloads[len(run) :], owner))
             at = len(run)
             if at == len(payloads):
                 break
@@ -197,8 +191,8 @@ class BlockPool:
             self._region.close()
         return left
 
-    def _grant(self, size: int, payload_bytes: int, owner: str) -> BlockLease | None:
-        return None if self._closed else self._ledger.grant(size, payload_bytes, owner)
+    def _grant(self, payloads: Sequence[int], owner: str) -> list[BlockLease]:
+        return [] if self._closed else self._ledger.grant(payloads, owner)
 
     def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
         """Wait until a block came free, or until it is the turn of one who was not the first."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from hexkv.ports import frame_bytes
 
 
 class Block:
@@ -28,8 +30,17 @@ class Slots:
         self._free = list(range(slots - 1, -1, -1))
         self._carved: dict[int, list[tuple[int, int]]] = {}
 
-    def take(self, size: int) -> Block | None:
-        """A free range of *size* bytes; ``None`` if there is none."""
+    def take(self, payloads: Sequence[int]) -> list[Block]:
+        """Free ranges for frames with the first of *payloads*, as many as there are."""
+        blocks: list[Block] = []
+        for payload in payloads:
+            block = self._take(frame_bytes(payload))
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def _take(self, size: int) -> Block | None:
         if size * 2 > self._slot_bytes:
             if not self._free:
                 return None

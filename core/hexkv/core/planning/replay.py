@@ -6,12 +6,10 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hexkv.core.memory.pace import Pace
 from hexkv.core.planning.trace import Request
 from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Policy
-
-WINDOW = 16
-"""Chunks that the engine stores at a time."""
 
 _OWNER = "replay"
 
@@ -41,6 +39,7 @@ def replay(
     chunks: int,
     *,
     chunk_tokens: int = 512,
+    chunk_bytes: int = 1,
 ) -> Replay:
     """Serve *requests* one after the other from a tier that is empty at first.
 
@@ -53,7 +52,10 @@ def replay(
         make_policy: builds the tier's policy.
         chunks: how many the tier may hold.
         chunk_tokens: tokens of a full chunk.
+        chunk_bytes: bytes of one, where that is known: an engine whose pool is as large as the
+            tier stores so many at a time.
     """
+    window = Pace.with_slots(chunks, chunk_bytes).step
     index = TierIndex(make_policy(), chunks)
     tokens = hit = evictions = served = 0
     for request in requests:
@@ -71,7 +73,7 @@ def replay(
                 start += 1
                 continue
             end = start + 1
-            while end < len(keys) and end < start + WINDOW and not here[end]:
+            while end < len(keys) and end < start + window and not here[end]:
                 end += 1
             part = keys[start:end]
             reserved = index.reserve(part, [1] * len(part), keys[start - 1] if start else None)

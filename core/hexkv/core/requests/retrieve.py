@@ -11,40 +11,13 @@ from operator import attrgetter
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pool import BlockPool
+from hexkv.core.memory.pace import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, Reason
-
-_STEP_BYTES = 128 << 20
-_STEPS_AHEAD = 4
-_MOST = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How many chunks a call copies at once, and how many it has under way."""
-
-    step: int
-    ahead: int
-
-    @classmethod
-    def of(cls, pool: BlockPool) -> Pace:
-        """Enough to keep several workers busy, and never more than a part of the pool."""
-        step = max(1, min(_MOST, _STEP_BYTES // pool.slot_bytes, pool.slots // 4))
-        return cls(step, max(step, min(step * _STEPS_AHEAD, pool.slots // 4)))
-
-    def keepable(self, pool: BlockPool) -> int:
-        """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.
-
-        Chunks may be pinned: without some blocks for passage, a full memory tier would keep
-        new chunks from the slower tiers, too.
-        """
-        passage = min(self.ahead + 1, max(1, pool.slots // 2))
-        return (pool.slots - passage) * pool.slot_bytes
 
 
 @dataclass(slots=True)

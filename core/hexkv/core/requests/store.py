@@ -12,8 +12,8 @@ from operator import sub
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.retrieve import Pace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.matching import runs

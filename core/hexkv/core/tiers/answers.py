@@ -187,7 +187,12 @@ def nothing(answer: object) -> None:
         StoreError: it answered something.
     """
     if answer is not None:
-        raise _foreign("answered what has no answer with", answer)
+        raise answered(answer)
+
+
+def answered(answer: object) -> StoreError:
+    """That something was answered where there is nothing to answer."""
+    return _foreign("answered what has no answer with", answer)
 
 
 def leases(

@@ -23,7 +23,6 @@ from hexkv.ports import (
     ReadOutcome,
     Reason,
     Sink,
-    StoreError,
     SupportsClear,
     SupportsOthers,
     SupportsOwnMemory,
@@ -150,13 +149,11 @@ class StoreCalls:
         except Exception as error:  # noqa: BLE001
             self.failed("keep", error)
             return False
-        try:
-            answers.nothing(answer)
-        except StoreError as error:
-            self.failed("keep", error)
-            self.delete([key], deadline)  # it may have kept the block all the same
-            return False
-        return True
+        if answer is None:
+            return True
+        self.failed("keep", answers.answered(answer))
+        self.delete([key], deadline)  # it may have kept the block all the same
+        return False
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Whether the store says of each chunk that it was there, or was not."""

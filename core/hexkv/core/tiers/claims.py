@@ -99,7 +99,8 @@ class Claim:
         if lease is None:
             return None
         if fetch is not None:
-            if fetch.ticket is not None and not fetch.ticket.wait(deadline):
+            ticket = fetch.ticket
+            if ticket is not None and not (ticket.done or ticket.wait(deadline)):
                 self.why = Reason.TIMED_OUT
                 fetch.late = True
             else:

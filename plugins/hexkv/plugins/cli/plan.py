@@ -49,6 +49,7 @@ class Plan:
 
     trace: Path
     chunk_tokens: int
+    chunk_bytes: int = 1
 
     def requests(self) -> list[Request]:
         """The whole trace.
@@ -87,7 +88,8 @@ class Replayer:
             built: Policy = self._registry.open("policy", name, {}, OpenContext(SystemClock()))
             return built
 
-        return replay(self._requests, build, job.chunks, chunk_tokens=tokens)
+        size = self._plan.chunk_bytes
+        return replay(self._requests, build, job.chunks, chunk_tokens=tokens, chunk_bytes=size)
 
 
 def _run_apart(plan: Plan, jobs: Sequence[Job]) -> list[tuple[Job, Replay]]:
@@ -155,7 +157,7 @@ def plan(
     names = [name.strip() for name in policies.split(",")] if policies else registry.names("policy")
     for name in names:
         registry.find("policy", name)
-    task = Plan(trace, block_tokens)
+    task = Plan(trace, block_tokens, room or 1)
     requests = task.requests()
     jobs = [Job(name, size) for size in chunks for name in (None, *names)]
     done = dict(

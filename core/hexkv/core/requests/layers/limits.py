@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from threading import Lock, get_ident
 from weakref import WeakKeyDictionary
 
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.requests.retrieve import Pace
 from hexkv.ports import Clock, Deadline
 
 

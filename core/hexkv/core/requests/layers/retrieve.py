@@ -8,10 +8,11 @@ from typing import Self
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.limits import Hosts, Patience, room
 from hexkv.core.requests.layers.ranges import RangeReader
-from hexkv.core.requests.retrieve import Arrived, Pace, worth_waiting
+from hexkv.core.requests.retrieve import Arrived, worth_waiting
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import runs, why_absent

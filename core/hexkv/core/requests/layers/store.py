@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.memory.pace import Pace
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.limits import Hosts, Patience, room
-from hexkv.core.requests.retrieve import Pace
 from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.tiers.cache import TierStack
 from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport

@@ -1,0 +1,39 @@
+"""How many chunks one call moves at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hexkv.core.memory.pool import BlockPool
+
+_STEP_BYTES = 128 << 20
+_STEPS_AHEAD = 4
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many chunks a call copies at once, and how many it has under way."""
+
+    step: int
+    ahead: int
+
+    @classmethod
+    def of(cls, pool: BlockPool) -> Pace:
+        """Enough to keep several workers busy, and never more than a part of the pool."""
+        return cls.with_slots(pool.slots, pool.slot_bytes)
+
+    @classmethod
+    def with_slots(cls, slots: int, slot_bytes: int) -> Pace:
+        """Likewise, of a pool of *slots* slots of *slot_bytes*."""
+        step = max(1, min(_MOST, _STEP_BYTES // slot_bytes, slots // 4))
+        return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)))
+
+    def keepable(self, pool: BlockPool) -> int:
+        """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.
+
+        Chunks may be pinned: without some blocks for passage, a full memory tier would keep
+        new chunks from the slower tiers, too.
+        """
+        passage = min(self.ahead + 1, max(1, pool.slots // 2))
+        return (pool.slots - passage) * pool.slot_bytes
