@@ -1,32 +1,45 @@
-"""Found by pytest: names broken promises, and lists what adapters do not offer.
+"""Found by pytest: limits and names promises, and lists what adapters do not offer.
 
-Imports no hexkv code unless it is told to write a scorecard, so that whatever measures coverage
+Imports no hexkv code before there is a promise or a scorecard, so that whatever measures coverage
 sees all of it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from hexkv.contracts.limits import Limits
+
 pytest.register_assert_rewrite(
+    "hexkv.contracts.checksum",
+    "hexkv.contracts.chunk_cache",
     "hexkv.contracts.chunker",
     "hexkv.contracts.device",
     "hexkv.contracts.memory",
     "hexkv.contracts.plugin",
+    "hexkv.contracts.own_memory",
     "hexkv.contracts.policy",
+    "hexkv.contracts.prefix_cache",
     "hexkv.contracts.serde",
     "hexkv.contracts.store",
+    "hexkv.contracts.waiting",
     "hexkv.contracts.whole",
 )
 
 _NOT_OFFERED = "not offered: "
 _OPTION = "--hexkv-scorecard"
 _RECORDER = "hexkv-scorecard"
+_LIMIT = "--hexkv-limit"
+_LIMITS = pytest.StashKey["Limits"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,9 +60,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         _OPTION, metavar="FILE", help="write what became of each promise to FILE, as JSON"
     )
+    group.addoption(
+        _LIMIT,
+        metavar="SECONDS",
+        type=float,
+        default=120.0,
+        help="seconds for each promise, five times as many for a thorough one; 0: no limit",
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if (limits := config.stash.get(_LIMITS, None)) is not None:
+        limits.close()
     recorder = config.pluginmanager.get_plugin(_RECORDER)
     if recorder is not None:
         Path(config.getoption(_OPTION)).write_text(
@@ -57,16 +79,74 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         )
 
 
+# The innermost of all wrappers: nothing of pytest's own is interrupted.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with _limited(item, fixture=True, begins=True):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with _limited(item, fixture=False):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with _limited(item, fixture=True):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     mark = item.get_closest_marker("promise")
-    if mark is not None and report.failed and report.when == "call":
+    broken = report.failed and (report.when == "call" or _is_overdue(call))
+    if mark is not None and broken:
         number, text = mark.args
         _name_promise(report, f"broken promise {number}: {text}", mark.kwargs.get("hint", ""))
     return report
+
+
+@contextmanager
+def _limited(item: pytest.Item, *, fixture: bool, begins: bool = False) -> Iterator[None]:
+    """What is done inside ends within the limit of the promise that *item* checks, if any."""
+    mark = item.get_closest_marker("promise")
+    limits = None if mark is None else _limits(item.config)
+    if mark is None or limits is None:
+        yield
+        return
+    adapter = item.nodeid.rpartition("::")[0]
+    if begins and (reason := limits.given_up(adapter)):
+        pytest.skip(reason)
+    times = limits.THOROUGH if item.get_closest_marker("thorough") else 1
+    number, text = mark.args
+    with limits.within(adapter, number, text, times, fixture=fixture):
+        yield
+
+
+def _limits(config: pytest.Config) -> Limits | None:
+    """Those of this run; none where a person debugs, or wants none."""
+    seconds = config.getoption(_LIMIT)
+    if not seconds or config.getoption("usepdb", default=False):
+        return None
+    if _LIMITS not in config.stash:
+        from hexkv.contracts.limits import Limits
+
+        capture = config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            config.stash[_LIMITS] = Limits(seconds, os.dup(2))
+    return config.stash[_LIMITS]
+
+
+def _is_overdue(call: pytest.CallInfo[None]) -> bool:
+    """Whether a fixture did not end in time: then the adapter, not the author, broke a promise."""
+    from hexkv.contracts.limits import OverdueFixture
+
+    return call.excinfo is not None and isinstance(call.excinfo.value, OverdueFixture)
 
 
 def _name_promise(report: pytest.TestReport, sentence: str, hint: str) -> None:

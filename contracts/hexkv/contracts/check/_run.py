@@ -29,13 +29,19 @@ class UnknownPromise(CheckFailed):
     """A promise was waived that this target need not keep."""
 
 
-def run(target: Target, levels: Collection[Level], waived: Mapping[str, str]) -> Scorecard:
+def run(
+    target: Target,
+    levels: Collection[Level],
+    waived: Mapping[str, str],
+    limit: float | None = None,
+) -> Scorecard:
     """What became of the promises.
 
     Args:
         target: what to check.
         levels: only these; all if there are none.
         waived: reasons, by the number of the promise. Its tests are not run.
+        limit: seconds for each promise; without it, what pytest has by default.
 
     Raises:
         UnknownPromise: one of *waived* is not checked here.
@@ -48,7 +54,7 @@ def run(target: Target, levels: Collection[Level], waived: Mapping[str, str]) ->
     conduct, said = _Conduct(target, levels, waived), StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = pytest.main(
-            [*_options(), *suites],
+            [*_options(limit), *suites],
             plugins=[recorder, conduct],
         )
     if conduct.unknown:
@@ -75,9 +81,10 @@ def _file(module: str) -> str:
     return found.origin
 
 
-def _options() -> Sequence[str]:
+def _options(limit: float | None) -> Sequence[str]:
     """Nobody's configuration, and nothing left behind."""
     return [
+        *([] if limit is None else ["--hexkv-limit", str(limit)]),
         *("-c", os.devnull, "--rootdir", str(_SUITE.parent), "--noconftest"),
         *("-p", "no:cacheprovider", "-p", "no:faulthandler", "--import-mode=importlib"),
         *("-o", "consider_namespace_packages=true", "-q", "--tb=no", "--no-header"),

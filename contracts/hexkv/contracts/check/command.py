@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hexkv.contracts.check._run import UnknownPromise
+from hexkv.contracts.check._run import CheckFailed, UnknownPromise
 from hexkv.contracts.check._run import run as run_contracts
 from hexkv.contracts.check._targets import Target, black_box, find
 from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.limits import DEFAULT, Limits, Overdue
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard import badge, show
 from hexkv.plugins.cli.output import new_app, print_json, print_table, run_app
@@ -36,6 +39,12 @@ def check(
     waive: Annotated[
         list[str] | None,
         typer.Option(metavar="PROMISE=REASON", help="Do not check this promise, and say why."),
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="For each promise, instead of 120; 0: no limit."
+        ),
     ] = None,
     json_file: Annotated[
         str, typer.Option("--json", metavar="FILE", help="Write the scorecard; - prints it.")
@@ -61,10 +70,11 @@ def check(
             raise typer.BadParameter("a black box has no settings")
         found = black_box(target, discover())
     else:
-        found = find(target, discover(), chosen)
-        _is_there(found)
+        with _limited(target, limit):
+            found = find(target, discover(), chosen)
+            _is_there(found)
     try:
-        scorecard = run_contracts(found, level or [], waived)
+        scorecard = run_contracts(found, level or [], waived, limit)
     except UnknownPromise as error:
         raise typer.BadParameter(str(error)) from error
     written = json.dumps(scorecard.as_json(), indent=2)
@@ -78,6 +88,26 @@ def check(
         (card,) = scorecard.cards
         _save(badge_file, badge(card, scorecard.kit))
     raise typer.Exit(1 if scorecard.broken else 0)
+
+
+@contextmanager
+def _limited(target: str, limit: float | None) -> Iterator[None]:
+    """Opening and asking once ends within the limit of a promise.
+
+    Raises:
+        CheckFailed: it did not.
+    """
+    if limit == 0:
+        yield
+        return
+    limits = Limits(DEFAULT if limit is None else limit, os.dup(2))
+    try:
+        with limits.within(target, "L0", "it can be opened, asked and closed"):
+            yield
+    except Overdue as error:
+        raise CheckFailed(f"{target} {error}") from error
+    finally:
+        limits.close()
 
 
 def _is_there(target: Target) -> None:
