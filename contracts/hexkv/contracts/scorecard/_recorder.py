@@ -10,6 +10,7 @@ import pytest
 
 from hexkv.contracts.promise import Promise
 from hexkv.contracts.scorecard._card import Card, Line, Scorecard, Subject, Verdict
+from hexkv.contracts.scorecard._explained import explained
 
 FIXTURES = frozenset({"foreign", "holed", "limit", "near", "raw", "reopen", "service", "sibling"})
 """What an author gives besides the adapter. A promise that needs more than was given is not
@@ -22,7 +23,6 @@ _WORST_FIRST = (
     Verdict.NOT_CHECKED,
     Verdict.NOT_OFFERED,
 )
-_LONGEST = 500
 
 
 def of_test(item: pytest.Item) -> Promise | None:
@@ -92,7 +92,8 @@ class Recorder:
 def _verdict(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Verdict, str] | None:
     """What *report* says of the promise; ``None`` for a set-up or a farewell that went well."""
     if report.failed:
-        return Verdict.BROKEN, _message(report, call)
+        said = str(report.longrepr) if call.excinfo is None else explained(call.excinfo.value)
+        return Verdict.BROKEN, said
     if (reason := getattr(report, "wasxfail", None)) is not None:
         reason = reason.removeprefix("[NOTRUN] ").removeprefix("reason: ")
         return Verdict.WAIVED, f"{reason} (and kept after all)" if report.passed else reason
@@ -104,15 +105,6 @@ def _verdict(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[Ve
         needs_fixture = re.split(r"\W", ability, maxsplit=1)[0] in FIXTURES
         return (Verdict.NOT_CHECKED if needs_fixture else Verdict.NOT_OFFERED), ability
     return (Verdict.KEPT, "") if report.when == "call" else None
-
-
-def _message(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
-    if call.excinfo is None:
-        return str(report.longrepr)[:_LONGEST]
-    error = call.excinfo.value
-    text = (str(error).splitlines() or [""])[0][:_LONGEST]
-    name = type(error).__name__
-    return text if isinstance(error, AssertionError) and text else f"{name}: {text}"
 
 
 def _its_class(item: pytest.Item) -> Subject:
