@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.chunk_cache._base import (
@@ -15,6 +15,7 @@ from hexkv.contracts.chunk_cache._base import (
     spec,
     specs,
 )
+from hexkv.contracts.examples import examples
 from hexkv.contracts.promise import promise
 from hexkv.ports import ChunkCache, EngineClosed, InvalidRequest
 
@@ -176,35 +177,25 @@ class Keys(ChunkCacheCase):
         clause="ChunkCache",
         why="what was stored over something else would be lost, or come back",
     )
-    @settings(
-        max_examples=25,
-        deadline=None,
-        suppress_health_check=[
-            HealthCheck.function_scoped_fixture,
-            HealthCheck.differing_executors,
-        ],
-    )
-    @given(
-        st.lists(
-            st.tuples(st.booleans(), st.lists(st.integers(0, 7), min_size=1, max_size=4)),
-            max_size=8,
-        )
-    )
-    def test_it_behaves_like_a_set_of_keys(
-        self, cache: ChunkCache, steps: list[tuple[bool, list[int]]]
-    ) -> None:
+    def test_it_behaves_like_a_set_of_keys(self, cache: ChunkCache) -> None:
         """Every key is there exactly if it was put after it was last forgotten."""
-        some = specs(8)
-        cache.forget([chunk.key for chunk in some], soon())
-        there: set[int] = set()
-        for storing, numbers in steps:
-            chosen = sorted(set(numbers))
-            if storing:
-                put(cache, [some[i] for i in chosen])
-                there.update(chosen)
-            else:
-                gone = cache.forget([some[i].key for i in chosen], soon())
-                assert gone == len(there.intersection(chosen))
-                there.difference_update(chosen)
-            answer = cache.match([chunk.key for chunk in some], soon())
-            assert [i for i, tier in enumerate(answer) if tier is not None] == sorted(there)
+
+        def agree(steps: list[tuple[bool, list[int]]]) -> None:
+            some = specs(8)
+            cache.forget([chunk.key for chunk in some], soon())
+            there: set[int] = set()
+            for storing, numbers in steps:
+                chosen = sorted(set(numbers))
+                if storing:
+                    put(cache, [some[i] for i in chosen])
+                    there.update(chosen)
+                else:
+                    gone = cache.forget([some[i].key for i in chosen], soon())
+                    assert gone == len(there.intersection(chosen))
+                    there.difference_update(chosen)
+                answer = cache.match([chunk.key for chunk in some], soon())
+                assert [i for i, tier in enumerate(answer) if tier is not None] == sorted(there)
+
+        some_keys = st.lists(st.integers(0, 7), min_size=1, max_size=4)
+        calls = given(st.lists(st.tuples(st.booleans(), some_keys), max_size=8))
+        examples("chunks.9", lambda chosen: chosen(calls(agree))(), 25)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.examples import examples
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.contracts.prefix_cache._base import (
     CHUNKS,
@@ -45,31 +46,24 @@ class Prefixes(PrefixCacheCase):
         clause="PrefixCache.retrieve",
         why="a prompt that differs in one early token would get KV of another one",
     )
-    @settings(
-        max_examples=25,
-        deadline=None,
-        suppress_health_check=[
-            HealthCheck.function_scoped_fixture,  # each example clears the cache
-            HealthCheck.differing_executors,  # one for each subclass
-        ],
-    )
-    @given(
-        stored=st.lists(st.lists(st.integers(0, 1), max_size=4), min_size=1, max_size=3),
-        asked=st.lists(st.integers(0, 1), max_size=5),
-    )
-    def test_a_hit_ends_where_the_prompts_part(
-        self, cache: PrefixCache, stored: list[list[int]], asked: list[int]
-    ) -> None:
+    def test_a_hit_ends_where_the_prompts_part(self, cache: PrefixCache) -> None:
         """Prompts are made of two kinds of chunks, so they share beginnings, and ends."""
 
         def tokens(kinds: list[int]) -> list[int]:
             return [token for kind in kinds for token in [kind] * (self.chunk - 1) + [7]]
 
-        cache.clear()
-        for kinds in stored:
-            put(cache, tokens(kinds))
-        shared = max(_shared(one, asked) for one in stored)
-        assert hit(cache, tokens(asked)) == shared * self.chunk
+        def part(stored: list[list[int]], asked: list[int]) -> None:
+            cache.clear()
+            for kinds in stored:
+                put(cache, tokens(kinds))
+            shared = max(_shared(one, asked) for one in stored)
+            assert hit(cache, tokens(asked)) == shared * self.chunk
+
+        prompts = given(
+            stored=st.lists(st.lists(st.integers(0, 1), max_size=4), min_size=1, max_size=3),
+            asked=st.lists(st.integers(0, 1), max_size=5),
+        )
+        examples("prefix.2", lambda chosen: chosen(prompts(part))(), 25)
 
     @promise(
         "prefix.3",

@@ -8,7 +8,6 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from hexkv.contracts.doubles import chunk_key, deadline
+from hexkv.contracts.examples import examples
 from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import Reopen, StoreCase, content, read, same, write
 from hexkv.contracts.store._history import Act, Event, could_be
@@ -76,17 +76,7 @@ class Ordered(StoreCase):
             pass
 
         Machine.subject, Machine.again, Machine.lives = store, reopen, count()
-        run_state_machine_as_test(
-            Machine,
-            settings=settings(
-                max_examples=12,
-                stateful_step_count=20,
-                derandomize=True,
-                database=None,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        examples("L3.8", lambda chosen: run_state_machine_as_test(Machine, settings=chosen), 12, 20)
 
 
 def _asked(
