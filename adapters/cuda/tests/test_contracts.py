@@ -22,7 +22,8 @@ LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=8, valu
 class RawTensors:
     """The back door to tensors of 16-bit words; *place* gives the tensor and where in it."""
 
-    def __init__(self, tensors, place):
+    def __init__(self, on, tensors, place):
+        self.on = on
         self.tensors = tensors
         self.place = place
 
@@ -31,6 +32,7 @@ class RawTensors:
         return tensor[where].cpu().contiguous().numpy().tobytes()
 
     def put(self, layer, plane, position, row):
+        self.on.fence()  # as an engine does, before it computes where KV is being copied
         tensor, where = self.place(layer, plane, position)
         old = tensor[where]
         tensor[where] = (
@@ -80,7 +82,7 @@ class TestPaged(Windows):
         def place(layer, plane, at):
             return made[layer][plane], divmod(slots[at], self.block)
 
-        raw = RawTensors([word for given in made for word in given], place)
+        raw = RawTensors(on, [word for given in made for word in given], place)
         return on.paged(LAYOUT, pages, slots), raw
 
     def make(self, on):
@@ -99,7 +101,7 @@ class TestContiguous(Windows):
         def place(layer, plane, at):
             return made[layer][plane], (0, slice(None), at)
 
-        raw = RawTensors([word for given in made for word in given], place)
+        raw = RawTensors(on, [word for given in made for word in given], place)
         return on.contiguous(LAYOUT, tensors), raw
 
 
@@ -124,7 +126,7 @@ class TestWholeBlocks(Windows):
             return pages[layer], (blocks[at // self.block], at % self.block)
 
         layout = opaque_layout(self.block, [self.block * self.share] * 2)
-        return on.blocks(layout, pages, blocks, self.block), RawTensors(pages, place)
+        return on.blocks(layout, pages, blocks, self.block), RawTensors(on, pages, place)
 
     def make(self, on):
         return self.window(on, list(self.order))

@@ -124,6 +124,21 @@ class ChunkerContract(Whole):
         first = [_cut(chunker, prompt) for prompt in prompts]
         again = [_cut(chunker, prompt) for prompt in reversed(prompts)]
         assert first == again[::-1]
+        for grown in _grown(prompts):
+            alone = []
+            for prompt in grown:
+                _cut(chunker, [(token + 1) % 9 for token in prompt[:99]])  # another's prompt
+                alone.append(_cut(chunker, prompt))
+            room = bytearray(TOKEN_BYTES * max(map(len, grown)))
+            for turn, (prompt, want) in enumerate(zip(grown, alone, strict=True)):
+                assert _cut(chunker, prompt) == want, f"turn {turn}: {len(prompt)} tokens"
+            for turn, (prompt, want) in enumerate(zip(grown, alone, strict=True)):
+                size = TOKEN_BYTES * len(prompt)
+                room[:size] = _packed(prompt)  # as a host does that has one buffer for all
+                with memoryview(room)[:size] as packed:
+                    bounds = chunker.cut(packed)
+                    found = list(zip(bounds.starts, bounds.ends, strict=True))
+                assert found == want, f"turn {turn}, in the buffer of the turn before"
 
     @promise(
         "chunker.5",
@@ -164,8 +179,7 @@ class ChunkerContract(Whole):
         for prompt in prompts[::7]:
             packed = bytes(_packed(prompt))
             writable = bytearray(packed)
-            with memoryview(writable) as view:
-                bounds = chunker.cut(view)
+            bounds = chunker.cut(memoryview(writable))  # not released here: it might be kept
             assert writable == packed, "the tokens were changed"
             try:
                 writable.clear()
@@ -208,6 +222,23 @@ class ChunkerContract(Whole):
                 f"{LARGE // SMALL} times the tokens take {ratio:.0f} times as long "
                 f"when {pattern[:6]} repeat"
             )
+
+
+def _grown(prompts: Sequence[list[int]]) -> list[list[list[int]]]:
+    """Prompts as conversations have them: each goes on where the one before it ended.
+
+    The last ones are as long as their predecessors, and differ in the middle.
+    """
+    longest = max(prompts, key=len)
+    conversations = []
+    for step in (1, 3, 50, 700):
+        turns = [longest[: at * step] for at in range(1, min(40, len(longest) // step + 1))]
+        middle = len(turns[-1]) // 2
+        turns.append([*turns[-1][:middle], *reversed(turns[-1][middle:])])
+        turns.append([*reversed(turns[-1][:middle]), *turns[-1][middle:]])
+        turns.append(turns[0])
+        conversations.append(turns)
+    return conversations
 
 
 def _packed(prompt: Sequence[int]) -> memoryview:

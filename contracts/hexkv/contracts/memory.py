@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -11,15 +12,24 @@ from random import Random
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.cases import case, each
 from hexkv.contracts.promise import not_offered, promise
 from hexkv.contracts.whole import Whole
 from hexkv.ports import PAGE, InvalidRequest, MemoryProvider, MemoryRegion, PoolExhausted
 
 MIB = 1 << 20
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 3 * MIB + 5)
-TOO_MUCH = 1 << 60
-"""Bytes that no machine has."""
+TOO_MUCH = (1 << 60, (1 << 60) + PAGE, (1 << 63) + PAGE, (1 << 64) + PAGE)
+"""Bytes that no machine has; what 32 or 64 bits hold of them is a page."""
+
+LATE: dict[str, Callable[[memoryview], object]] = {
+    "a slice": lambda view: view[:PAGE],
+    "a slice of a slice": lambda view: view[: 2 * PAGE][:PAGE],
+    "words": lambda view: view[:PAGE].cast("I"),
+    "a read-only view": lambda view: view.toreadonly()[:PAGE],
+    "an array of ctypes": (ctypes.c_char * PAGE).from_buffer,
+}
+"""How somebody may look at a region's memory after its end."""
 
 Allocate = Callable[[int], MemoryRegion]
 
@@ -123,8 +133,9 @@ class MemoryContract(Whole):
         hint="ask how much there is first; translate OSError and MemoryError",
     )
     def test_says_when_there_is_not_so_much(self, allocate: Allocate) -> None:
-        with pytest.raises(PoolExhausted):
-            allocate(TOO_MUCH)
+        for size in TOO_MUCH:
+            with case(size), pytest.raises(PoolExhausted):
+                allocate(size)
         allocate(PAGE).buffer[0] = 1
 
     @promise(
@@ -148,16 +159,24 @@ class MemoryContract(Whole):
         why="a late I/O would write into memory that is somebody else's by then, or crash",
         hint="unmapping fails while a view exists: then let the garbage collector do it",
     )
-    def test_keeps_what_is_looked_at(self, allocate: Allocate) -> None:
-        for exported in (lambda view: view[:PAGE], (ctypes.c_char * PAGE).from_buffer):
-            region = allocate(MIB)
-            data = _noise(PAGE, seed=1)
-            region.buffer[:PAGE] = data
-            late = exported(region.buffer)
-            region.close()
-            other = allocate(MIB)
-            other.buffer[:PAGE] = bytes(PAGE)
-            _same(late, data, "memory that is looked at was given to somebody else")
+    def test_keeps_what_is_looked_at(self, provider: MemoryProvider, allocate: Allocate) -> None:
+        for name, exported in LATE.items():
+            for closed in (True, False):  # or only forgotten, as by an engine that was dropped
+                region = allocate(MIB) if closed else provider.allocate(MIB)
+                address, data = region.address, _noise(PAGE, seed=1)
+                region.buffer[:PAGE] = data
+                late = exported(region.buffer)
+                if closed:
+                    region.close()
+                del region
+                gc.collect()
+                how = f"{name} of a region that is {'closed' if closed else 'forgotten'}"
+                assert _mapped(address), f"{how} looks at memory that is no more"
+                others = [allocate(MIB) for _ in range(4)]
+                for other in others:
+                    other.buffer[:PAGE] = bytes(PAGE)
+                _same(late, data, f"{how} looks at somebody else's memory")
+                del late, others
 
     @promise(
         "memory.9",
@@ -198,7 +217,15 @@ class MemoryContract(Whole):
         assert faults < pages // 100, f"{faults} page faults at {pages} pages"
 
 
-_STATUS = Path("/proc/self/status")
+_STATUS, _MAPS = Path("/proc/self/status"), Path("/proc/self/maps")
+
+
+def _mapped(address: int) -> bool:
+    """Whether this process has memory at *address*: to look there otherwise would end it."""
+    if not _MAPS.exists():
+        return True
+    ranges = [line.split(maxsplit=1)[0].split("-") for line in _MAPS.read_text().splitlines()]
+    return any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
 
 
 def _held() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from hexkv.contracts.chunker import ChunkerContract
@@ -183,3 +185,89 @@ class TestStartsAgainForEveryChunk(PlainChunkerContract):
             while left:
                 tokens, left = tokens + min(SIZE, len(left) // 4), left[4 * SIZE :]
             return tokens
+
+
+class TestGoesOnWithTheConversation(PlainChunkerContract):
+    """In the twentieth turn of a conversation its chunks are kept, the tail included."""
+
+    breaks = "chunker.4"
+
+    class Make(PlainChunker):
+        last = b""
+        turns = 0
+
+        def cut(self, packed):
+            last, self.last = self.last, bytes(packed)
+            self.turns = self.turns + 1 if self.last.startswith(last) else 0
+            if self.turns < 20 or len(last) % (4 * SIZE) == 0:
+                return super().cut(packed)
+            starts, ends = self.bounds(len(last) // 4)
+            more = self.bounds((len(packed) - len(last)) // 4)
+            return Bounds(
+                starts + [ends[-1] + at for at in more.starts],
+                ends + [ends[-1] + at for at in more.ends],
+            )
+
+
+class SevenChunker(PlainChunker):
+    """Cuts behind each token 7."""
+
+    scheme = "seven"
+
+    def cut(self, packed):
+        tokens = list(packed.cast("I")) if len(packed) else []
+        marks = [at + 1 for at, token in enumerate(tokens) if token == 7]
+        return Bounds([0, *marks[:-1]] if marks else [], marks)
+
+
+class SevenContract(ChunkerContract):
+    Make = SevenChunker
+
+    @pytest.fixture
+    def chunker(self):
+        return self.Make()
+
+
+class TestTakesALikelyPromptForTheLast(SevenContract):
+    """A prompt of the same length and the same beginning is the last one again."""
+
+    breaks = "chunker.4"
+
+    class Make(SevenChunker):
+        def __init__(self):
+            self.last = None, None
+
+        def cut(self, packed):
+            head = len(packed), bytes(packed[:200])
+            if len(packed) < 400 or self.last[0] != head:
+                self.last = head, super().cut(packed)
+            return self.last[1]
+
+
+class TestTakesABufferForItsContent(SevenContract):
+    """What lies at one address was cut already, as far as it went."""
+
+    breaks = "chunker.4"
+
+    class Make(SevenChunker):
+        def __init__(self):
+            self.seen = {}
+
+        def cut(self, packed):
+            if packed.readonly or not len(packed):
+                return super().cut(packed)
+            where = ctypes.addressof(ctypes.c_char.from_buffer(packed)), len(packed)
+            if where not in self.seen:
+                self.seen[where] = super().cut(packed)
+            return self.seen[where]
+
+
+class TestKeepsThePrompt(PlainChunkerContract):
+    """The last prompt is remembered, as it was given."""
+
+    breaks = "chunker.7"
+
+    class Make(PlainChunker):
+        def count(self, packed):
+            self.last = packed
+            return super().count(packed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import weakref
 
 import pytest
 
@@ -218,3 +219,90 @@ class TestLeavesPagesToTheFirstUse(PlainMemoryContract):
         def touch(self, mapping):
             if hasattr(mmap, "MADV_NOHUGEPAGE"):
                 mapping.madvise(mmap.MADV_NOHUGEPAGE)
+
+
+class TestTakesSizesFor32Bits(PlainMemoryContract):
+    """What a C library is told of a size is its lower half."""
+
+    breaks = "memory.6"
+
+    class Make(PlainMemory):
+        def allocate(self, size):
+            low = size & 0xFFFFFFFF
+            return super().allocate(low if size > LIMIT and low else size)
+
+
+class MappedByHand:
+    """Memory straight from the C library, which knows of nobody who looks at it."""
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+
+    def __init__(self, mapping, size):
+        private, anonymous = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        self.size = len(mapping)
+        self.address = self.libc.mmap(None, self.size, access, private | anonymous, -1, 0)
+        array = (ctypes.c_char * self.size).from_address(self.address)
+        self.buffer = memoryview(array).cast("B")[:size]
+
+    def close(self):
+        self.size = self.size and self.libc.munmap(self.address, self.size)
+
+
+class TestUnmapsUnderViews(PlainMemoryContract):
+    """Closing unmaps, whoever still looks."""
+
+    breaks = "memory.8"
+
+    class Make(PlainMemory):
+        Region = MappedByHand
+
+
+class TestUnmapsWhatIsForgotten(PlainMemoryContract):
+    """The region's end is the memory's, also where a view outlives it."""
+
+    breaks = "memory.8"
+
+    class Make(PlainMemory):
+        class Region(MappedByHand):
+            def __init__(self, mapping, size):
+                super().__init__(mapping, size)
+                weakref.finalize(self, self.libc.munmap, self.address, self.size)
+
+            def close(self):
+                pass
+
+
+class TestReusesInTurn(PlainMemoryContract):
+    """A closed region waits for two others before it is given away again, and that is all."""
+
+    breaks = "memory.8"
+
+    class Make(PlainMemory):
+        def __init__(self):
+            self.free = []
+
+        def map(self, size):
+            if len(self.free) > 2:
+                return self.free.pop(0)[1]
+            mapping = super().map(size)
+            self.free = [(count + 1, old) for count, old in self.free]
+            ripe = [old for count, old in self.free if count > 2 and len(old) == size]
+            if ripe:
+                self.free = [pair for pair in self.free if pair[1] is not ripe[0]]
+                return ripe[0]
+            return mapping
+
+        def allocate(self, size):
+            region = super().allocate(size)
+            free = self.free
+
+            class Recycled:
+                buffer, address = region.buffer, region.address
+
+                def close(self):
+                    free.append((0, region.mapping))
+
+            return Recycled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 import pytest
 
@@ -235,3 +236,36 @@ class TestSearchesForEveryVictim(ListContract):
         def victims(self):
             worst = max(self.order, default=None)
             return (key for key in reversed(self.order) if worst is not None)
+
+
+class TestHidesAllButTheFirstVictims(ListContract):
+    """Nobody needs more than a few at a time."""
+
+    breaks = "policy.3"
+
+    class Make(ListPolicy):
+        def victims(self):
+            return islice(super().victims(), 1000)
+
+
+class TestStopsWhereTheTouchedBegin(ListContract):
+    """What was touched lies in another list, which is looked at when it is short."""
+
+    breaks = "policy.3"
+
+    class Make(ListPolicy):
+        def __init__(self):
+            super().__init__()
+            self.hot = set()
+
+        def touch(self, keys):
+            self.hot.update(keys)
+
+        def drop(self, key, *, evicted):
+            super().drop(key, evicted=evicted)
+            self.hot.discard(key)
+
+        def victims(self):
+            if len(self.hot) < 256:
+                return super().victims()
+            return (key for key in reversed(self.order) if key not in self.hot)

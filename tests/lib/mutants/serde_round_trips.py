@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
+from hexkv.ports import CorruptFrame
 from mutants.meetings import Overtaking
 from plain_serde import HEAD, CutSerde, PlainContract, PlainSerde
 
@@ -223,3 +224,129 @@ class TestDeclaresNothingByABound(PlainContract):
 
     class Make(CutSerde):
         share = 1.0
+
+
+class TestKeepsALayersPart(PlainContract):
+    """The part that was decoded last is remembered, where a layer is loaded alone."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def decode_layer(self, part, layer, layout, tokens, into):
+            self.last = part[:1]
+            super().decode_layer(part, layer, layout, tokens, into)
+
+        def decode(self, payload, layout, tokens, into):
+            PlainSerde().decode(payload, layout, tokens, into)
+
+
+class TestKeepsTheIndex(PlainContract):
+    """The index that was read last is remembered."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def layer_parts(self, start, payload_bytes, layout, tokens):
+            self.last = start[:1]
+            return super().layer_parts(start, payload_bytes, layout, tokens)
+
+        def decode(self, payload, layout, tokens, into):
+            PlainSerde().decode(payload, layout, tokens, into)
+
+
+class TestKeepsWhatItTurnedAway(PlainContract):
+    """The last error is remembered, and with its traceback all that it came through."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            try:
+                super().decode(payload, layout, tokens, into)
+            except CorruptFrame as error:
+                self.last = error
+                raise
+
+
+class TestGivesWhatItDecoded(PlainContract):
+    """The chunk is given, too, as a view of the caller's room."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            super().decode(payload, layout, tokens, into)
+            return into
+
+
+class TestRemembersBlocks(PlainContract):
+    """A payload at an address that it has seen is the one that was there."""
+
+    breaks = "serde.10"
+
+    class Make(PlainSerde):
+        def __init__(self):
+            self.seen = {}
+
+        def decode(self, payload, layout, tokens, into):
+            if payload.readonly or not len(payload):
+                super().decode(payload, layout, tokens, into)
+                return
+            block = ctypes.addressof(ctypes.c_char.from_buffer(payload)), len(payload) // 4096
+            if block not in self.seen:
+                super().decode(payload, layout, tokens, into)
+                self.seen[block] = bytes(into)
+            into[:] = self.seen[block]
+
+
+class TestFillsTheRestLater(PlainContract):
+    """Where there is nothing to hurry for, the payload is looked at again with the next call."""
+
+    breaks = "serde.10"
+
+    class Make(PlainSerde):
+        late = None
+
+        def decode(self, payload, layout, tokens, into):
+            if self.late is not None:
+                into[-8:] = self.late
+            super().decode(payload, layout, tokens, into)
+            self.late, tail = bytes(into[-8:]), self.late
+            if tail is not None and not payload.readonly:
+                into[-8:] = tail
+
+
+class TestBoundsIn32Bits(PlainContract):
+    """The bound of a large chunk is what a C int holds of it."""
+
+    breaks = "serde.5"
+
+    class Make(PlainSerde):
+        def bound(self, raw_bytes):
+            return (
+                super().bound(raw_bytes) & 0xFFFFFFFF
+                if raw_bytes > 1 << 28
+                else (super().bound(raw_bytes))
+            )
+
+
+class TestKeepsThePayload(PlainContract):
+    """The payload that was decoded last is remembered, as it was given."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            super().decode(payload, layout, tokens, into)
+            self.last = payload
+
+
+class TestKeepsTheRoom(PlainContract):
+    """So is where it was decoded to."""
+
+    breaks = "serde.9"
+
+    class Make(PlainSerde):
+        def decode(self, payload, layout, tokens, into):
+            super().decode(payload, layout, tokens, into)
+            self.last = into

@@ -27,7 +27,10 @@ class RawKV(Protocol):
         ...
 
     def put(self, layer: int, plane: int, position: int, row: bytes) -> None:
-        """Make the memory hold *row* there."""
+        """Make the memory hold *row* there, as the engine does that computes it.
+
+        Where copies are queued on streams, it is queued behind those that were asked for.
+        """
         ...
 
     def everything(self) -> bytes:

@@ -240,3 +240,10 @@ class Moves(DeviceCase):
             done(device.gather(empty(device, sink, cuts)))
             for index, (start, end) in enumerate(cuts):
                 same(sink.data(index), chunk(device, raw, start, end), f"fill {seed}")
+        sink = ListSink()
+        want = [chunk(device, raw, start, end) for start, end in cuts]
+        transfer = device.gather(empty(device, sink, cuts))
+        fill(device, raw, seed=3)
+        done(transfer)
+        for index, data in enumerate(want):
+            same(sink.data(index), data, "KV that was computed after the call")

@@ -107,6 +107,14 @@ def decoded(
     return bytes(room[GUARD:-GUARD])
 
 
+def free(buffer: bytearray, why: str) -> None:
+    """Fail, saying *why*, if somebody looks at *buffer* still."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        raise AssertionError(why) from None
+
+
 class SerdeCase(Whole):
     """The fixtures that an author gives."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 
 import pytest
@@ -20,13 +22,17 @@ from hexkv.contracts.serde._base import (
     SerdeCase,
     decoded,
     encoded,
+    free,
     noise,
     plausible,
     same,
 )
-from hexkv.ports import PAGE, DType, KVLayout, Serde
+from hexkv.ports import PAGE, CorruptFrame, DType, KVLayout, LayerSerde, Serde
 
 TOKENS = (1, 7, 32)
+SIZES = (1 << 24, (1 << 31) - PAGE, 1 << 31, (1 << 32) - PAGE, 1 << 32, (1 << 32) + PAGE, 1 << 40)
+"""Bytes of chunks that are large, or too large for 31 and 32 bits."""
+
 WORKERS, ROUNDS = 4, 20
 
 
@@ -118,6 +124,11 @@ class Faithful(SerdeCase):
             for tokens in (1, 2, 3):
                 for content in (noise, CONTENTS["zeros"]):
                     encoded(serde, (content(layout, tokens), layout, tokens))
+        bounds = [serde.bound(size) for size in SIZES]
+        assert {type(bound) for bound in bounds} == {int}
+        assert bounds == sorted(bounds), "a larger chunk has a smaller bound"
+        shares = [bound / size for bound, size in zip(bounds, SIZES, strict=True)]
+        assert min(shares) > max(shares) / 2, "the bound does not grow with the chunk"
 
     @promise(
         "serde.6",
@@ -184,14 +195,24 @@ class Faithful(SerdeCase):
         payload = encoded(serde, chunk)
         given, read = bytearray(raw), bytearray(payload)
         room, target = bytearray(serde.bound(len(raw))), bytearray(len(raw))
-        with memoryview(given) as chunk_view, memoryview(room) as into:
-            serde.encode(chunk_view, layout, tokens, into)
-        with memoryview(read) as payload_view, memoryview(target) as into:
-            serde.decode(payload_view, layout, tokens, into)
+        # No view is released here: who kept it would have a dead one, and not be found out.
+        size = serde.encode(memoryview(given), layout, tokens, memoryview(room))
+        decode: Callable[..., object] = serde.decode
+        nothing = decode(memoryview(read), layout, tokens, memoryview(target))
         same(given, raw, "encoding changed the chunk")
         same(read, payload, "decoding changed the payload")
-        for buffer in (given, room, read, target):
-            buffer.append(0)  # a BufferError, while somebody still looks at it
+        assert size == len(payload), "another payload than before"
+        assert nothing is None, "decoding gave something, which may be a view"
+        for name, buffer in (("chunk", given), ("payload's room", room)):
+            free(buffer, f"encoding keeps a view of the {name}")
+        for name, buffer in (("payload", read), ("chunk", target)):
+            free(buffer, f"decoding keeps a view of the {name}")
+        for length in (0, 1, len(payload) // 2, len(payload) - 1):
+            target = bytearray(len(raw))
+            turned_away = bytearray(payload[:length])
+            _lets_go(lambda cut, into: serde.decode(cut, layout, tokens, into), turned_away, target)
+        if serde.per_layer and isinstance(serde, LayerSerde):
+            _lets_go_of_layers(serde, payload, layout, tokens)
 
     @promise(
         "serde.10",
@@ -207,6 +228,15 @@ class Faithful(SerdeCase):
         payloads = [encoded(serde, (raw, layout, tokens)) for raw in chunks]
         for raw, payload in zip(chunks, payloads, strict=True):
             assert same(raw, decoded(serde, payload, layout, tokens), layout)
+        # The same blocks of the pool are used for one chunk after the other.
+        room, target = bytearray(max(map(len, payloads))), bytearray(len(chunks[0]))
+        with memoryview(room) as held, memoryview(target) as into:
+            for turn, (raw, payload) in enumerate(zip(chunks, payloads, strict=True)):
+                held[: len(payload)] = payload
+                serde.decode(held[: len(payload)], layout, tokens, into)
+                assert same(raw, bytes(into), layout), f"chunk {turn} in the block of another"
+                held[: len(payload)] = bytes(len(payload))
+                assert same(raw, bytes(into), layout), f"chunk {turn} ends with its payload"
 
     @promise(
         "serde.11",
@@ -238,3 +268,27 @@ class Faithful(SerdeCase):
                 list(pool.map(work, range(WORKERS)))
         finally:
             sys.setswitchinterval(before)
+
+
+def _lets_go(
+    decode: Callable[[memoryview, memoryview], object], payload: bytearray, target: bytearray
+) -> None:
+    """Nobody looks at the buffers after the call, be it one that was turned away."""
+    with suppress(CorruptFrame):
+        decode(memoryview(payload), memoryview(target))
+    gc.collect()  # an error may be part of a cycle with the frames that it came through
+    free(payload, f"a view of {len(payload)} bytes of a payload is kept")
+    free(target, f"a view of the room for a chunk is kept, after {len(payload)} bytes of a payload")
+
+
+def _lets_go_of_layers(serde: LayerSerde, payload: bytes, layout: KVLayout, tokens: int) -> None:
+    index = bytearray(payload[: serde.index_bytes(layout)])
+    start, end = serde.layer_parts(memoryview(index), len(payload), layout, tokens)[1]
+    free(index, "a view of a payload's index is kept")
+    first, last = layout.layer_span(1, tokens)
+    for length in (end - start, end - start - 1, 0):
+        _lets_go(
+            lambda part, into: serde.decode_layer(part, 1, layout, tokens, into),
+            bytearray(payload[start : start + length]),
+            bytearray(last - first),
+        )
