@@ -44,6 +44,7 @@ _ABOUT = {
 }
 
 _BY_PREFIX = {
+    "checksum": Level.L1,
     "chunker": Level.L1,
     "device": Level.L1,
     "memory": Level.L1,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract
@@ -21,6 +22,7 @@ from hexkv.contracts.whole import Whole
 
 HERE = Path(__file__).parent
 WITNESSES = HERE / "witnesses.py"
+HANGING = HERE / "hanging.py"
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,11 @@ PORTS = (
         ),
     ),
     Port("serde", SerdeContract, ("serde_round_trips", "serde_hostile")),
-    Port("device", DeviceContract, ("devices",)),
+    Port("device", DeviceContract, ("devices", "devices_late")),
     Port("memory", MemoryContract, ("memories",)),
     Port("policy", PolicyContract, ("policies",)),
     Port("chunker", ChunkerContract, ("chunkers",)),
+    Port("checksum", ChecksumContract, ("checksums",)),
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),

@@ -23,6 +23,7 @@ from hexkv.ports import (
     ChunkStore,
     ConfigError,
     DeviceKV,
+    HashFunction,
     MemoryProvider,
     Policy,
     PrefixCache,
@@ -37,6 +38,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "memory": (MemoryProvider, "TestMemory"),
     "device": (DeviceKV, "TestDevice"),
     "chunker": (Chunker, "TestChunker"),
+    "checksum": (HashFunction, "TestChecksum"),
     "prefix cache": (PrefixCache, "TestPrefixCache"),
 }
 """The port of each kind that can be checked, and the class that does."""

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import pytest
 
 from hexkv.contracts.check import Candidate
+from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract, Holed, RawKV
 from hexkv.contracts.memory import MemoryContract
@@ -32,6 +33,7 @@ from hexkv.ports import (
     ChunkStore,
     DeviceKV,
     DType,
+    HashFunction,
     MemoryProvider,
     Policy,
     PrefixCache,
@@ -147,6 +149,15 @@ class TestChunker(ChunkerContract):
     @pytest.fixture
     def chunker(self, candidate: Candidate) -> Chunker:
         assert isinstance(candidate.subject, Chunker)
+        return candidate.subject
+
+
+class TestChecksum(ChecksumContract):
+    """What guards frames against damage."""
+
+    @pytest.fixture
+    def checksum(self, candidate: Candidate) -> HashFunction:
+        assert isinstance(candidate.subject, HashFunction)
         return candidate.subject
 
 
