@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -168,6 +169,28 @@ class PluginContract(Whole):
                 assert spec.contract == CONTRACT, (
                     f"{spec.name} is written for contract {spec.contract}, this is {CONTRACT}"
                 )
+
+    @pytest.mark.thorough
+    @promise(
+        "plugin.8",
+        "does nothing when it is imported: reads no environment, opens, starts and prints nothing",
+        clause="entry point",
+        why="every program that has it installed would do that, and a test could not prevent it",
+        hint="do it in the function that opens the adapter; settings come from the configuration",
+    )
+    def test_imports_do_nothing(self) -> None:
+        script = Path(__file__).with_name("_imports.py")
+        order = json.dumps([sys.path, GROUP, self.entry_point])
+        done = subprocess.run(  # noqa: S603 - our own interpreter and our own script
+            [sys.executable, "-P", script, order],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        did = json.loads(done.stdout.splitlines()[-1])
+        assert not did, "; ".join(did)
 
     def _offered(self, registry: Registry) -> Iterator[AdapterSpec | CommandSpec]:
         for (kind, name), origin in registry.origin.items():

@@ -20,7 +20,9 @@ SOUND = """
         speed: float = 1.5
         extra: dict[str, int] = field(default_factory=dict)
 
-    def wind(settings, context): ...
+    def wind(settings, context):
+        from . import store
+        return store.Gramophone()
 
     @hookimpl
     def hexkv_adapters():
@@ -33,27 +35,39 @@ SOUND = """
 """
 
 
+STORE = """
+    class Gramophone:
+        speed = 78
+"""
+
+
 class GramophoneContract(PluginContract):
     entry_point = "gramophone"
     change = ("", "")
     """What of the sound plugin is replaced by what."""
+    change_store = ("", "")
+    """Likewise in the module that is imported when the adapter is opened."""
     distributions = ("gramophone",)
 
     @pytest.fixture(autouse=True)
     def installed(self, tmp_path, monkeypatch):
         """The plugin, as ``pip install`` leaves it."""
-        sound, flawed = self.change
-        assert sound in SOUND
         for distribution in self.distributions:
             site = tmp_path / distribution
             info = site / f"{distribution}-1.dist-info"
             info.mkdir(parents=True)
-            module = f"{distribution}_plugin_{type(self).__name__.lower()}"
-            (site / f"{module}.py").write_text(textwrap.dedent(SOUND.replace(sound, flawed, 1)))
+            package = f"{distribution}_plugin_{type(self).__name__.lower()}"
+            (site / package).mkdir()
+            (site / package / "__init__.py").touch()
+            sources = {"plugin": (SOUND, self.change), "store": (STORE, self.change_store)}
+            for name, (source, (sound, flawed)) in sources.items():
+                assert sound in source
+                written = textwrap.dedent(source.replace(sound, flawed, 1))
+                (site / package / f"{name}.py").write_text(written)
             (info / "METADATA").write_text(
                 f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n"
             )
-            (info / "entry_points.txt").write_text(f"[hexkv]\ngramophone = {module}\n")
+            (info / "entry_points.txt").write_text(f"[hexkv]\ngramophone = {package}.plugin\n")
             monkeypatch.syspath_prepend(site)
         importlib.invalidate_caches()
 
@@ -122,3 +136,52 @@ class TestIsOfAnotherAge(GramophoneContract):
 
     breaks = "plugin.7"
     change = ('"hint": "pip it"', '"hint": "pip it", "contract": 0')
+
+
+class TestReadsTheEnvironment(GramophoneContract):
+    """A default comes from the environment."""
+
+    breaks = "plugin.8"
+    change = ("from pathlib import Path", "import os\n    HOME = os.environ.get('HOME')")
+
+
+class TestReadsTheEnvironmentLater(GramophoneContract):
+    """So does one of the module with the store."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "import os; speed = os.getenv('SPEED')")
+
+
+class TestStartsAThread(GramophoneContract):
+    """A thread is there before anybody needs one."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "import threading; threading.Thread(target=list).start()")
+
+
+class TestPrints(GramophoneContract):
+    """Whoever imports it is greeted."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "print('winding')")
+
+
+class TestOpensAFile(GramophoneContract):
+    """A list of records is read."""
+
+    breaks = "plugin.8"
+    change = ("from pathlib import Path", "from pathlib import Path; Path(__file__).read_text()")
+
+
+class TestRunsAProgram(GramophoneContract):
+    """The version of a program is asked for."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "import subprocess; subprocess.run(['true'], check=True)")
+
+
+class TestEndsTheProgram(GramophoneContract):
+    """Where something is missing, nothing goes on."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "raise SystemExit(1)")
