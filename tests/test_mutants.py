@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.contracts.cases import each
-from mutants import PORTS, WITNESSES, mutants, trial
+from mutants import HANGING, PORTS, WITNESSES, mutants, trial
 
 MUTANTS = mutants()
 DROPPED, WAIVED = "witnesses.TestDropsAPromise", "witnesses.TestWaivesAPromise"
@@ -128,3 +128,15 @@ def test_a_test_that_is_dropped_in_silence_fails(few):
 def test_a_test_that_is_waived_shows_its_reason(few):
     assert {verdict.tag for verdict in few.verdicts[WAIVED]} == {"passed", "skipped"}
     assert "misses are not known here" in few.output
+
+
+@pytest.mark.thorough
+def test_whoever_blocks_for_ever_is_named_and_the_run_ends():
+    """In each method of each port: by its limit, or by the promise's own patience."""
+    options = ["-m", "not thorough", "-k", "not outlives", "--hexkv-limit", "3"]
+    found = trial([str(HANGING)], *options)
+    assert len(found.verdicts) > 40
+    for case, verdicts in found.verdicts.items():
+        failed = [one for one in verdicts if one.tag in ("failure", "error")]
+        assert any("broken promise " in one.message for one in failed), case
+        assert len({one.test for one in failed if "did not end within" in one.message}) <= 3, case

@@ -13,7 +13,17 @@ They are named as pytest wants tests to be named, but live in modules that it do
 by itself. ``make mutants`` prints who is caught, ``tests/test_mutants.py`` asserts it.
 """
 
-from mutants.catalogue import PORTS, WITNESSES, Mutant, Port, mutants
+from mutants.catalogue import HANGING, PORTS, WITNESSES, Mutant, Port, mutants
 from mutants.trial import Trial, Verdict, trial
 
-__all__ = ["PORTS", "WITNESSES", "Mutant", "Port", "Trial", "Verdict", "mutants", "trial"]
+__all__ = [
+    "HANGING",
+    "PORTS",
+    "WITNESSES",
+    "Mutant",
+    "Port",
+    "Trial",
+    "Verdict",
+    "mutants",
+    "trial",
+]

@@ -48,15 +48,15 @@ class Trial:
         return bool(failed) and all(one.names(number) for one in failed)
 
 
-def trial(nodes: Iterable[str]) -> Trial:
-    """Run pytest on *nodes* in a process of its own.
+def trial(nodes: Iterable[str], *more: str) -> Trial:
+    """Run pytest on *nodes* in a process of its own, with *more* options.
 
     Raises:
         RuntimeError: pytest did not get through.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-m", "", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        options = ["-q", "-m", "", "-p", "no:cacheprovider", f"--junitxml={report}", *more]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *nodes],
             cwd=ROOT,
