@@ -1,6 +1,8 @@
 """Stores that share a directory: they see each other's chunks and keep one capacity together."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from threading import Barrier, Thread
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.adapters.local._check import repair
 from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow
+from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.ports import (
@@ -215,6 +218,53 @@ except StoreBusy:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("still joined\n", "")
+
+
+# --- a process that was stopped while it had the books ----------------------------------
+
+STOPPED = """
+import os, signal, sys
+from hexkv.adapters.local.disk import DiskStore
+
+store = DiskStore(sys.argv[1])
+with store._directory.ledger.held():
+    os.kill(os.getpid(), signal.SIGSTOP)
+store.close()
+"""
+
+
+def test_a_process_stopped_in_the_ledgers_lock_costs_a_deadline_and_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Ledger, "patience", 0.01)
+    store, leaving = DiskStore(tmp_path, capacity=10), DiskStore(tmp_path)
+    put(store, A, b"frame")
+    process = subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)])
+    try:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        soon = deadline(0.01)
+        (refused,) = store.write([Item(B, memoryview(b"more"))], soon)
+        assert isinstance(refused.error, StoreBusy)
+        said = [str(refused.error)]
+        for call in (
+            lambda: store.delete([A, B], soon),
+            lambda: store.quarantine([A, B], soon),
+            lambda: store.used_bytes,
+            lambda: DiskStore(tmp_path),
+            lambda: repair(str(tmp_path), None),
+        ):
+            with pytest.raises(StoreBusy) as busy:
+                call()
+            said.append(str(busy.value))
+        assert all(re.search(rf"by process ({process.pid}|\?)$", text) for text in said), said
+        leaving.close()
+        assert get(store, A) == b"frame"
+        assert not list(tmp_path.rglob("*.tmp"))
+    finally:
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 0
+    assert put(store, B, b"x" * 5) == Stored(5), "nothing stayed reserved"
+    assert store.delete([A], deadline()) == [True]
+    assert store.used_bytes == 5
+    store.close()
 
 
 # --- opening, and counting --------------------------------------------------------------

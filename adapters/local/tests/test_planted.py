@@ -1,16 +1,14 @@
 """What somebody else left in the place of a directory of chunks, or does to it meanwhile."""
 
-import fcntl
 import os
 
 import pytest
 
-from hexkv.adapters.local import _directory
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
-from hexkv.ports import ConfigError, HexKVError, StoreBusy
+from hexkv.ports import ConfigError, HexKVError
 
 MARKER = "hexkv-format.json"
 
@@ -76,16 +74,3 @@ def test_a_root_that_belongs_to_somebody_else_is_refused(root, monkeypatch):
         owner = 12345
     with pytest.raises(ConfigError, match=f"belongs to user {owner}"):
         DiskStore(root)
-
-
-def test_a_ledger_that_a_stopped_process_has_locked_ends_the_opening(root, monkeypatch):
-    DiskStore(root).close()
-    monkeypatch.setattr(_directory, "_PATIENCE", 0.01)
-    file = os.open(root / ".hexkv-ledger", os.O_RDWR)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(StoreBusy, match=rf"by process ({os.getpid()}|\?)"):
-            DiskStore(root)
-    finally:
-        os.close(file)
-    DiskStore(root).close()

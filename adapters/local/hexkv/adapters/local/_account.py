@@ -11,8 +11,8 @@ from threading import Lock
 from hexkv.adapters.local._directory import SharedDirectory
 from hexkv.adapters.local._files import regular_size
 from hexkv.adapters.local._layout import FOLDERS, chunks_in, file_path, folder_of
-from hexkv.adapters.local._ledger import Books, EngineRow
-from hexkv.ports import ChunkKey, Deadline, StoreFull
+from hexkv.adapters.local._ledger import MOMENT, Books, EngineRow
+from hexkv.ports import ChunkKey, Deadline, StoreBusy, StoreFull
 
 _RECOUNT_SECONDS = 60.0
 """How long a refusal trusts a count. Files that somebody removed by hand are found then."""
@@ -41,6 +41,7 @@ class ByteAccount:
         """Bytes of the frames that are readable, counted to the last.
 
         Raises:
+            StoreBusy: another process has locked the books.
             OSError: they cannot be counted.
         """
         while True:
@@ -58,13 +59,14 @@ class ByteAccount:
 
         Raises:
             StoreFull: they would exceed the capacity. Nothing is reserved.
+            StoreBusy: another process had locked the books until the deadline.
             OSError: the files cannot be counted.
         """
         doubted = False
         while True:
             fits = False
             try:
-                with self._directory.ledger.held() as books:
+                with self._directory.ledger.held(deadline.remaining()) as books:
                     if self._capacity is not None and books.counted < FOLDERS:
                         self._count_on(books)
                     elif self._room(books, key) >= size:
@@ -92,26 +94,28 @@ class ByteAccount:
         """Give a reservation back."""
         self._add(-size)
         # If that cannot be written down now, it is with the next change.
-        with suppress(OSError), self._directory.ledger.held() as books:
+        with suppress(OSError, StoreBusy), self._directory.ledger.held(MOMENT) as books:
             self._sign(books)
 
     @contextmanager
-    def changing(self, key: ChunkKey, settled: int = 0) -> Iterator[int | None]:
+    def changing(self, key: ChunkKey, deadline: Deadline, settled: int = 0) -> Iterator[int | None]:
         """Count what the block does to the chunk's file, whether it succeeds or not.
 
         Gives the file's size, ``None`` if there is none.
 
         Args:
             key: the chunk.
+            deadline: after which the books are waited for no longer than a moment.
             settled: bytes of a reservation that ends with the block, if it succeeds.
 
         Raises:
+            StoreBusy: another process has locked the books. The block was not entered.
             OSError: the books cannot be written. If it was too late, they are doubted by
                 whoever opens them next.
         """
         path = file_path(self._root, key)
         ledger = self._directory.ledger
-        with ledger.held() as books:
+        with ledger.held(max(deadline.remaining(), MOMENT)) as books:
             ledger.announce(books)
             before = regular_size(path)
             try:

@@ -20,9 +20,6 @@ from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local._marker import check_format
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
-_PATIENCE = 3.0
-"""Seconds that joining and leaving wait for the books, which others hold for moments only."""
-
 
 class SharedDirectory:
     """Created if need be, of a format that this version knows, and joined by one engine.
@@ -61,7 +58,7 @@ class SharedDirectory:
                 _check_owner(self.path)
                 os.makedirs(f"{self.path}/{WRITING}", mode=0o700, exist_ok=True)
                 self._ledger = Ledger(f"{self.path}/{LEDGER}")
-                with self._ledger.held(_PATIENCE) as books:
+                with self._ledger.held() as books:
                     check_format(self.path)
                     self._join(books)
             except (FileExistsError, NotADirectoryError) as error:
@@ -109,7 +106,7 @@ class SharedDirectory:
         ledger, self._ledger = self._ledger, None
         if ledger is not None and lock is not None and self.pid == os.getpid():
             # What cannot be tidied is buried by the next engine.
-            with suppress(OSError, StoreBusy), ledger.held(_PATIENCE) as books:
+            with suppress(OSError, StoreBusy), ledger.held() as books:
                 books.engines.pop(self.engine, None)
                 remove(lock_path(self.path, self.engine))
                 fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child has the open file, too

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from struct import Struct
-from threading import Lock
-from typing import NamedTuple
+from threading import TIMEOUT_MAX, Lock
+from typing import ClassVar, NamedTuple
 
 from hexkv.ports import PAGE, StoreBusy
 
@@ -29,6 +29,13 @@ _MAGIC = b"hexkvled"
 _VERSION = 1
 _HEAD = Struct("<8sIIIIq")
 _ROW = Struct("<QqII")
+
+_SHORTEST_PAUSE = 0.0002
+_LONGEST_PAUSE = 0.001
+"""Seconds between two attempts to lock the page; whoever goes on has it for less than either."""
+
+MOMENT = 0.05
+"""Seconds to wait for the books after a deadline, for what is worse left half done."""
 
 ENGINES = (PAGE - _HEAD.size) // _ROW.size
 """How many engines one directory can have at a time."""
@@ -101,6 +108,9 @@ class Books:
 class Ledger:
     """The books of one directory."""
 
+    patience: ClassVar[float] = 3.0
+    """Seconds that opening, closing and counting wait; others hold the books for moments only."""
+
     def __init__(self, path: str) -> None:
         """Open the ledger, new if there is none.
 
@@ -117,19 +127,20 @@ class Ledger:
         """The books, nobody else's until the block ends. What was changed in them is kept.
 
         Args:
-            patience: seconds to wait for another process that has them, as one that was stopped
-                in that moment has for ever; ``None`` to wait until the operating system says so,
-                which is for those whose own callers have a deadline.
+            patience: seconds to wait for another that has them, as one that was stopped in
+                that moment (SIGSTOP) has for ever; by default :attr:`patience`, for callers
+                without a deadline.
 
         Raises:
-            StoreBusy: another process had them all that time.
+            StoreBusy: another had them all that time. Names the process.
             OSError: they cannot be read or written.
         """
-        with self._lock:
-            if patience is None:
-                fcntl.flock(self._file, fcntl.LOCK_EX)
-            else:
-                self._take(patience)
+        patience = min(self.patience if patience is None else patience, TIMEOUT_MAX)
+        end = time.monotonic() + patience
+        if not self._lock.acquire(timeout=patience):
+            raise self._busy(patience)
+        try:
+            self._take(end, patience)
             try:
                 page = os.pread(self._file, PAGE, 0)
                 books = Books.unpack(page)
@@ -142,21 +153,27 @@ class Ledger:
                         os.pwrite(self._file, changed, 0)
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            self._lock.release()
 
-    def _take(self, patience: float) -> None:
-        end = time.monotonic() + patience
+    def _take(self, end: float, patience: float) -> None:
+        """Lock the file. The system knows no limit for that, so it is tried again and again."""
+        pause = _SHORTEST_PAUSE
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise StoreBusy(
-                        f"{self._path} was locked for {patience:g} s by process"
-                        f" {_holder(os.fstat(self._file).st_ino)}"
-                    ) from None
-                time.sleep(0.002)
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise self._busy(patience) from None
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 return
+
+    def _busy(self, patience: float) -> StoreBusy:
+        holder = _holder(os.fstat(self._file).st_ino)
+        return StoreBusy(f"{self._path} was locked for {patience:.3g} s by process {holder}")
 
     def announce(self, books: Books) -> None:
         """Say, while the books are held, that a file is about to be changed.

@@ -29,9 +29,9 @@ from hexkv.ports import (
     Item,
     ReadOutcome,
     Sink,
+    StoreBusy,
     Stored,
     StoreError,
-    StoreFull,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -82,7 +82,8 @@ class DiskStore:
         Raises:
             ConfigError: *root* is not a directory, or of another version's format; or
                 *direct* is ``on`` and the file system refuses.
-            StoreBusy: another store has it to itself, or *exclusive* and another has it.
+            StoreBusy: another store has it to itself, or *exclusive* and another has it; or a
+                process that does not go on has locked its books.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
         self._lock = Lock()
@@ -117,7 +118,12 @@ class DiskStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the frames that are readable; counts what is not counted yet."""
+        """Bytes of the frames that are readable; counts what is not counted yet.
+
+        Raises:
+            StoreBusy: another process has locked the directory's books.
+            StoreUnreachable: the files cannot be counted.
+        """
         with self._call():
             try:
                 return self._account.used()
@@ -160,15 +166,15 @@ class DiskStore:
 
         Raises:
             StoreUnreachable: a file cannot be removed. The others are.
+            StoreBusy: another process had locked the directory's books until the deadline.
         """
-        del deadline
         failure: OSError | None = None
         there = []
         with self._call():
             for key in keys:
                 path = self._path(key)
                 try:
-                    with self._account.changing(key) as size:
+                    with self._account.changing(key, deadline) as size:
                         there.append(size is not None and remove(path))
                 except OSError as error:
                     failure = error
@@ -191,12 +197,11 @@ class DiskStore:
                 raise store_error(error, f"listing {self._root}") from error
 
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
-        del deadline  # a rename each
         with self._call():
             for key in keys:
                 path = self._path(key)
                 try:
-                    with self._account.changing(key) as size:
+                    with self._account.changing(key, deadline) as size:
                         if size is not None:
                             self._set_aside(path)
                 except OSError as error:
@@ -224,7 +229,7 @@ class DiskStore:
         try:
             if not self._account.reserve(key, size, deadline):
                 return TimedOut()
-        except StoreFull as error:
+        except StoreError as error:
             return Failed(error)
         except OSError as error:
             return Failed(store_error(error, f"counting in {self._root}"))
@@ -232,10 +237,12 @@ class DiskStore:
         stored = False
         try:
             _in_its_folder(aside, lambda: self._io.write(aside, item.frame))
-            with self._account.changing(key, settled=size):
+            with self._account.changing(key, deadline, settled=size):
                 _in_its_folder(path, lambda: os.replace(aside, path))
                 stored = True
             return Stored(size)
+        except StoreBusy as error:
+            return Failed(error)
         except OSError as error:
             return Failed(store_error(error, f"writing to {self._root}"))
         finally:
