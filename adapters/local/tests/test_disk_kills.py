@@ -42,7 +42,7 @@ def frame(name, size):
 
 def live(say, last):
     for name in ("open", "posix_fallocate", "pwritev", "close", "replace", "unlink", "pread",
-                 "pwrite", "lstat", "makedirs"):
+                 "pwrite", "stat", "makedirs"):
         watch(os, name, last)
     for name in ("flock", "fcntl"):
         watch(fcntl, name, last)

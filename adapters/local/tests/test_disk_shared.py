@@ -283,7 +283,8 @@ def test_opening_looks_at_no_chunk_and_reading_needs_no_count(tmp_path, monkeypa
     scans = []
     real = os.scandir
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", lambda path: scans.append(str(path)) or real(path))
+        name = "/proc/self/fd/{}".format
+        patch.setattr(os, "scandir", lambda at: scans.append(os.readlink(name(at))) or real(at))
         store = DiskStore(tmp_path, capacity=1000)
         key = bytes.fromhex("0" * 94 + "00")
         assert get(store, key) == b"x"

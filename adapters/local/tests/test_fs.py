@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from threading import Thread
@@ -197,7 +198,7 @@ def fail(monkeypatch, call, number, times=1, after=False):
     real, left = getattr(os, call), [times]
 
     def failing(*args, **kwargs):
-        if not left[0]:
+        if not left[0] or (call == "close" and stat.S_ISDIR(os.fstat(args[0]).st_mode)):
             return real(*args, **kwargs)
         left[0] -= 1
         if after:
@@ -288,14 +289,13 @@ def test_a_rename_whose_answer_was_lost_counts_as_done(store, monkeypatch):
 
 def test_a_listing_that_names_a_file_twice_or_breaks_off_is_scanned_once(store, monkeypatch):
     put(store, A, FRAME)
-    real, broken = _layout.chunks_in, [True]
+    real, broken = _layout.chunks_in, [errno.ESTALE]
 
     def lagging(root, folder):
-        for entry in real(root, folder):
-            yield entry
-            if broken.pop() if broken else False:
-                raise OSError(errno.ESTALE, "stale")
-            yield entry
+        entries = real(root, folder)
+        if entries and broken:
+            raise OSError(broken.pop(), "stale")
+        return entries * 2
 
     monkeypatch.setattr(fs, "chunks_in", lagging)
     assert [entry.key for entry in store.scan()] == [A]

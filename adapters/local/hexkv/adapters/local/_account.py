@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._files import regular_size
 from hexkv.adapters.local._layout import FOLDERS, chunks_in, file_path, folder_of
 from hexkv.adapters.local._ledger import MOMENT, Books, EngineRow
+from hexkv.adapters.local._nofollow import regular_size
 from hexkv.ports import ChunkKey, Deadline, StoreBusy, StoreFull
 
 _RECOUNT_SECONDS = 60.0

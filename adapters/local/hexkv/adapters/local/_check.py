@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from pathlib import Path
 from typing import Protocol
 
 from hexkv.adapters.local._account import ByteAccount
 from hexkv.adapters.local._directory import SharedDirectory, living_engines
-from hexkv.adapters.local._files import FileIO, regular_size
+from hexkv.adapters.local._files import FileIO
 from hexkv.adapters.local._layout import (
     FOLDERS,
     LEDGER,
@@ -24,11 +23,11 @@ from hexkv.adapters.local._layout import (
     file_path,
     folder_path,
     key_of,
-    listed,
     locks_in,
     parts_in,
 )
 from hexkv.adapters.local._ledger import Books
+from hexkv.adapters.local._nofollow import listed, move, open_file, regular_size
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
 from hexkv.ports import (
     PAGE,
@@ -149,7 +148,7 @@ def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
                 elif problem.belongs is not None:
                     # Out of the way first: two may lie in each other's place.
                     aside = directory.part(next(numbers))
-                    os.replace(f"{root}/{problem.path}", aside)
+                    move(f"{root}/{problem.path}", aside)
                     moved.append((problem, aside, file_path(root, problem.belongs)))
             except OSError as error:
                 problem.done = f"not repaired: {error.strerror}"
@@ -165,23 +164,26 @@ def repair(root: str, codec: Opens, watch: Watch = iter) -> Findings:
 def _candidates(root: str, findings: Findings) -> Iterator[str]:
     """Files that are or should be frames; the others are noted in *findings*."""
     locks = {path for _, path in locks_in(root)}
-    known = {f"{root}/{name}" for name in (MARKER, LEDGER)} | locks
     parts = {path for _, path in parts_in(root)}
+    known = {f"{root}/{name}" for name in (MARKER, LEDGER)} | locks | parts
     folders = {folder_path(root, folder) for folder in range(FOLDERS)}
-    pending = listed(root)
+    pending = [root]
     while pending:
-        entry = pending.pop()
-        if entry.path in known | parts:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            if entry.path in folders or entry.path == f"{root}/{WRITING}":
-                pending += listed(entry.path)
-            elif entry.path != f"{root}/{QUARANTINE}":
-                findings.foreign.append(_relative(root, entry.path))
-        elif key_of(entry.name) is not None and entry.is_file(follow_symlinks=False):
-            yield entry.path
-        else:
-            findings.foreign.append(_relative(root, entry.path))
+        folder = pending.pop()
+        with listed(folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if path in known:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if path in folders or path == f"{root}/{WRITING}":
+                        pending.append(path)
+                    elif path != f"{root}/{QUARANTINE}":
+                        findings.foreign.append(_relative(root, path))
+                elif key_of(entry.name) is not None and entry.is_file(follow_symlinks=False):
+                    yield path
+                else:
+                    findings.foreign.append(_relative(root, path))
 
 
 def _verify(
@@ -235,18 +237,18 @@ def _put_right(root: str, problem: Problem, aside: str, place: str) -> None:
             problem.done += ", for its place is taken"
         else:
             os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-            os.replace(aside, place)
+            move(aside, place)
             problem.done = f"moved to {_relative(root, place)}"
     except OSError as error:
         with suppress(OSError):
-            os.replace(aside, f"{root}/{problem.path}")
+            move(aside, f"{root}/{problem.path}")
         problem.done = f"not repaired: {error.strerror}"
 
 
 def _set_aside(root: str, path: str, problem: Problem) -> None:
     name = os.path.basename(problem.path)
     os.makedirs(f"{root}/{QUARANTINE}", mode=0o700, exist_ok=True)
-    os.replace(path, f"{root}/{QUARANTINE}/{name}")
+    move(path, f"{root}/{QUARANTINE}/{name}")
     problem.done = f"moved to {QUARANTINE}/{name}"
 
 
@@ -261,7 +263,8 @@ def _stale(root: str, living: set[int]) -> list[Problem]:
 def _wrong_ledger(root: str) -> list[Problem]:
     """Whether a whole count is wrong. One that was not finished, or is in doubt, says so."""
     try:
-        books = Books.unpack(Path(root, LEDGER).read_bytes())
+        with open(open_file(f"{root}/{LEDGER}", os.O_RDONLY | os.O_NONBLOCK), "rb") as ledger:
+            books = Books.unpack(ledger.read(PAGE + 1))
     except FileNotFoundError:
         return []
     if books.counted < FOLDERS or books.changing:
@@ -273,7 +276,8 @@ def _wrong_ledger(root: str) -> list[Problem]:
 
 
 def _quarantined(root: str) -> int:
-    return sum(key_of(entry.name) is not None for entry in listed(f"{root}/{QUARANTINE}"))
+    with listed(f"{root}/{QUARANTINE}") as entries:
+        return sum(key_of(entry.name) is not None for entry in entries)
 
 
 def _relative(root: str, path: str) -> str:

@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 
+from hexkv.adapters.local._nofollow import open_file
 from hexkv.ports import PAGE
 
 REFUSALS = {errno.EINVAL, errno.EOPNOTSUPP}
@@ -58,7 +59,7 @@ def try_direct(path: str) -> None:
     Raises:
         OSError: with one of ``REFUSALS``, if its file system cannot do that.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = open_file(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         go_direct(file)
         with mmap.mmap(-1, PAGE) as page:

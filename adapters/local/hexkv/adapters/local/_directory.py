@@ -7,7 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 
-from hexkv.adapters.local._files import remove, store_error
+from hexkv.adapters.local._files import NEW, store_error
 from hexkv.adapters.local._layout import (
     LEDGER,
     WRITING,
@@ -18,6 +18,7 @@ from hexkv.adapters.local._layout import (
 )
 from hexkv.adapters.local._ledger import ENGINES, Books, EngineRow, Ledger
 from hexkv.adapters.local._marker import check_format
+from hexkv.adapters.local._nofollow import listed, open_file, remove, resolved
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
 
@@ -43,10 +44,7 @@ class SharedDirectory:
                 process that does not go on has locked its books.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
-        if not os.fspath(root):
-            raise ConfigError("a disk store needs the name of a directory")
-        # Absolute, so that it stays the same one wherever the process goes.
-        self.path = os.path.abspath(root)
+        self.path = resolved(root)
         self.engine = secrets.randbits(63)
         self.pid = os.getpid()
         self.exclusive = exclusive
@@ -125,8 +123,7 @@ class SharedDirectory:
             raise StoreBusy(f"{self.path} is in use by {len(living)} engines")
         if not living:
             books.forget_count()  # anything may have happened to the files meanwhile
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._lock = os.open(lock_path(self.path, self.engine), flags, 0o600)
+        self._lock = open_file(lock_path(self.path, self.engine), NEW)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         books.engines[self.engine] = EngineRow(self.pid, self.exclusive)
 
@@ -136,10 +133,10 @@ def _check_owner(root: str) -> None:
     owner = os.stat(root).st_uid
     if owner not in (0, os.geteuid()):
         raise ConfigError(f"{root} belongs to user {owner}, and not to the one that opens it")
-    with os.scandir(root) as entries:
+    with listed(root) as entries:
         for entry in entries:
             if entry.is_symlink():
-                raise ConfigError(f"{entry.path} is a link, and chunks do not leave {root}")
+                raise ConfigError(f"{root}/{entry.name} is a link, and chunks do not leave {root}")
 
 
 def living_engines(root: str) -> set[int]:
@@ -151,7 +148,7 @@ def living_engines(root: str) -> set[int]:
     living = set()
     for engine, path in locks_in(root):
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_file(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             continue
         try:

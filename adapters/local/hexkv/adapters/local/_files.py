@@ -17,6 +17,7 @@ from hexkv.adapters.local._direct import (
     go_through_cache,
     try_direct,
 )
+from hexkv.adapters.local._nofollow import ABSENT, open_file
 from hexkv.ports import (
     PAGE,
     ConfigError,
@@ -35,13 +36,13 @@ log = logging.getLogger("hexkv")
 Direct = Literal["auto", "on", "off"]
 """Whether files bypass the page cache: where they can, without exception, or never."""
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Links are not ours. Non-blocking, for opening a pipe that someone left there must not hang.
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""How a file is opened that must not be there yet."""
+
+# Non-blocking, for opening a pipe that someone left there must not hang.
+_READ = os.O_RDONLY | os.O_NONBLOCK
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-ABSENT = (FileNotFoundError, NotADirectoryError)
-"""There is no such file, and nothing is wrong with that."""
 
 
 class FileIO:
@@ -87,7 +88,7 @@ class FileIO:
             OSError: also if a file is there already. A part of the file may be left behind.
         """
         size = frame.nbytes
-        file = os.open(path, _WRITE, 0o600)
+        file = open_file(path, NEW)
         try:
             if size:
                 _reserve(file, size)
@@ -114,7 +115,7 @@ class FileIO:
 
     def _read(self, path: str, start: int, room: Callable[[int], memoryview | None]) -> ReadOutcome:
         try:
-            file = os.open(path, _READ)
+            file = open_file(path, _READ)
         except ABSENT:
             return Miss()
         except OSError as error:
@@ -178,24 +179,6 @@ class FileIO:
                 error.strerror,
             )
         return True
-
-
-def regular_size(path: str) -> int | None:
-    """Bytes of the file that :meth:`FileIO.read` would find; ``None`` if there is none."""
-    try:
-        found = os.lstat(path)
-    except ABSENT:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def remove(path: str) -> bool:
-    """Remove a file. Whether it was there."""
-    try:
-        os.unlink(path)
-    except ABSENT:
-        return False
-    return True
 
 
 def store_error(error: OSError, doing: str) -> StoreError:

@@ -15,10 +15,10 @@ left alone.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 
+from hexkv.adapters.local._nofollow import listed
 from hexkv.ports import KEY_BYTES, NAMESPACE_BYTES, ChunkKey, Entry, InvalidRequest
 
 FOLDERS = 256
@@ -67,26 +67,23 @@ def folder_path(root: str, folder: int) -> str:
     return f"{root}/{folder:02x}"
 
 
-def chunks_in(root: str, folder: int) -> Iterator[Entry]:
+def chunks_in(root: str, folder: int) -> list[Entry]:
     """Every chunk's file in one folder.
 
     Raises:
         OSError: the folder cannot be listed. What vanishes meanwhile is passed over.
     """
-    path = folder_path(root, folder)
-    entries = listed(path)
-    if entries and os.path.islink(path):
-        return
-    for entry in entries:
-        key = key_of(entry.name)
-        if key is None or folder_of(key) != folder:
-            continue  # nobody would look for it here
-        try:
-            if entry.is_file(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                yield Entry(key, found.st_size, found.st_mtime)
-        except FileNotFoundError:
-            continue
+    found = []
+    with listed(folder_path(root, folder)) as entries:
+        for entry in entries:
+            key = key_of(entry.name)
+            if key is None or folder_of(key) != folder:
+                continue  # nobody would look for it here
+            with suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False):
+                    file = entry.stat(follow_symlinks=False)
+                    found.append(Entry(key, file.st_size, file.st_mtime))
+    return found
 
 
 def lock_path(root: str, engine: int) -> str:
@@ -99,26 +96,20 @@ def part_path(root: str, engine: int, number: int) -> str:
     return f"{root}/{WRITING}/{engine:016x}-{number}.tmp"
 
 
-def locks_in(root: str) -> Iterator[tuple[int, str]]:
+def locks_in(root: str) -> list[tuple[int, str]]:
     """Engines that use or used the directory, and the files that they lock."""
     return _of_engines(root, _LOCK)
 
 
-def parts_in(root: str) -> Iterator[tuple[int, str]]:
+def parts_in(root: str) -> list[tuple[int, str]]:
     """Engines and the files that they are writing, or were."""
     return _of_engines(f"{root}/{WRITING}", _PART)
 
 
-def listed(path: str) -> list[os.DirEntry[str]]:
-    """What a directory holds; nothing if it is not there."""
-    try:
-        with os.scandir(path) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _of_engines(path: str, name: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    for entry in listed(path):
-        if match := name.fullmatch(entry.name):
-            yield int(match[1], 16), entry.path
+def _of_engines(path: str, name: re.Pattern[str]) -> list[tuple[int, str]]:
+    with listed(path) as entries:
+        return [
+            (int(match[1], 16), f"{path}/{entry.name}")
+            for entry in entries
+            if (match := name.fullmatch(entry.name))
+        ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,8 @@ from struct import Struct
 from threading import TIMEOUT_MAX, Lock
 from typing import ClassVar, NamedTuple
 
-from hexkv.ports import PAGE, StoreBusy
+from hexkv.adapters.local._nofollow import open_file
+from hexkv.ports import PAGE, ConfigError, StoreBusy
 
 _MAGIC = b"hexkvled"
 _VERSION = 1
@@ -115,11 +117,15 @@ class Ledger:
         """Open the ledger, new if there is none.
 
         Raises:
+            ConfigError: something else has its name.
             OSError: it cannot be written to.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._path = path
-        self._file = os.open(path, flags, 0o600)
+        self._file = open_file(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK)
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.close(self._file)
+            raise ConfigError(f"{path} is no file of its own, and would be overwritten")
         self._lock = Lock()  # flock knows open files only, not threads
 
     @contextmanager

@@ -11,8 +11,9 @@ import json
 import logging
 import os
 
-from hexkv.adapters.local._files import remove
+from hexkv.adapters.local._files import NEW
 from hexkv.adapters.local._layout import MARKER
+from hexkv.adapters.local._nofollow import move, open_file, remove
 from hexkv.ports import ConfigError
 
 log = logging.getLogger("hexkv")
@@ -35,7 +36,7 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
     """
     path = f"{root}/{MARKER}"
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = open_file(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         _write(root, aside)
         return
@@ -61,12 +62,10 @@ def check_format(root: str, aside: str = f"{MARKER}.tmp") -> None:
 
 
 def _write(root: str, aside: str) -> None:
-    # Not through a link that somebody has put there, nor into a file that is somebody's.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     remove(f"{root}/{aside}")
-    with open(os.open(f"{root}/{aside}", flags, 0o600), "wb") as file:
+    with open(open_file(f"{root}/{aside}", NEW), "wb") as file:
         file.write(json.dumps({"format": FORMAT}).encode() + b"\n")
         file.flush()
         # The one file that is synced: an empty marker would lock the next start out.
         os.fsync(file.fileno())
-    os.replace(f"{root}/{aside}", f"{root}/{MARKER}")
+    move(f"{root}/{aside}", f"{root}/{MARKER}")

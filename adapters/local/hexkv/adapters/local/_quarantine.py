@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hexkv.adapters.local._files import remove
-from hexkv.adapters.local._layout import key_of, listed
+from hexkv.adapters.local._layout import key_of
+from hexkv.adapters.local._nofollow import listed, move, regular_size, remove
 from hexkv.ports import ConfigError
 
 
@@ -40,24 +40,25 @@ class Quarantine:
             OSError: it is still where it was.
         """
         name = os.path.basename(path)
-        size = os.lstat(path).st_size
-        if not self._max_files or size > self._max_bytes:
+        size = regular_size(path)
+        if size is None or not self._max_files or size > self._max_bytes:
             remove(path)
             return
         remove(f"{self._path}/{name}")
         self._trim(1, size)
         os.makedirs(self._path, mode=0o700, exist_ok=True)
-        os.replace(path, f"{self._path}/{name}")
+        move(path, f"{self._path}/{name}")
 
     def _trim(self, files: int, size: int) -> None:
         """Make room for as many *files* of *size* bytes together, the oldest going first."""
         # A rename sets the time of change, so that orders them by when they came.
-        kept = [
-            (found.st_ctime_ns, entry.path, found.st_size)
-            for entry in listed(self._path)
-            if key_of(entry.name) is not None and entry.is_file(follow_symlinks=False)
-            for found in [entry.stat(follow_symlinks=False)]
-        ]
+        with listed(self._path) as entries:
+            kept = [
+                (found.st_ctime_ns, f"{self._path}/{entry.name}", found.st_size)
+                for entry in entries
+                if key_of(entry.name) is not None and entry.is_file(follow_symlinks=False)
+                for found in [entry.stat(follow_symlinks=False)]
+            ]
         files += len(kept)
         size += sum(it for _, _, it in kept)
         for _, path, its_size in sorted(kept):

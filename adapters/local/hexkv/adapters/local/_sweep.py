@@ -6,8 +6,9 @@ import os
 import secrets
 from threading import Lock
 
-from hexkv.adapters.local._files import remove
-from hexkv.adapters.local._layout import FOLDERS, folder_path, key_of, listed
+from hexkv.adapters.local._files import NEW
+from hexkv.adapters.local._layout import FOLDERS, folder_path, key_of
+from hexkv.adapters.local._nofollow import listed, open_file, remove
 from hexkv.ports import Clock
 
 PART = ".hexkv-part-"
@@ -55,22 +56,22 @@ class Sweeper:
             OSError: it cannot be listed, or something in it cannot be removed.
         """
         path = folder_path(self._root, folder)
-        entries = listed(path)
-        now = self._server_time(path) if entries else 0.0
-        for entry in entries:
-            age = PART_AGE if entry.name.startswith(PART) else self._ttl
-            if age is None or not (entry.name.startswith(PART) or key_of(entry.name)):
-                continue
-            try:
-                found = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            if now - found.st_mtime > age:
-                remove(entry.path)
+        with listed(path) as entries:
+            now = self._server_time(path) if entries else 0.0
+            for entry in entries:
+                age = PART_AGE if entry.name.startswith(PART) else self._ttl
+                if age is None or not (entry.name.startswith(PART) or key_of(entry.name)):
+                    continue
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if now - found.st_mtime > age:
+                    remove(f"{path}/{entry.name}")
 
     def _server_time(self, path: str) -> float:
         probe = f"{path}/{PART}{secrets.token_hex(8)}"
-        file = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = open_file(probe, NEW)
         try:
             os.write(file, b"\0")
             return os.fstat(file).st_mtime

@@ -11,14 +11,9 @@ from threading import Lock
 
 from hexkv.adapters.local._account import ByteAccount
 from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._files import (
-    Direct,
-    FileIO,
-    regular_size,
-    remove,
-    store_error,
-)
+from hexkv.adapters.local._files import Direct, FileIO, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
+from hexkv.adapters.local._nofollow import move, regular_size, remove
 from hexkv.adapters.local._quarantine import Quarantine
 from hexkv.ports import (
     ChunkKey,
@@ -238,7 +233,7 @@ class DiskStore:
         try:
             _in_its_folder(aside, lambda: self._io.write(aside, item.frame))
             with self._account.changing(key, deadline, settled=size):
-                _in_its_folder(path, lambda: os.replace(aside, path))
+                _in_its_folder(path, lambda: move(aside, path))
                 stored = True
             return Stored(size)
         except StoreBusy as error:

@@ -18,9 +18,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local._files import FileIO, regular_size, remove, store_error
+from hexkv.adapters.local._files import NEW, FileIO, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
 from hexkv.adapters.local._marker import check_format
+from hexkv.adapters.local._nofollow import move, open_file, regular_size, remove, resolved
 from hexkv.adapters.local._sweep import PART, Sweeper
 from hexkv.ports import (
     ChunkKey,
@@ -46,7 +47,6 @@ from hexkv.ports import (
 
 T = TypeVar("T")
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _PASSING = {errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN, errno.ENOENT}
 """Errors that a second try, which looks the name up anew, often does not meet.
 
@@ -76,7 +76,7 @@ class SharedFileStore:
             ConfigError: *root* is not a directory, or of another version's format.
             StoreFull, StoreUnreachable: it cannot be written to.
         """
-        self._root = os.path.abspath(root)
+        self._root = resolved(root)
         self._closed = False
         self._engine = secrets.token_hex(8)
         self._number = itertools.count()
@@ -141,7 +141,7 @@ class SharedFileStore:
             seen = set()
             try:
                 # Whole before any of it is told: a listing that breaks off is begun again.
-                entries = _again(lambda folder=folder: list(chunks_in(self._root, folder)))  # type: ignore[misc]
+                entries = _again(lambda folder=folder: chunks_in(self._root, folder))  # type: ignore[misc]
             except OSError as error:
                 raise store_error(error, f"listing {self._root}") from error
             for entry in entries:
@@ -227,7 +227,7 @@ def _write_file(path: str, frame: memoryview) -> None:
 
     No blocks are reserved: where a server cannot do that, the C library would write to each.
     """
-    file = os.open(path, _WRITE, 0o600)
+    file = open_file(path, NEW)
     try:
         done = 0
         while done < frame.nbytes:
@@ -241,7 +241,7 @@ def _write_file(path: str, frame: memoryview) -> None:
 def _publish(part: str, path: str, size: int) -> None:
     """Give a written file its name."""
     try:
-        os.replace(part, path)
+        move(part, path)
     except OSError as error:
         # A server that did it, and whose answer was lost, is asked again and finds no such file.
         if error.errno not in (errno.ENOENT, errno.ESTALE) or _size(part) is not None:

@@ -17,6 +17,7 @@ from hexkv.adapters.local._check import Findings, check
 from hexkv.adapters.local._check import repair as repair_directory
 from hexkv.adapters.local._files import store_error
 from hexkv.adapters.local._layout import MARKER
+from hexkv.adapters.local._nofollow import resolved
 from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.cli.output import (
     Json,
@@ -41,7 +42,7 @@ def fsck(
     Exit code 0: all is well; 1: problems were found, and with --repair they are repaired
     unless the report says otherwise; 2: this is no such directory.
     """
-    root = os.path.abspath(directory)
+    root = resolved(directory)
     if not os.path.isfile(f"{root}/{MARKER}"):
         raise typer.BadParameter(f"{directory} is no disk tier's directory: it has no {MARKER}")
     codec = frame_codec(discover(), "crc32")  # seals nothing here
