@@ -101,7 +101,7 @@ def test_settings_arrive_as_the_adapters_dataclass():
         ({"path": "x", "hosts": [1]}, r"shelf\.hosts\.0: should be a valid string"),
         ({"path": "x", "retries": -1}, r"shelf: retries must not be negative"),
         ({"path": "x", "fsnc": 1}, r"shelf\.fsnc: unknown key, did you mean 'fsync'\? known: pa"),
-        ({"path": object()}, r"shelf: Object of type object is not JSON"),
+        ({"path": object()}, r"shelf\.path: a configuration holds no object"),
     ],
 )
 def test_a_bad_setting_is_named(settings, message):

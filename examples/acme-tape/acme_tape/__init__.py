@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hexkv.plugins import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins import AdapterSpec, OpenContext, SettingError, hookimpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class TapeSettings:
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise ValueError("a tape holds at least one byte")
+            raise SettingError("length", "a tape holds at least one byte")
 
 
 def _open_tape(settings: TapeSettings, context: OpenContext) -> object:

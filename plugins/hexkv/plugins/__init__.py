@@ -1,7 +1,7 @@
 """How adapters are found, configured and put together.
 
 Adapter authors need a few names from here: :class:`AdapterSpec`, :class:`CommandSpec`,
-:class:`OpenContext` and ``hookimpl``. Programs that embed hexkv use :mod:`hexkv.api`; hosts that
+:class:`OpenContext`, :class:`SettingError` and ``hookimpl``. Programs that embed hexkv use :mod:`hexkv.api`; hosts that
 need more than the port gives read a configuration with :func:`hexkv.plugins.config.load` and make
 an engine of it with :func:`hexkv.plugins.compose.build`. Those import pydantic, this package
 does not.
@@ -14,6 +14,8 @@ from hexkv.plugins.spec import (
     Kind,
     NoSettings,
     OpenContext,
+    SettingError,
+    about,
     hookimpl,
     hookspec,
 )
@@ -25,6 +27,8 @@ __all__ = [
     "Kind",
     "NoSettings",
     "OpenContext",
+    "SettingError",
+    "about",
     "hookimpl",
     "hookspec",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
@@ -36,6 +36,7 @@ from hexkv.ports import (
     EventSink,
     Namespace,
     Serde,
+    StoreError,
     SupportsOwnMemory,
     SupportsRegistration,
     SupportsScan,
@@ -88,7 +89,8 @@ def build(
     with ExitStack() as opened:
         context = OpenContext(clock)
         pool = settings.pool
-        provider = registry.open("memory", pool.provider, pool.settings, context)
+        with _naming(loaded, ("pool", "settings")):
+            provider = registry.open("memory", pool.provider, pool.settings, context)
         executor = Threads()
         region = provider.allocate(pool.bytes)
         blocks = BlockPool(
@@ -101,7 +103,8 @@ def build(
         serdes = _open_serdes(settings, registry, context)
         tiers = []
         for index, wanted in enumerate(settings.tiers):
-            tier = _open_tier(wanted, loaded, registry, clock, blocks)
+            with _naming(loaded, ("tiers", index, "settings")):
+                tier = _open_tier(wanted, loaded, registry, clock, blocks)
             opened.callback(tier.store.close)
             if isinstance(tier.store, SupportsRegistration):
                 tier.store.register(region)
@@ -219,6 +222,18 @@ def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
         salt=host["salt"] or configured["salt"],
         extra=tuple(sorted(extra.items())),
     )
+
+
+@contextmanager
+def _naming(loaded: Loaded, path: Path) -> Iterator[None]:
+    """Errors of opening an adapter whose settings are at *path* say so, and which one it was."""
+    try:
+        yield
+    except (ConfigError, StoreError) as error:
+        if loaded.locate(path) not in str(error):
+            place = loaded.locate((*path, error.setting) if error.setting else path)
+            error.args = (f"{place}: {error}",)
+        raise
 
 
 def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:

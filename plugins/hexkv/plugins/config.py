@@ -19,11 +19,11 @@ from hexkv.plugins.schema import EngineSettings, known_keys
 from hexkv.plugins.sources import (
     FILE_VARIABLE,
     Layers,
-    Value,
     merge_code,
     merge_environment,
     merge_file,
 )
+from hexkv.plugins.values import Value, faults
 from hexkv.ports import ConfigError
 
 DEFAULT = "default"
@@ -72,11 +72,18 @@ def load(
         merge_file(layers, FilePath(file))
     merge_environment(layers, environ)
     merge_code(layers, overrides or {})
-    try:
-        settings = EngineSettings.model_validate_json(json.dumps(layers.values))
-    except ValidationError as error:
-        problems = explain(error, lambda place: _locate(place, layers.origins), known_keys)
-        raise ConfigError("; ".join(problems)) from error
+
+    def locate(place: Path) -> str:
+        return _locate(place, layers.origins)
+
+    problems = [f"{locate(place)}: {wrong}" for place, wrong in faults(layers.values)]
+    if not problems:
+        try:
+            settings = EngineSettings.model_validate_json(json.dumps(layers.values))
+        except ValidationError as error:
+            problems = explain(error, locate, known_keys)
+    if problems:  # outside of pydantic's error, which holds the values
+        raise ConfigError("; ".join(problems))
     return Loaded(settings, layers.origins)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from hexkv.plugins.places import Locate, Path, unknown
+from hexkv.plugins.spec import SettingError
 
 
 def explain(
@@ -30,10 +31,14 @@ def explain(
         if kind == "extra_forbidden":
             messages.append(unknown(path, known(path[:-1]), locate))
         elif kind == "value_error":
-            messages.append(f"{locate(path)}: {item['ctx']['error']}")
+            wrong = item["ctx"]["error"]
+            at = (*path, wrong.setting) if isinstance(wrong, SettingError) else path
+            messages.append(f"{locate(at)}: {wrong}")
         elif kind == "missing":
             messages.append(f"{locate(path)}: missing")
         elif kind != "default_factory_not_called":
             text = item["msg"].removeprefix("Input ")
+            if kind == "literal_error" and "'off'" in text:
+                text += " (in quotes: YAML takes on and off for true and false)"
             messages.append(f"{locate(path)}: {text}")
     return messages

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -18,7 +18,10 @@ from pydantic import (
     PlainSerializer,
     SecretStr,
     field_validator,
+    model_validator,
 )
+
+from hexkv.plugins.spec import SettingError
 
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{suffix}B": base**power
@@ -70,7 +73,7 @@ Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden, when_used="json")
 class Section(BaseModel):
     """What all sections have in common."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class Model(Section):
@@ -150,6 +153,12 @@ class BreakerSettings(Section):
     """Before it is tried again; doubled after every failure."""
 
     longest_pause: Seconds = 10.0
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        if self.pause > self.longest_pause:
+            raise SettingError("pause", f"is longer than longest_pause, {self.longest_pause:g} s")
+        return self
 
 
 class TierSettings(Section):

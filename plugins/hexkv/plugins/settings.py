@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from hexkv.plugins.places import Locate, Path, unknown
 from hexkv.plugins.problems import explain
 from hexkv.plugins.spec import AdapterSpec
+from hexkv.plugins.values import faults
 from hexkv.ports import ConfigError
 
 
@@ -30,12 +31,12 @@ def parse_settings(
     def place(path: Path) -> str:
         return locate(path) if locate else ".".join(map(str, (spec.name, *path)))
 
-    problems = [unknown((name,), names, place) for name in settings if name not in names]
+    problems = [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
+    if not problems:
+        problems = [unknown((name,), names, place) for name in settings if name not in names]
     if not problems:
         try:
             return TypeAdapter(spec.settings).validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
             problems = explain(error, place, lambda _: names)
-        except TypeError as error:  # an object that no configuration file can hold
-            problems = [f"{place(())}: {error}"]
     raise ConfigError("; ".join(problems))

@@ -10,15 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from pathlib import PurePath
-from typing import TypeAlias
+from typing import Any
 
 import yaml
 
 from hexkv.plugins.places import Path, render
+from hexkv.plugins.values import DEEPEST, Value, faults
 from hexkv.ports import ConfigError
-
-Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"
-"""What a configuration is made of: what JSON can say."""
 
 PREFIX = "HEXKV_"
 FILE_VARIABLE = "HEXKV_CONFIG"
@@ -120,6 +118,8 @@ def merge_file(layers: Layers, path: FilePath) -> None:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB")
     try:
@@ -168,21 +168,22 @@ def merge_code(layers: Layers, overrides: Mapping[str, object]) -> None:
     Raises:
         ConfigError: something in them that a file could not hold.
     """
-    layers.merge({key: _plain(value, (key,)) for key, value in overrides.items()}, lambda _: "code")
+    plain = _plain(overrides)
+    if wrong := [f"{render(path)} (from code): {what}" for path, what in faults(plain)]:
+        raise ConfigError("; ".join(wrong))
+    layers.merge(plain, lambda _: "code")
 
 
-def _plain(value: object, path: Path) -> Value:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, (*path, str(key))) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, (*path, index)) for index, item in enumerate(value)]
+def _plain(value: Any, level: int = 0) -> Any:
+    """*value* as a file would have it: paths by their names, and tuples as lists."""
     if isinstance(value, PurePath):
         return str(value)
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise ConfigError(
-        f"{render(path)} (from code): a configuration holds no {type(value).__name__}"
-    )
+    if level <= DEEPEST:  # one that holds itself is checked no further, either
+        if isinstance(value, Mapping):
+            return {key: _plain(item, level + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [_plain(item, level + 1) for item in value]
+    return value
 
 
 def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
@@ -195,18 +196,34 @@ def parse_yaml(text: str, source: str) -> tuple[Value, dict[Path, int]]:
         ConfigError: anything else, with the line.
     """
     lines: dict[Path, int] = {}
+    value: Value = None
+    wrong = ""
     try:
         loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        value = None if node is None else _Walk(loader, source, lines).value(node, ())
+        if (node := loader.get_single_node()) is not None:
+            value = _Walk(loader, source, lines).value(node, ())
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{source}{line}: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a scalar unlike its tag
-        raise ConfigError(f"{source}: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{source}: nested too deeply") from error
+        wrong = f"{line}: {_explained(error)}"
+    except yaml.YAMLError as error:
+        wrong = f": {error}"
+    except RecursionError:
+        wrong = ": nested too deeply"
+    if wrong:  # after the error, which quotes the line: a secret may stand in it
+        raise ConfigError(f"{source}{wrong}")
     return value, lines
+
+
+def _explained(error: yaml.MarkedYAMLError) -> str:
+    """What YAML has against a text, without words of it."""
+    said = error.problem or error.context or ""
+    for sign, word in (("!", "tag"), ("*", "alias"), ("&", "anchor")):
+        if word in said and "'" in said:
+            return f"{word} that is not known: write what begins with {sign} in quotes"
+    return said
+
+
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 
 class _Walk:
@@ -228,11 +245,30 @@ class _Walk:
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
-            scalar: object = self._loader.construct_object(node)
-            if scalar is None or isinstance(scalar, str | int | float | bool):
-                return scalar
-            raise self._wrong(node, f"write {node.value!r} in quotes")
+            return self._scalar(node, path)
         raise self._wrong(node, f"{node.tag} is not supported")
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Value:
+        where = f"{render(path)}: " if path else ""
+        if node.tag.endswith((":int", ":float")) and node.style is None:
+            if ":" in node.value:
+                hint = "write seconds, or put it in quotes"
+                raise self._wrong(
+                    node, f"{where}YAML counts numbers with colons in sixties: {hint}"
+                )
+            if _OCTAL.fullmatch(node.value):
+                hint = "leave the 0 in front out, or put it in quotes"
+                raise self._wrong(node, f"{where}YAML takes it for an octal number: {hint}")
+        try:
+            scalar: object = self._loader.construct_object(node)
+        except ValueError:
+            scalar = NotImplemented
+        if scalar is NotImplemented:  # outside of the error, which quotes the value
+            raise self._wrong(node, f"{where}is not what its tag says, or too long a number")
+        if scalar is None or isinstance(scalar, str | int | float | bool):
+            return scalar
+        kind = type(scalar).__name__
+        raise self._wrong(node, f"{where}YAML takes it for a {kind}: write it in quotes")
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Value]:
         values: dict[str, Value] = {}

@@ -7,13 +7,14 @@ hook call costs some thirty plain calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import pluggy
 
-from hexkv.ports import ChunkKey, Clock
+from hexkv.ports import ChunkKey, Clock, HexKVError
 
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
@@ -23,6 +24,43 @@ Kind = Literal["store", "memory", "policy", "serde", "checksum", "device", "wire
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class SettingError(ValueError):
+    """One of an adapter's settings means nothing. Messages name its place in full.
+
+    Args:
+        setting: the name of its field.
+        problem: what is wrong, without a value that may be a secret.
+    """
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(problem)
+        self.setting = setting
+
+
+@contextmanager
+def about(setting: str) -> Iterator[None]:
+    """A block in which whatever goes wrong is the fault of one setting.
+
+    For ``__post_init__`` and ``open``.
+
+    Raises:
+        SettingError: in place of a ValueError.
+        HexKVError: as it came, and its ``setting`` says which.
+    """
+    wrong: SettingError | None = None
+    try:
+        yield
+    except HexKVError as error:
+        error.setting = error.setting or setting
+        raise
+    except SettingError:
+        raise
+    except ValueError as error:
+        wrong = SettingError(setting, str(error))
+    if wrong is not None:  # alone: what it came from may quote a secret
+        raise wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +123,8 @@ class AdapterSpec:
     settings: type = NoSettings
     """A dataclass of plain fields: its names, types and defaults are the settings' schema.
 
-    What its ``__post_init__`` raises as ``ValueError`` is shown to the user. A field made with
+    What its ``__post_init__`` raises as ``ValueError`` is shown to the user, by the name of the
+    setting if it is a :class:`SettingError`. A field made with
     ``field(repr=False)`` is a secret, and is never printed.
     """
 

@@ -27,6 +27,9 @@ from __future__ import annotations
 class HexKVError(Exception):
     """Base of every error hexkv raises on purpose."""
 
+    setting: str = ""
+    """The adapter's setting that is to blame, where an adapter cannot be opened for one."""
+
 
 class ConfigError(HexKVError):
     """The configuration does not describe something that can be built."""

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.spec import AdapterSpec, BackDoor, NoSettings, OpenContext, hookimpl
+from hexkv.plugins.spec import (
+    AdapterSpec,
+    BackDoor,
+    NoSettings,
+    OpenContext,
+    SettingError,
+    about,
+    hookimpl,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +28,10 @@ class LMSettings:
     """How many calls may be under way at a time; others wait."""
 
     def __post_init__(self) -> None:
-        Address.of_url(self.address, "lm")
+        with about("address"):
+            Address.of_url(self.address, "lm")
         if self.connections < 1:
-            raise ValueError("connections must be at least 1")
+            raise SettingError("connections", "must be at least 1")
 
 
 def _open_store(settings: LMSettings, context: OpenContext) -> object:

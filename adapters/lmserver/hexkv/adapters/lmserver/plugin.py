@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.spec import AdapterSpec, BackDoor, CommandSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import (
+    AdapterSpec,
+    BackDoor,
+    CommandSpec,
+    OpenContext,
+    SettingError,
+    about,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -42,13 +50,14 @@ class HexkvSettings:
     """A file with this client's certificate and key, for a server that asks for one."""
 
     def __post_init__(self) -> None:
-        Address.of_url(self.address, "hexkv")
+        with about("address"):
+            Address.of_url(self.address, "hexkv")
         if self.secret and self.secret_file:
-            raise ValueError("give secret or secret_file, not both")
+            raise SettingError("secret", "give secret or secret_file, not both")
         if (self.tls_ca or self.tls_certificate) and not self.tls:
-            raise ValueError("tls_ca and tls_certificate mean nothing without tls")
+            raise SettingError("tls", "tls_ca and tls_certificate mean nothing without it")
         if self.connections < 1:
-            raise ValueError("connections must be at least 1")
+            raise SettingError("connections", "must be at least 1")
 
 
 def secret_of(settings: HexkvSettings) -> bytes:

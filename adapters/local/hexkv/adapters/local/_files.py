@@ -77,9 +77,11 @@ class FileIO:
                 if not self._give_up(error):
                     if error.errno not in REFUSALS:
                         raise
-                    raise ConfigError(
+                    refused = ConfigError(
                         f"direct I/O is on, but the file system of {probe} refuses it"
-                    ) from error
+                    )
+                    refused.setting = "direct"
+                    raise refused from error
 
     def write(self, path: str, frame: memoryview) -> None:
         """Make a new file of *frame*. It is not synced: see :class:`~.disk.DiskStore`.

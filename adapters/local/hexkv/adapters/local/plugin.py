@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hexkv.plugins.spec import AdapterSpec, BackDoor, CommandSpec, NoSettings, OpenContext, hookimpl
+from hexkv.plugins.spec import (
+    AdapterSpec,
+    BackDoor,
+    CommandSpec,
+    NoSettings,
+    OpenContext,
+    SettingError,
+    about,
+    hookimpl,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,11 @@ class DiskSettings:
     quarantine_bytes: int = 256 << 20
     """How many bytes they may have, on top of the tier's budget."""
 
+    def __post_init__(self) -> None:
+        for name in ("quarantine_files", "quarantine_bytes"):
+            if getattr(self, name) < 0:
+                raise SettingError(name, "must not be negative")
+
 
 @dataclass(frozen=True, slots=True)
 class SharedFileSettings:
@@ -49,7 +63,7 @@ class SharedFileSettings:
 
     def __post_init__(self) -> None:
         if self.ttl is not None and not 1.0 <= self.ttl <= 1e9:
-            raise ValueError("ttl is from a second to thirty years, or null")
+            raise SettingError("ttl", "is from a second to thirty years, or null")
 
 
 def _open_mmap(settings: MmapSettings, context: OpenContext) -> object:
@@ -69,20 +83,22 @@ def _open_memory(settings: NoSettings, context: OpenContext) -> object:
 def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
     from hexkv.adapters.local.disk import DiskStore
 
-    return DiskStore(
-        settings.root,
-        capacity=context.budget,
-        direct=settings.direct,
-        exclusive=settings.exclusive,
-        quarantine_files=settings.quarantine_files,
-        quarantine_bytes=settings.quarantine_bytes,
-    )
+    with about("root"):
+        return DiskStore(
+            settings.root,
+            capacity=context.budget,
+            direct=settings.direct,
+            exclusive=settings.exclusive,
+            quarantine_files=settings.quarantine_files,
+            quarantine_bytes=settings.quarantine_bytes,
+        )
 
 
 def _open_fs(settings: SharedFileSettings, context: OpenContext) -> object:
     from hexkv.adapters.local.fs import SharedFileStore
 
-    return SharedFileStore(settings.root, context.clock, ttl=settings.ttl)
+    with about("root"):
+        return SharedFileStore(settings.root, context.clock, ttl=settings.ttl)
 
 
 def _behind_disk(settings: DiskSettings) -> BackDoor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, NoSettings, OpenContext, SettingError, hookimpl
 
 _LEVELS = range(23)
 
@@ -20,7 +20,7 @@ class ZstdSettings:
 
     def __post_init__(self) -> None:
         if self.level not in _LEVELS:
-            raise ValueError(f"level {self.level} is not between {_LEVELS[0]} and {_LEVELS[-1]}")
+            raise SettingError("level", f"is not between {_LEVELS[0]} and {_LEVELS[-1]}")
 
 
 def _open_zstd(settings: ZstdSettings, context: OpenContext) -> object:

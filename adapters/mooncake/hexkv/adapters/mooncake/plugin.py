@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, hookimpl
 
 if TYPE_CHECKING:
     from hexkv.adapters.mooncake._rehearsal import Place
@@ -59,15 +59,19 @@ class MooncakeSettings:
     def __post_init__(self) -> None:
         found = _ADDRESS.fullmatch(self.address)
         if found is None or not 0 < int(found[2]) < 65536:
-            raise ValueError(f"{self.address!r} is no host:port")
+            raise SettingError("address", "is no host:port")
         if self.metadata != "P2PHANDSHAKE" and "://" not in self.metadata:
-            raise ValueError("metadata is P2PHANDSHAKE, or a URL")
-        if min(self.segment_bytes, self.buffer_bytes, self.staging_bytes) < 0:
-            raise ValueError("sizes are not negative")
+            raise SettingError("metadata", "is P2PHANDSHAKE, or a URL")
+        if "@" in self.metadata:  # it is printed, and what stands there is a password
+            raise SettingError("metadata", "has no user and no password in it")
+        for name in ("segment_bytes", "buffer_bytes", "staging_bytes"):
+            if getattr(self, name) < 0:
+                raise SettingError(name, "is not negative")
         if not 1 <= self.replicas <= 64:
-            raise ValueError("replicas are 1 to 64")
-        if not 0 < self.connect_timeout <= 3600 or not 0 < self.call_timeout <= 3600:
-            raise ValueError("timeouts are more than nothing, and an hour at most")
+            raise SettingError("replicas", "are 1 to 64")
+        for name in ("connect_timeout", "call_timeout"):
+            if not 0 < getattr(self, name) <= 3600:
+                raise SettingError(name, "is more than nothing, and an hour at most")
 
     @property
     def master(self) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import PORT, Location
-from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +52,25 @@ class RedisSettings:
     """Seconds to wait for a connection, where the call's deadline does not come first."""
 
     def __post_init__(self) -> None:
-        location = Location.parse(self.url)
-        for other in self.others:
-            Address.parse(other, PORT)
+        with about("url"):
+            location = Location.parse(self.url)
+        with about("others"):
+            for other in self.others:
+                Address.parse(other, PORT)
         if location.address.path and self.topology != "single":
-            raise ValueError(f"a {self.topology} is not behind a Unix socket")
+            raise SettingError("topology", f"a {self.topology} is not behind a Unix socket")
         if self.others and self.topology == "single":
-            raise ValueError("others are of a cluster, or sentinels")
+            raise SettingError("others", "are of a cluster, or sentinels")
         if location.database and self.topology == "cluster":
-            raise ValueError("a cluster has database 0 only")
+            raise SettingError("url", "a cluster has database 0 only")
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("a certificate and its key go together")
+            raise SettingError("tls_certificate", "a certificate and its key go together")
         if not location.tls and (self.tls_authorities or self.tls_certificate):
-            raise ValueError("certificates are of use with rediss:// only")
+            raise SettingError("url", "certificates are of use with rediss:// only")
         if self.ttl is not None and not 0.001 <= self.ttl <= 1e9:
-            raise ValueError("ttl is from a millisecond to thirty years, or null")
+            raise SettingError("ttl", "is from a millisecond to thirty years, or null")
         if not 0 < self.connect_timeout <= 3600:
-            raise ValueError("connect_timeout is more than nothing, and an hour at most")
+            raise SettingError("connect_timeout", "is more than nothing, and an hour at most")
 
 
 def _open(settings: RedisSettings, context: OpenContext) -> object:

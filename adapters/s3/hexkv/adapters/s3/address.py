@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from hexkv.adapters.net.address import Address
+from hexkv.plugins.spec import SettingError
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
@@ -89,7 +90,7 @@ class Endpoint:
             ValueError: *url* is something else.
         """
         if not _REGION.fullmatch(region):
-            raise ValueError(f"{region!r} is no region")
+            raise SettingError("region", "is no region")
         split = urlsplit(url or f"https://s3.{region}.amazonaws.com")
         if split.scheme not in _PORTS or not split.hostname or "@" in split.netloc:
             raise ValueError("an endpoint is http://host:port or https://host:port")

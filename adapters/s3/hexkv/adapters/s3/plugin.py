@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
+from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
 from hexkv.ports import Clock
 
 if TYPE_CHECKING:
@@ -70,25 +70,30 @@ class S3Settings:
     """Seconds for which lookups believe that it is not."""
 
     def __post_init__(self) -> None:
-        _endpoint(self)
+        with about("url"):
+            Location.parse(self.url)
+        with about("endpoint"):
+            _endpoint(self)
         if bool(self.access_key) != bool(self.secret_key):
-            raise ValueError("access_key and secret_key go together")
+            raise SettingError("access_key", "access_key and secret_key go together")
         if self.session_token and not self.access_key:
-            raise ValueError("a session_token is of keys that are given, too")
-        if not (self.access_key + self.secret_key + self.session_token).isprintable():
-            raise ValueError("keys are printable characters")
+            raise SettingError("session_token", "a session_token is of keys that are given, too")
+        for name in ("access_key", "secret_key", "session_token"):
+            if not getattr(self, name).isprintable():
+                raise SettingError(name, "keys are printable characters")
         if not _endpoint(self).tls and self.tls_authorities:
-            raise ValueError("certificates are of use with https:// only")
+            raise SettingError("tls_authorities", "certificates are of use with https:// only")
         if not 1 <= self.connections <= 1024:
-            raise ValueError("connections are from 1 to 1024")
+            raise SettingError("connections", "are from 1 to 1024")
         if not 0 < self.connect_timeout <= 3600:
-            raise ValueError("connect_timeout is more than nothing, and an hour at most")
+            raise SettingError("connect_timeout", "is more than nothing, and an hour at most")
         if not 5 * _MIB <= self.part_size <= 1024 * _MIB:
-            raise ValueError("part_size is from 5 MiB, which servers demand, to 1 GiB")
+            raise SettingError("part_size", "is from 5 MiB, which servers demand, to 1 GiB")
         if not self.part_size <= self.multipart_threshold <= 5120 * _MIB:
-            raise ValueError("multipart_threshold is from part_size to 5 GiB")
-        if not (0 <= self.present_ttl <= 86_400 and 0 <= self.absent_ttl <= 86_400):
-            raise ValueError("present_ttl and absent_ttl are from 0 to a day")
+            raise SettingError("multipart_threshold", "is from part_size to 5 GiB")
+        for name in ("present_ttl", "absent_ttl"):
+            if not 0 <= getattr(self, name) <= 86_400:
+                raise SettingError(name, "is from 0 to a day")
 
 
 def _endpoint(settings: S3Settings) -> Endpoint:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hexkv.plugins.spec import SettingError
+
 
 @dataclass(frozen=True, slots=True)
 class SGLangSettings:
@@ -30,6 +32,8 @@ class SGLangSettings:
 
     def __post_init__(self) -> None:
         if self.hold_bytes is not None and self.hold_bytes < 1:
-            raise ValueError("hold_bytes must be at least 1")
+            raise SettingError("hold_bytes", "must be at least 1")
         if self.namespace == "canonical" and self.layout == "opaque":
-            raise ValueError("opaque pages mean nothing to other engines: namespace must be 'own'")
+            raise SettingError(
+                "namespace", "must be 'own': opaque pages mean nothing to other engines"
+            )

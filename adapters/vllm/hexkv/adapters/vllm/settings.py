@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hexkv.plugins.spec import SettingError
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectorSettings:
@@ -41,9 +43,9 @@ class ConnectorSettings:
 
     def __post_init__(self) -> None:
         if not 0 < self.lookup_seconds <= 60:
-            raise ValueError("lookup_seconds must be more than 0 and at most 60")
+            raise SettingError("lookup_seconds", "must be more than 0 and at most 60")
         if not 1 <= self.loaders <= 64:
-            raise ValueError("there are 1 to 64 loaders")
+            raise SettingError("loaders", "are 1 to 64")
 
     def between_steps(self, *, images: bool) -> bool:
         """Whether the loads of a request happen between steps, with or without *images* in it.

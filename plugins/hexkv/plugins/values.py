@@ -1,0 +1,61 @@
+"""What a configuration can hold: checked in one place, whichever source a value came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from hexkv.plugins.places import Path
+
+Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"
+"""What a configuration is made of: what JSON can say."""
+
+DEEPEST = 32
+"""Levels of a configuration; the schema has six, and an adapter's own settings few."""
+
+_LARGEST = 2**64
+
+
+def faults(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Places within *value* that no configuration holds, and what is wrong with each.
+
+    No value is repeated: it may be a secret.
+    """
+    if len(path) > DEEPEST:
+        yield path, f"nested deeper than {DEEPEST} levels"
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str) or (wrong := _wrong_text(key)):
+                yield path, "a key must be a word"
+            else:
+                yield from faults(item, (*path, key))
+    elif isinstance(value, str):
+        if wrong := _wrong_text(value):
+            yield path, wrong
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from faults(item, (*path, index))
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield path, "should be a finite number"
+    elif isinstance(value, int):
+        if abs(value) > _LARGEST:
+            yield path, "should be a number of at most 64 bits"
+    elif value is not None:
+        yield path, f"a configuration holds no {type(value).__name__}"
+
+
+def _wrong_text(text: str) -> str:
+    """What is wrong with a text that file systems, servers and JSON would not take as it is."""
+    if "\0" in text:
+        return "has a NUL character"
+    return "" if _encodable(text) else "has a character that UTF-8 does not (a lone surrogate)"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
