@@ -39,10 +39,13 @@ def engine(tmp_path):
         assert engine.health().pins == {}
 
 
+NO_DATA = torch.zeros(3, dtype=torch.int64, device="meta")
+SPARSE = torch.zeros(3, dtype=torch.int64).to_sparse()
+
 # --- what means nothing -----------------------------------------------------------------
 
 
-@each("tokens", [[-1], [2**32], [None], ["7"], "text", 5, [[1]], [1.0]], ids=repr)
+@each("tokens", [[-1], [2**32], [None], ["7"], "text", 5, [[1]], [1.0], NO_DATA, SPARSE])
 @each(
     "call",
     [

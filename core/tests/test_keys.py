@@ -27,6 +27,7 @@ from hexkv.ports import (
     ConfigError,
     DType,
     HashFunction,
+    InvalidRequest,
     KVLayout,
     LayerGroup,
     Namespace,
@@ -294,6 +295,27 @@ def test_an_identity_fits_a_frame_s_header_or_is_refused():
 def test_surrogates_are_no_text(field):
     with pytest.raises(ConfigError):
         Keyer(replace(PLAIN, **{field: "\ud83d\ude00"}))
+
+
+KINDS = {
+    **dict.fromkeys(("model", "revision", "lora", "salt"), (None, 5, b"x")),
+    "layout": (None, "float32", ()),
+    "parallel": (None, (0, 1), 0),
+    "extra": (None, 5, {"a": "b"}, [("a", "b")], (("a", 1),), (("a",),), (("b", ""), ("a", ""))),
+}
+
+
+def test_values_of_other_kinds_are_refused_by_the_field():
+    for name, wrong in ((name, wrong) for name, values in KINDS.items() for wrong in values):
+        with pytest.raises(InvalidRequest, match=name):
+            replace(PLAIN, **{name: wrong})
+    plane = Plane("k", 1, 2)
+    for made, name, wrong in [(ParallelSlice(), "rank", True), (ParallelSlice(), "world", "1"),
+                              (plane, "heads", 1.5), (plane, "name", 1), (LAYOUT, "groups", []),
+                              (LayerGroup(1, (plane,)), "layers", 1.0),
+                              (LAYOUT, "dtype", "float16")]:  # fmt: skip
+        with pytest.raises(InvalidRequest, match=f"{name} is a "):
+            replace(made, **{name: wrong})
 
 
 def test_a_hash_of_another_length_is_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hexkv.contracts.cases import each
-from hexkv.kernels import ContiguousKV, PagedKV, dtype_of
+from hexkv.kernels import BlockKV, ContiguousKV, PagedKV, dtype_of, opaque_layout
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
 
 LAYOUT = KVLayout.attention(DType.FLOAT32, layers=2, heads=2, key_width=3, value_width=4)
@@ -40,6 +40,8 @@ def spoiled(tensors, replacement):
         (spoiled(sequence(), torch.zeros(1, 1, 5, 4)), "layer 1 plane 'v'"),
         (spoiled(sequence(), torch.zeros(2, 2, 5, 4)), "layer 1 plane 'v'"),
         (spoiled(sequence(), torch.zeros(1, 2, 6, 4)), "layer 1 plane 'v'"),
+        (spoiled(sequence(), torch.zeros(1, 2, 5, 4, device="meta")), "'v' is on meta"),
+        (spoiled(sequence(), torch.zeros(1, 2, 5, 4).to_sparse()), "'v' is torch.sparse_coo"),
         (spoiled(sequence(), [0.0]), "one tensor for each plane"),
         ([None, None], "one tensor for each plane"),
         (None, "one tensor for each plane"),
@@ -66,13 +68,35 @@ def test_pages_of_another_shape_are_refused(tensors, reason):
         PagedKV(LAYOUT, tensors, [0])
 
 
+NO_DATA = [torch.zeros(4, dtype=torch.int64, device="meta"), torch.ones(4).long().to_sparse()]
 WRONG = [[12], [-2], [0.5], [1j], [True], ["a"], [None], [[0]], [[0], [1, 2]], [2**70], None, 5]
 
 
-@each("slots", [*WRONG, torch.tensor([2**40])])
+@each("slots", [*WRONG, *NO_DATA, torch.tensor([2**40])])
 def test_a_slot_mapping_that_is_none_or_leaves_the_pages_is_refused(slots):
     with pytest.raises(InvalidRequest):
         PagedKV(LAYOUT, pages(), slots)
+
+
+BLOCKS = torch.zeros(3, 32, dtype=torch.uint8)
+
+
+@each(
+    ("pages", "blocks", "reason"),
+    [
+        (None, [0], "one tensor for each layer"),
+        ([None], [0], "one tensor for each layer"),
+        ([BLOCKS, BLOCKS], [0], "2 layers"),
+        ([BLOCKS.to("meta")], [0], "layer 0 is on meta"),
+        ([BLOCKS.to_sparse()], [0], "layer 0 is torch.sparse_coo"),
+        ([BLOCKS], ["0"], "by their numbers"),
+        ([BLOCKS], torch.zeros(2), "by their numbers"),
+        ([BLOCKS], [3], "a block is not in"),
+    ],
+)
+def test_blocks_without_bytes_or_numbers_are_refused(pages, blocks, reason):
+    with pytest.raises(InvalidRequest, match=reason):
+        BlockKV(opaque_layout(4, [32]), pages, blocks, 4)
 
 
 def test_an_empty_slot_mapping_is_a_window_on_no_tokens():

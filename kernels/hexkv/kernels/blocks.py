@@ -6,6 +6,7 @@ caches with their scales), so that no token can be told apart in it. Such a bloc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hexkv.kernels.chunks import check_spans
+from hexkv.kernels.chunks import check_memory, check_spans
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import (
@@ -43,7 +44,9 @@ def opaque_layout(tokens: int, page_bytes: Sequence[int]) -> KVLayout:
     """
     groups: list[LayerGroup] = []
     for size in page_bytes:
-        if size < 1 or size % tokens:
+        if not all(type(number) is int and number > 0 for number in (size, tokens)):
+            raise LayoutMismatch(f"a block of {size!r} bytes and {tokens!r} tokens is none")
+        if size % tokens:
             raise LayoutMismatch(f"a block of {size} bytes is not {tokens} tokens of equal size")
         groups.append(LayerGroup(1, (Plane("block", 1, size // tokens),)))
     return KVLayout(DType.UINT8, tuple(groups))
@@ -79,11 +82,24 @@ class BlockKV:
             direct: see there, too.
 
         Raises:
-            LayoutMismatch: the blocks' size is not the layout's, or they are on several devices.
+            LayoutMismatch: the blocks' size is not the layout's, or they are on several devices, or
+                no dense tensors with data.
             InvalidRequest: a block is not there.
         """
+        try:
+            whole = all(isinstance(page, torch.Tensor) for page in pages)
+        except TypeError:
+            whole = False
+        if not whole:
+            raise LayoutMismatch("KV is given as one tensor for each layer")
         if len(pages) != layout.layers:
             raise LayoutMismatch(f"{len(pages)} layers of KV, where the layout has {layout.layers}")
+        for layer, page in enumerate(pages):
+            check_memory(page, f"layer {layer}")
+        try:
+            numbers = [operator.index(block) for block in blocks]
+        except TypeError as error:
+            raise InvalidRequest(f"blocks are given by their numbers: {error}") from error
         self._pages = [_plain(page) for page in pages]
         self._dtypes = [np.dtype(f"i{page.element_size()}") for page in self._pages]
         self._block = block_tokens
@@ -99,9 +115,9 @@ class BlockKV:
                     f"layer {layer} has blocks of {size} bytes on {page.device}, not of"
                     f" {end - start} on {self._device}"
                 )
-        if any(not NOWHERE <= block < count for block in blocks):
+        if any(not NOWHERE <= block < count for block in numbers):
             raise InvalidRequest(f"a block is not in [{NOWHERE}, {count})")
-        self._blocks = list(blocks)
+        self._blocks = numbers
         # A block's inner dimensions are taken for tokens, heads and width, whatever they are.
         self._parts = self._pages[0].shape[1] if self._pages[0].dim() == _ROWS else 1
         self._fused = None

@@ -11,6 +11,19 @@ from hexkv.kernels.dtypes import bits, torch_dtype
 from hexkv.ports import InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
 
 
+def check_memory(tensor: torch.Tensor, name: str) -> None:
+    """Refuse what has no bytes that could be moved.
+
+    Raises:
+        LayoutMismatch: *tensor* is sparse, nested, or on ``meta``.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise LayoutMismatch(f"{name} is {kind}, not a dense tensor")
+    if tensor.device.type == "meta":
+        raise LayoutMismatch(f"{name} is on meta, where tensors have no data")
+
+
 def check_planes(
     layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
@@ -18,7 +31,7 @@ def check_planes(
 
     Raises:
         LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these
-            are no tensors.
+            are no dense tensors with data.
     """
     try:
         whole = all(isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes)
@@ -33,13 +46,13 @@ def check_planes(
         if len(given) != len(planes):
             raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
         for plane, tensor in zip(planes, given, strict=True):
+            name = f"layer {layer} plane {plane.name!r}"
+            check_memory(tensor, name)
             if tensor.dtype != dtype:
-                raise LayoutMismatch(
-                    f"layer {layer} plane {plane.name!r} is {tensor.dtype}, not {dtype}"
-                )
+                raise LayoutMismatch(f"{name} is {tensor.dtype}, not {dtype}")
             if tensor.dim() != 4 or tensor.shape[-1] != plane.width:
                 raise LayoutMismatch(
-                    f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}; "
+                    f"{name} has shape {tuple(tensor.shape)}; "
                     f"four dimensions are expected, the last of {plane.width}"
                 )
     return [[tensor.detach().view(word) for tensor in planes] for planes in tensors]

@@ -161,6 +161,8 @@ def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
         mapping = torch.as_tensor(slots)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequest(f"a slot mapping is one row of integers: {error}") from error
+    if mapping.layout is not torch.strided or mapping.device.type == "meta":
+        raise InvalidRequest("a slot mapping is a dense tensor with data")
     if mapping.numel() == 0:
         mapping = mapping.to(torch.int64)
     fraction = mapping.is_floating_point() or mapping.is_complex()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NewType
 
+from hexkv.ports._kinds import check_kinds
+from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.layout import KVLayout
 
 NAMESPACE_BYTES = 16
@@ -40,8 +42,9 @@ class ParallelSlice:
     world: int = 1
 
     def __post_init__(self) -> None:
+        check_kinds("ParallelSlice", int, rank=self.rank, world=self.world)
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank {self.rank} is not in a world of {self.world}")
+            raise InvalidRequest(f"rank {self.rank} is not in a world of {self.world}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,17 @@ class Namespace:
     """Further identity as sorted (name, value) pairs: quantisation, multimodal inputs, ..."""
 
     def __post_init__(self) -> None:
+        texts = {"model": self.model, "revision": self.revision, "lora": self.lora}
+        check_kinds("Namespace", str, **texts, salt=self.salt)
+        check_kinds("Namespace", KVLayout, layout=self.layout)
+        check_kinds("Namespace", ParallelSlice, parallel=self.parallel)
+        check_kinds("Namespace", tuple, extra=self.extra)
+        pairs: tuple[object, ...] = self.extra
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidRequest("Namespace.extra is made of pairs of texts")
+            for text in pair:
+                check_kinds("Namespace", str, extra=text)
         names = [name for name, _ in self.extra]
         if names != sorted(set(names)):
-            raise ValueError("extra identity must have sorted, unique names")
+            raise InvalidRequest("extra identity must have sorted, unique names")

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from hexkv.ports._kinds import check_kinds
 from hexkv.ports.dtype import DType
+from hexkv.ports.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,10 @@ class Plane:
     width: int
 
     def __post_init__(self) -> None:
+        check_kinds("Plane", str, name=self.name)
+        check_kinds("Plane", int, heads=self.heads, width=self.width)
         if self.heads < 1 or self.width < 1:
-            raise ValueError(f"plane {self.name!r} must have at least one head and one element")
+            raise InvalidRequest(f"plane {self.name!r} must have at least one head and one element")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,12 @@ class LayerGroup:
     planes: tuple[Plane, ...]
 
     def __post_init__(self) -> None:
+        check_kinds("LayerGroup", int, layers=self.layers)
+        check_kinds("LayerGroup", tuple, planes=self.planes)
+        for plane in self.planes:
+            check_kinds("LayerGroup", Plane, planes=plane)
         if self.layers < 1 or not self.planes:
-            raise ValueError("a layer group has at least one layer and one plane")
+            raise InvalidRequest("a layer group has at least one layer and one plane")
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,12 @@ class KVLayout:
     groups: tuple[LayerGroup, ...]
 
     def __post_init__(self) -> None:
+        check_kinds("KVLayout", DType, dtype=self.dtype)
+        check_kinds("KVLayout", tuple, groups=self.groups)
+        for group in self.groups:
+            check_kinds("KVLayout", LayerGroup, groups=group)
         if not self.groups:
-            raise ValueError("a layout has at least one layer")
+            raise InvalidRequest("a layout has at least one layer")
 
     @classmethod
     def attention(
