@@ -246,9 +246,8 @@ def test_the_settings_of_adapters_are_neither_printed_nor_dumped():
     settings = loaded.settings
     dumped = settings.model_dump_json()
     assert "hush" not in "".join([repr(loaded), repr(settings), str(settings), dumped])
-    assert '"connections":3' in dumped
     assert settings.tiers[0].settings == tier["settings"]
-    assert settings.model_dump()["tiers"][0]["settings"] == tier["settings"]
+    assert "hush" not in str(settings.model_dump())
 
 
 def test_known_keys_follow_the_schema():

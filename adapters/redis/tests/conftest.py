@@ -5,8 +5,9 @@ import secrets
 import pytest
 
 from hexkv.adapters.redis import _routes
-from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
+from hexkv.adapters.redis.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from redis_servers import Keys, RedisServer
 
@@ -42,8 +43,8 @@ def open_store(prefix, monkeypatch):
 
     def open_store(url, **settings):
         mine = {"prefix": prefix, "connect_timeout": CONNECTING}
-        settings = RedisSettings(url, **mine | settings)
-        opened.append(spec.open(settings, OpenContext(SystemClock())))
+        made = parse_settings(spec, {"url": url} | mine | settings)
+        opened.append(spec.open(made, OpenContext(SystemClock())))
         return opened[-1]
 
     yield open_store

@@ -4,8 +4,9 @@ import secrets
 
 import pytest
 
-from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
+from hexkv.adapters.s3.plugin import hexkv_adapters
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from s3_double import BUCKET
 from s3_servers import Certificate, Double, Moto
@@ -48,7 +49,8 @@ def open_store(prefix):
     opened = []
 
     def open_store(*, bucket=BUCKET, prefix=prefix, clock=None, **settings):
-        made = S3Settings(f"s3://{bucket}/{prefix}", **{"connect_timeout": 10.0} | settings)
+        url = {"url": f"s3://{bucket}/{prefix}"}
+        made = parse_settings(spec, url | {"connect_timeout": 10.0} | settings)
         opened.append(spec.open(made, OpenContext(clock or SystemClock())))
         return opened[-1]
 

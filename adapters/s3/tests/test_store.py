@@ -13,6 +13,7 @@ from hexkv.adapters.s3._signing import Credentials
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
@@ -286,7 +287,7 @@ def test_without_awscrt_keys_have_to_be_given_and_nothing_else_is_missing(
 
 def test_opening_asks_nobody_anything():
     (spec,) = hexkv_adapters()
-    settings = S3Settings("s3://cache", access_key="A", secret_key="S")
+    settings = S3Settings("s3://cache", access_key=Secret("A"), secret_key=Secret("S"))
     spec.open(settings, OpenContext(SystemClock())).close()
 
 

@@ -17,6 +17,7 @@ from hexkv.contracts.promise import CONTRACT, promise
 from hexkv.contracts.whole import Whole
 from hexkv.plugins.discovery import GROUP, discover
 from hexkv.plugins.registry import Registry
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
 
 HEAVY = frozenset(
@@ -202,6 +203,12 @@ class PluginContract(Whole):
                 yield registry.adapters[kind, name]
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, Secret):
+        return str(value)
+    raise TypeError
+
+
 def _is_plain(setting: Field[object]) -> bool:
     """Whether the default, if there is one, can be written as JSON."""
     value = None if setting.default is MISSING else setting.default
@@ -210,7 +217,7 @@ def _is_plain(setting: Field[object]) -> bool:
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     try:
-        json.dumps(value)
+        json.dumps(value, default=_shown)
     except (TypeError, ValueError):
         return False
     return True

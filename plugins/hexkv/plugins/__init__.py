@@ -1,12 +1,13 @@
 """How adapters are found, configured and put together.
 
 Adapter authors need a few names from here: :class:`AdapterSpec`, :class:`CommandSpec`,
-:class:`OpenContext`, :class:`SettingError` and ``hookimpl``. Programs that embed hexkv use
-:mod:`hexkv.api`; hosts that need more than the port gives read a configuration with
+:class:`OpenContext`, :class:`Secret`, :class:`SettingError` and ``hookimpl``. Programs that embed
+hexkv use :mod:`hexkv.api`; hosts that need more than the port gives read a configuration with
 :func:`hexkv.plugins.config.load` and make an engine of it with
 :func:`hexkv.plugins.compose.build`. Those import pydantic, this package does not.
 """
 
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import (
     AdapterSpec,
     CommandSpec,
@@ -27,6 +28,7 @@ __all__ = [
     "Kind",
     "NoSettings",
     "OpenContext",
+    "Secret",
     "SettingError",
     "about",
     "hookimpl",

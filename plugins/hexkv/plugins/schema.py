@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from hexkv.plugins.secret import HIDDEN
 from hexkv.plugins.spec import SettingError
 
 _UNITS = {"": 1, "B": 1} | {
@@ -59,14 +60,11 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 def _hidden(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
     # Only the adapter knows which of them are secrets (`hexkv config show` asks it), so no text is
-    # shown.
-    return {
-        name: value if isinstance(value, int | float | None) else str(SecretStr("x"))
-        for name, value in settings.items()
-    }
+    # shown, and no number: a secret may be written as one, and the adapter refuses it later.
+    return dict.fromkeys(settings, HIDDEN)
 
 
-Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden, when_used="json")]
+Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden)]
 """An adapter's own settings, which may have secrets: neither printed nor dumped as they are."""
 
 

@@ -124,8 +124,8 @@ class AdapterSpec:
     """A dataclass of plain fields: its names, types and defaults are the settings' schema.
 
     What its ``__post_init__`` raises as ``ValueError`` is shown to the user, by the name of the
-    setting if it is a :class:`SettingError`. A field made with
-    ``field(repr=False)`` is a secret, and is never printed.
+    setting if it is a :class:`SettingError`. A secret is a
+    :class:`~hexkv.plugins.secret.Secret`; nor is a field shown that has ``repr=False``.
     """
 
     requires: tuple[str, ...] = ()

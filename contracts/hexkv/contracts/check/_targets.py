@@ -17,6 +17,7 @@ from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
 from hexkv.plugins.places import suggestion
 from hexkv.plugins.registry import Registry, require
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import AdapterSpec, Kind
 from hexkv.ports import (
     Chunker,
@@ -200,7 +201,7 @@ def _of_factory(word: str) -> Target:
 def _value(spec: AdapterSpec, name: str, text: str) -> object:
     """*text* as the JSON that it is, or as itself: a path needs no quotes."""
     types = {setting.name: setting.type for setting in fields(spec.settings)}
-    if types.get(name) in (str, "str"):
+    if types.get(name) in (str, "str", Secret, "Secret"):
         return text
     try:
         value: object = json.loads(text)

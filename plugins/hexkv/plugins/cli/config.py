@@ -18,8 +18,7 @@ from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.places import Path, render
 from hexkv.plugins.registry import Registry
-
-_SECRET = "********"  # noqa: S105 - what is printed instead of one
+from hexkv.plugins.secret import HIDDEN
 
 
 def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
@@ -41,7 +40,7 @@ def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
 def _shown(settings: object) -> dict[str, object]:
     values: dict[str, object] = json.loads(TypeAdapter(type(settings)).dump_json(settings))
     hidden = [field.name for field in fields(settings) if not field.repr]  # type: ignore[arg-type]
-    return values | {name: _SECRET for name in hidden if values[name]}
+    return values | {name: HIDDEN for name in hidden if values[name]}
 
 
 def _leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:

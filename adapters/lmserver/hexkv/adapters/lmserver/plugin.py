@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
+from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import (
     AdapterSpec,
     BackDoor,
@@ -28,7 +29,7 @@ class HexkvSettings:
     address: str
     """``hexkv://host:port``, as ``hexkv serve`` prints it."""
 
-    secret: str = field(default="", repr=False)
+    secret: Secret = NO_SECRET
     """What the server asks for; empty where it asks for nothing."""
 
     secret_file: str = ""
@@ -68,7 +69,10 @@ def secret_of(settings: HexkvSettings) -> bytes:
     """
     from hexkv.adapters.lmserver.security import read_secret
 
-    return read_secret(settings.secret_file) if settings.secret_file else settings.secret.encode()
+    if settings.secret_file:
+        with about("secret_file"):
+            return read_secret(settings.secret_file)
+    return settings.secret.reveal().encode()
 
 
 def tls_of(settings: HexkvSettings) -> SSLContext | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.redis._replies import error_of
 from hexkv.adapters.redis._wire import ErrorReply, Wire, request
+from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.ports import Deadline
 
 _IDLE = 16
@@ -23,7 +24,7 @@ class Login:
     """Everything about connections but where they lead."""
 
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: Secret = NO_SECRET
     database: int = 0
     tls: ssl.SSLContext | None = None
 
@@ -34,7 +35,7 @@ class Login:
     def requests(self) -> Sequence[Sequence[str]]:
         """What a new connection has to ask for."""
         user = [self.username] if self.username else []
-        found = [["AUTH", *user, self.password]] if user or self.password else []
+        found = [["AUTH", *user, self.password.reveal()]] if user or self.password else []
         return [*found, ["SELECT", str(self.database)]] if self.database else found
 
 

@@ -25,7 +25,7 @@ class BackDoor:
             unix_socket_path=address.path or None,
             db=location.database,
             username=settings.username or None,
-            password=settings.password or None,
+            password=settings.password.reveal() or None,
             socket_timeout=_PATIENCE,
             ssl=location.tls,
             ssl_ca_certs=settings.tls_authorities or None,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import PORT, Location
+from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
 
 
@@ -28,9 +29,9 @@ class RedisSettings:
     """What sentinels call the master."""
 
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: Secret = NO_SECRET
     sentinel_username: str = ""
-    sentinel_password: str = field(default="", repr=False)
+    sentinel_password: Secret = NO_SECRET
 
     tls_authorities: str = ""
     """File of the certificates that sign servers'; empty for the system's."""

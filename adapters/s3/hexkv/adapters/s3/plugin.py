@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
 from hexkv.ports import Clock
 
@@ -36,11 +37,11 @@ class S3Settings:
     path_style: bool | None = None
     """Whether the bucket is in the path, not in the host's name; ``None``: not at Amazon's."""
 
-    access_key: str = field(default="", repr=False)
+    access_key: Secret = NO_SECRET
     """With the next: who asks. Empty: whoever the usual places say, which awscrt knows."""
 
-    secret_key: str = field(default="", repr=False)
-    session_token: str = field(default="", repr=False)
+    secret_key: Secret = NO_SECRET
+    session_token: Secret = NO_SECRET
 
     client: Literal["auto", "http", "awscrt"] = "auto"
     """What moves frames: ``http`` of our own, or ``awscrt``. ``auto``: ``http``."""
@@ -79,7 +80,7 @@ class S3Settings:
         if self.session_token and not self.access_key:
             raise SettingError("session_token", "a session_token is of keys that are given, too")
         for name in ("access_key", "secret_key", "session_token"):
-            if not getattr(self, name).isprintable():
+            if not getattr(self, name).reveal().isprintable():
                 raise SettingError(name, "keys are printable characters")
         if not _endpoint(self).tls and self.tls_authorities:
             raise SettingError("tls_authorities", "certificates are of use with https:// only")
@@ -106,7 +107,8 @@ def _keys(settings: S3Settings) -> Credentials | None:
 
     if not settings.access_key:
         return None
-    return Credentials(settings.access_key, settings.secret_key, settings.session_token)
+    keys = settings.access_key, settings.secret_key, settings.session_token
+    return Credentials(*(key.reveal() for key in keys))
 
 
 def _trust(settings: S3Settings) -> Trust:
