@@ -261,7 +261,9 @@ class _Walk:
                 raise self._wrong(node, f"{where}YAML takes it for an octal number: {hint}")
         try:
             scalar: object = self._loader.construct_object(node)
-        except ValueError:
+        except yaml.YAMLError:
+            raise
+        except Exception:  # noqa: BLE001 - PyYAML's, for a text unlike its tag: any of Python's
             scalar = NotImplemented
         if scalar is NotImplemented:  # outside of the error, which quotes the value
             raise self._wrong(node, f"{where}is not what its tag says, or too long a number")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from hexkv.core.requests.checks import check_namespace, check_seconds
 from hexkv.core.requests.layers import Hosts
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.tenants import Tenant
+from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     ConfigError,
     Deadline,
@@ -102,9 +102,9 @@ class Lifecycle:
         self._deadlines = deadlines
         self._chunk_tokens = chunker.size
         self._door = Door()
-        salts = {tenant.salt: tenant.name for tenant in tenants}
+        by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
-        self._namer = Namer(chunker, algorithm, partial(_meet, stack, salts), seeded=seeded)
+        self._namer = Namer(chunker, algorithm, partial(_meet, stack, by_salt), seeded=seeded)
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)
@@ -118,7 +118,7 @@ class Lifecycle:
         self._calls: dict[str, ref[_Life]] = {}
         self._pool.reclaim = partial(_make_room, stack, self._prefetches)
         stack.patience = deadlines.lookup
-        for salt in (namespace.salt, *salts):
+        for salt in (namespace.salt, *(tenant.salt for tenant in tenants)):
             self._namer.keyer(replace(namespace, salt=salt))
         self._ending = Ending(
             stack, self._prefetches, self._copier, self._door.home, deadlines.close
@@ -296,8 +296,8 @@ class Lifecycle:
                 self._end(owner)
 
 
-def _meet(stack: TierStack, tenants: Mapping[str, str], space: Namespace, prefix: bytes) -> None:
-    stack.assign(prefix, tenants.get(space.salt, ""))
+def _meet(stack: TierStack, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
+    stack.assign(prefix, tenants.name(space.salt))
 
 
 def _make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:

@@ -11,7 +11,9 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import chain, groupby
+from secrets import token_bytes
 from threading import Lock
 from typing import ClassVar
 
@@ -31,6 +33,21 @@ class Tenant:
 
     quotas: Mapping[str, int] = field(default_factory=dict)
     """Bytes that are the tenant's alone, by tier."""
+
+
+class TenantsBySalt:
+    """Which tenant a salt is of. Holds no salt: digests under a key that nobody is told."""
+
+    def __init__(self, tenants: Iterable[Tenant]) -> None:
+        self._key = token_bytes(32)
+        self._names = {self._digest(tenant.salt): tenant.name for tenant in tenants}
+
+    def name(self, salt: str) -> str:
+        """The tenant's name; empty for a salt of nobody in particular."""
+        return self._names.get(self._digest(salt), "")
+
+    def _digest(self, salt: str) -> bytes:
+        return blake2b(salt.encode(), key=self._key, digest_size=32).digest()
 
 
 class DividedIndex:
