@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NewType
 
-from hexkv.ports._kinds import check_kinds
+from hexkv.ports._kinds import check_kinds, check_parts
 from hexkv.ports.errors import InvalidRequest
 from hexkv.ports.layout import KVLayout
 
@@ -80,13 +80,11 @@ class Namespace:
         check_kinds("Namespace", str, **texts, salt=self.salt)
         check_kinds("Namespace", KVLayout, layout=self.layout)
         check_kinds("Namespace", ParallelSlice, parallel=self.parallel)
-        check_kinds("Namespace", tuple, extra=self.extra)
-        pairs: tuple[object, ...] = self.extra
-        for pair in pairs:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise InvalidRequest("Namespace.extra is made of pairs of texts")
-            for text in pair:
-                check_kinds("Namespace", str, extra=text)
+        check_parts("Namespace", "extra", self.extra, tuple)
+        for pair in self.extra:
+            check_parts("Namespace", "extra", pair, str)
+        if any(len(pair) != 2 for pair in self.extra):
+            raise InvalidRequest("Namespace.extra is made of pairs of texts")
         names = [name for name, _ in self.extra]
         if names != sorted(set(names)):
             raise InvalidRequest("extra identity must have sorted, unique names")

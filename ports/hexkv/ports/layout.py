@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hexkv.ports._kinds import check_kinds
+from hexkv.ports._kinds import check_kinds, check_parts
 from hexkv.ports.dtype import DType
 from hexkv.ports.errors import InvalidRequest
 
@@ -42,9 +42,7 @@ class LayerGroup:
 
     def __post_init__(self) -> None:
         check_kinds("LayerGroup", int, layers=self.layers)
-        check_kinds("LayerGroup", tuple, planes=self.planes)
-        for plane in self.planes:
-            check_kinds("LayerGroup", Plane, planes=plane)
+        check_parts("LayerGroup", "planes", self.planes, Plane)
         if self.layers < 1 or not self.planes:
             raise InvalidRequest("a layer group has at least one layer and one plane")
 
@@ -58,9 +56,7 @@ class KVLayout:
 
     def __post_init__(self) -> None:
         check_kinds("KVLayout", DType, dtype=self.dtype)
-        check_kinds("KVLayout", tuple, groups=self.groups)
-        for group in self.groups:
-            check_kinds("KVLayout", LayerGroup, groups=group)
+        check_parts("KVLayout", "groups", self.groups, LayerGroup)
         if not self.groups:
             raise InvalidRequest("a layout has at least one layer")
 
