@@ -30,7 +30,7 @@ from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.inspection import describe, refuse
 from hexkv.adapters.vllm.messages import Load, Scope, Step
-from hexkv.adapters.vllm.reading import allowed, blocks_of, by_source, published, scheduled
+from hexkv.adapters.vllm.reading import RequestParams, blocks_of, by_source, published, scheduled
 from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 from hexkv.plugins.discovery import discover
@@ -97,6 +97,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._config = vllm_config
         self._memory = describe(vllm_config, kv_cache_config)
         self._configured = assembly.read(vllm_config, self._memory)
+        self._params = RequestParams(self._kv_transfer_config, self._configured.connector)
         self._scheduler: SchedulerHalf | None = None
         self._rig: Rig | None = None
         self._told: list[Told] = []
@@ -247,9 +248,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if half is None or half.knows(request.request_id):
             return
         scope = scope_of(request, counted=self._counted)
-        reads, writes = allowed(
-            request.kv_transfer_params, self._kv_transfer_config, self._configured.connector
-        )
+        reads, writes = self._params.allowed(request.kv_transfer_params)
         if scope is None:
             scope, reads, writes = Scope(), False, False
         if getattr(request, "skip_reading_prefix_cache", False):

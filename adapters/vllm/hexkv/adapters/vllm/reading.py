@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,27 +12,60 @@ from hexkv.adapters.vllm.scheduler_half import Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.schema import TierSettings
 
+log = logging.getLogger("vllm.hexkv")
+
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig
     from vllm.v1.core.sched.output import SchedulerOutput
 
 
-def allowed(
-    params: object, transfer: KVTransferConfig, settings: ConnectorSettings
-) -> tuple[bool, bool]:
-    """Whether a request may read, and whether it may write.
+class RequestParams:
+    """What requests say in their ``kv_transfer_params``: ``{"hexkv": {"read": false}}``, say.
 
     Args:
-        params: the request's ``kv_transfer_params``: ``{"hexkv": {"read": false}}``, say.
         transfer: vLLM's configuration, of which the role counts.
         settings: of the connector.
     """
-    wanted = params.get("hexkv") if isinstance(params, Mapping) else None
+
+    def __init__(self, transfer: KVTransferConfig, settings: ConnectorSettings) -> None:
+        self._reads = settings.read and transfer.is_kv_consumer
+        self._writes = settings.write and transfer.is_kv_producer
+        self._logged: set[str] = set()
+
+    def allowed(self, params: object) -> tuple[bool, bool]:
+        """Whether a request may read, and whether it may write.
+
+        Who says something that means nothing wanted one of the two switched off: neither is done
+        for that request, and each kind of nonsense is logged once.
+        """
+        wanted = params.get("hexkv") if isinstance(params, Mapping) else None
+        if wanted is None:
+            return self._reads, self._writes
+        if wrong := _nonsense(wanted):
+            if wrong not in self._logged:
+                self._logged.add(wrong)
+                log.warning(
+                    "kv_transfer_params.hexkv of a request %s: nothing is loaded or stored for it;"
+                    " this is not said again",
+                    wrong,
+                )
+            return False, False
+        return (
+            self._reads and wanted.get("read", True),
+            self._writes and wanted.get("write", True),
+        )
+
+
+def _nonsense(wanted: Any) -> str:
+    """What is wrong, in one of a few texts that repeat nothing of a client's; empty if nothing."""
     if not isinstance(wanted, Mapping):
-        wanted = {}
-    reads = settings.read and transfer.is_kv_consumer and wanted.get("read") is not False
-    writes = settings.write and transfer.is_kv_producer and wanted.get("write") is not False
-    return reads, writes
+        return f"is a {type(wanted).__name__}, not a mapping"
+    if wanted.keys() - {"read", "write"}:
+        return "has keys beside read and write"
+    for name, value in wanted.items():
+        if not isinstance(value, bool):
+            return f"has a {type(value).__name__} as {name}, not true or false"
+    return ""
 
 
 def scheduled(output: SchedulerOutput) -> list[Scheduled]:
