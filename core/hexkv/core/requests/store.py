@@ -26,13 +26,18 @@ from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reas
 class Kept:
     """What a store kept so far, in tokens."""
 
+    asked: int = 0
     present: int = 0
     present_chunks: int = 0
     stored: int = 0
     size: int = 0
     queued: int = 0
-    dropped: int = 0
     tiers: Tally[str] = field(default_factory=Tally)
+
+    @property
+    def dropped(self) -> int:
+        """All that is nowhere else: so everything is accounted for, whatever a store answers."""
+        return self.asked - self.present - self.stored - self.queued
 
 
 class Storing:
@@ -81,10 +86,11 @@ class Storing:
 
     def find(self, prompt: Prompt) -> list[int]:
         """Which chunks of *prompt* no tier holds; the others are counted."""
+        self.kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
         where = self._stack.where(prompt.keys, self.deadline)
         offer_again(self._stack, prompt, self._owner)
         if None not in where:  # nothing to do but to say so: it must cost no more than the keys
-            self.kept.present = prompt.ends[-1] - prompt.starts[0] if where else 0
+            self.kept.present = self.kept.asked
             self.kept.present_chunks = len(where)
             self._stack.touch(prompt.keys)
             return []
@@ -107,10 +113,9 @@ class Storing:
         self._writing.append((part, written))
 
     def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
-        """Count what became of all writes, and that chunks *dropped* were never copied."""
+        """Count what became of all writes. Of chunks *dropped* there was no copy to write."""
         while self._writing:
             self._settle()
-        self.kept.dropped += sum(prompt.tokens(i) for i in dropped)
         if dropped:
             self._stack.drop([prompt.keys[i] for i in dropped], Reason.NOT_COPIED)
 
@@ -168,8 +173,6 @@ class Storing:
         self.kept.size += part.layout.chunk_bytes(stored)
         if queued:
             self.kept.queued += sum(tokens) - stored
-        else:
-            self.kept.dropped += sum(tokens) - stored
 
 
 def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
