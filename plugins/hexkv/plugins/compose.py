@@ -131,6 +131,7 @@ def build(
             PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
             algorithm=algorithm,
             seeded=settings.chunk.seeded,
+            longest=settings.chunk.longest_prompt,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
             prefetch=PrefetchRules(**settings.prefetch.model_dump()),
             tenants=[

@@ -103,6 +103,9 @@ class Chunk(Section):
     keep_tail: bool = False
     """Whether the last chunk of a prompt may be shorter than the others."""
 
+    longest_prompt: int = Field(default=2**24, ge=1, lt=2**32)
+    """Tokens; what is longer is refused."""
+
     seeded: bool = True
     """True if the namespace's digest seeds the chain of hashes. False names chunks by tokens
     alone within a namespace, as engines do that hash their pages themselves (SGLang)."""

@@ -4,7 +4,7 @@
   x ConfigError              the configuration does not describe something that can be built
   x AdapterUnavailable       an adapter is known, but its dependency is missing
   x InvalidRequest           the caller asked for something that means nothing
-    + InvalidTokens            ... its tokens are not integers in [0, 2**32)
+    + InvalidTokens            ... its tokens are not integers in [0, 2**32), or too many
     + LayoutMismatch           ... its KV is not shaped as the engine's
   x EngineClosed             the engine was closed before the call, or is a parent process's
   x EngineBusy               the call came out of the middle of another one of its thread
@@ -51,7 +51,10 @@ class InvalidRequest(HexKVError, ValueError):
 
 
 class InvalidTokens(InvalidRequest):
-    """Tokens must be integers in ``[0, 2**32)``, in a sequence or a one-dimensional buffer."""
+    """Tokens must be integers in ``[0, 2**32)``, in a sequence or a one-dimensional buffer.
+
+    And no more of them than the longest prompt that the cache was configured for.
+    """
 
 
 class LayoutMismatch(InvalidRequest):

@@ -5,8 +5,7 @@ makes a result smaller, never an exception, and never KV of other tokens or of a
 
 Every call with tokens takes a *namespace* where the request has one of its own, and raises
 ``InvalidTokens`` (no integers in ``[0, 2**32)``), ``LayoutMismatch`` (KV of another shape) and
-``EngineClosed``; it raises them before anything is moved. So does :class:`CacheLifecycle`'s
-``EngineBusy``, for a call out of the middle of another one of the same thread.
+``EngineClosed`` or ``EngineBusy`` (:class:`CacheLifecycle`), before anything is moved.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
         """Begin to load *tokens* for a retrieve with this *lookup_id*. Waits for no tier.
 
         Return how many tokens the tiers hold; ``None`` while a store has not answered: ask
-        again later. Asking again begins nothing new. What no retrieve takes is given back
+        again later. Zero also where naming a very long prompt would hold up the caller.
+        Asking again begins nothing new. What no retrieve takes is given back
         after a time, or by :meth:`cancel`.
         """
         ...

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.state import Lifecycle
-from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.ports import ChunkKey, Cleared, InvalidRequest, Namespace, Tokens
+from hexkv.ports import ChunkKey, Cleared, Deadline, InvalidRequest, Namespace, Reason, Tokens
 
 
 class Maintained(Lifecycle):
@@ -29,8 +28,9 @@ class Maintained(Lifecycle):
     ) -> int:
         seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
         with self._call():
-            prompt = self._prompt(tokens, namespace)
-            found = self._stack.locate(prompt.keys, self._until(self._deadlines.lookup))
+            until = self._until(self._deadlines.lookup)
+            prompt = self._prompt(tokens, namespace, until)
+            found = self._stack.locate(prompt.keys, until)
             self._pin(owner, prompt.keys[: len(found)], seconds)
             return prompt.ends[len(found) - 1] if found else 0
 
@@ -51,10 +51,12 @@ class Maintained(Lifecycle):
         with self._call():
             chosen = self._stack.named(tiers)
             deadline = self._until(self._deadlines.store)
+            prompt = None if tokens is None else self._prompt(tokens, namespace, deadline)
+            if prompt is not None and prompt.unnamed.ends:
+                return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
             writing = settle_writes(self._stack.runtime, chosen, deadline)
-            if tokens is not None:
-                keys = self._prompt(tokens, namespace).keys
-                done = self._stack.forget(keys, chosen, deadline)
+            if prompt is not None:
+                done = self._stack.forget(prompt.keys, chosen, deadline)
             elif everything:
                 done = self._stack.clear(None, chosen, deadline)
             elif namespace is not None:
@@ -79,9 +81,9 @@ class Maintained(Lifecycle):
             InvalidTokens, LayoutMismatch, EngineClosed
         """
         with self._call():
-            prompt = self._prompt(tokens, namespace)
             until = self._until(self._deadlines.lookup)
-            return explain(self._stack, prompt, pack(tokens), self._namer.keyers(), until)
+            prompt = self._prompt(tokens, namespace, until)
+            return explain(self._stack, prompt, tokens, self._namer.keyers(), until)
 
     def copy(
         self,
@@ -98,9 +100,10 @@ class Maintained(Lifecycle):
             InvalidTokens, LayoutMismatch, EngineClosed
         """
         with self._call() as owner:
+            until = self._until(self._deadlines.store)
             origin, goal = self._stack.named([source, target])
-            keys = self._chosen(tokens, origin, namespace)
-            return self._mover(owner).copy(keys, origin, goal)
+            keys = self._chosen(tokens, origin, namespace, until)
+            return Mover(self._stack, owner, until).copy(keys, origin, goal)
 
     def move(
         self,
@@ -118,9 +121,10 @@ class Maintained(Lifecycle):
             InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
         """
         with self._call() as owner:
+            until = self._until(self._deadlines.store)
             origin, goal = self._stack.named([source, target])
-            keys = self._chosen(tokens, origin, namespace)
-            return self._mover(owner).move(keys, origin, goal)
+            keys = self._chosen(tokens, origin, namespace, until)
+            return Mover(self._stack, owner, until).move(keys, origin, goal)
 
     def compress(
         self,
@@ -143,7 +147,9 @@ class Maintained(Lifecycle):
             if serde not in self._stack.runtime.serdes:
                 known = ", ".join(self._stack.runtime.serdes) or "none"
                 raise InvalidRequest(f"no serde {serde!r}; there are: {known}")
-            return self._mover(owner).compress(self._chosen(tokens, place, namespace), place, serde)
+            until = self._until(self._deadlines.store)
+            keys = self._chosen(tokens, place, namespace, until)
+            return Mover(self._stack, owner, until).compress(keys, place, serde)
 
     def decompress(
         self, tokens: Tokens | None, tier: str, *, namespace: Namespace | None = None
@@ -155,7 +161,9 @@ class Maintained(Lifecycle):
         """
         with self._call() as owner:
             (place,) = self._stack.named([tier])
-            return self._mover(owner).decompress(self._chosen(tokens, place, namespace), place)
+            until = self._until(self._deadlines.store)
+            keys = self._chosen(tokens, place, namespace, until)
+            return Mover(self._stack, owner, until).decompress(keys, place)
 
     def attach(self, plan: TierPlan, position: int | None = None) -> None:
         """Add a tier while the engine runs, at the end or at *position*; it becomes the engine's.
@@ -215,16 +223,13 @@ class Maintained(Lifecycle):
             )
 
     def _chosen(
-        self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None
+        self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None, until: Deadline
     ) -> Sequence[ChunkKey]:
         if tokens is not None:
-            return self._prompt(tokens, namespace).keys
+            return self._prompt(tokens, namespace, until).keys
         if not tier.index.decides:
             raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
         return tier.index.keys()
-
-    def _mover(self, owner: str) -> Mover:
-        return Mover(self._stack, owner, self._until(self._deadlines.store))
 
     def _pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None) -> None:
         until = self._until(self._deadlines.pin if seconds is None else seconds)

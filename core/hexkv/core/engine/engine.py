@@ -7,7 +7,6 @@ means nothing (:class:`~hexkv.ports.InvalidRequest`) and a call after ``close`` 
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
@@ -18,6 +17,7 @@ from hexkv.core.engine.admin import Maintained
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.state import Deadlines
+from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.checks import check_namespace, check_window, skipped
 from hexkv.core.requests.layers import LayeredRetrieve, LayeredStore, Patience
 from hexkv.core.requests.reports import retrieved, stored
@@ -25,6 +25,7 @@ from hexkv.core.requests.retrieve import load_prefix
 from hexkv.core.requests.store import Storing
 from hexkv.ports import (
     ChunkCache,
+    Deadline,
     DeviceKV,
     KeySpace,
     LayeredRead,
@@ -38,6 +39,10 @@ from hexkv.ports import (
 )
 
 __all__ = ["CacheEngine", "Deadlines"]
+
+_AT_ONCE = 0.02
+"""Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
+million tokens in chunks of 256. One that takes longer is not begun; its retrieve reads it all."""
 
 
 class CacheEngine(Maintained):
@@ -66,26 +71,32 @@ class CacheEngine(Maintained):
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
         with self._call():
-            prompt = self._prompt(tokens, namespace)
-            found = self._stack.offer(prompt.keys, self._until(self._deadlines.lookup))
+            until = self._until(self._deadlines.lookup)
+            prompt = self._prompt(tokens, namespace, until)
+            found = self._stack.offer(prompt.keys, until)
             if pin is not None:
                 self._pin(pin, prompt.keys[: len(found)], None)
-            tiers: Tally[str] = Tally()
+            tiers: dict[str, int] = {}
             start = 0
             for name, run in groupby(found, key=attrgetter("name")):
                 end = start + len(list(run))
-                tiers[name] += prompt.ends[end - 1] - prompt.starts[start]
+                tokens_here = prompt.ends[end - 1] - prompt.starts[start]
+                tiers[name] = tiers.get(name, 0) + tokens_here
                 start = end
             hit = prompt.ends[start - 1] if found else 0
-            return Lookup(prompt.length, hit, dict(tiers))
+            return Lookup(prompt.length, hit, tiers)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> int | None:
         with self._call():
-            prompt = self._prompt(tokens, namespace)
             read = self._until(self._deadlines.retrieve)
-            return self._prefetches.begin(lookup_id, prompt, read)
+            soon = self._until(_AT_ONCE)
+
+            def name() -> Prompt:
+                return self._prompt(tokens, namespace, soon)
+
+            return self._prefetches.begin(lookup_id, name, read)
 
     def cancel(self, lookup_id: str) -> bool:
         with self._call():
@@ -102,10 +113,11 @@ class CacheEngine(Maintained):
         lookup_id: str | None = None,
     ) -> Retrieved:
         with self._call() as owner:
-            prompt = self._prompt(tokens, namespace)
+            start = self._clock.now()
+            until = Deadline(self._clock, start + self._deadlines.retrieve)
+            prompt = self._prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
-            start = self._clock.now()
             prompt = prompt.since(skip)
             got = load_prefix(
                 self._stack,
@@ -114,7 +126,7 @@ class CacheEngine(Maintained):
                 device,
                 pace=self._pace,
                 owner=owner,
-                deadline=self._until(self._deadlines.retrieve),
+                deadline=until,
                 ready=self._prefetches.take(lookup_id) if lookup_id is not None else None,
             )
             return retrieved(self._telemetry, prompt, skip, got, self._clock.now() - start)
@@ -132,11 +144,12 @@ class CacheEngine(Maintained):
     ) -> Iterator[LayeredRead]:
         with self._call_in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                prompt = self._prompt(tokens, namespace)
+                patience = Patience(self._clock, self._deadlines.retrieve)
+                with patience.step() as until:
+                    prompt = self._prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, mask, prompt.length)
                 prompt = prompt.since(skip)
-                patience = Patience(self._clock, self._deadlines.retrieve)
                 layers = LayeredRetrieve(
                     self._stack,
                     self._copier,
@@ -167,22 +180,24 @@ class CacheEngine(Maintained):
         wait: bool = True,
     ) -> StoreReport:
         with self._call() as owner:
-            prompt = self._prompt(tokens, namespace)
+            start = self._clock.now()
+            until = Deadline(self._clock, start + self._deadlines.store)
+            prompt = self._prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             if self._frozen:
                 return StoreReport(prompt.length, frozen=True)
-            start = self._clock.now()
             storing = Storing(
                 self._stack,
                 self._copier,
                 device,
                 pace=self._pace,
                 owner=owner,
-                deadline=self._until(self._deadlines.store),
+                deadline=until,
                 wait=wait,
             )
-            kept = storing.run(prompt.since(skip))
+            prompt = prompt.since(skip)
+            kept = storing.run(prompt)
             return stored(self._telemetry, prompt, kept, self._clock.now() - start)
 
     @contextmanager
@@ -198,11 +213,12 @@ class CacheEngine(Maintained):
     ) -> Iterator[LayeredWrite]:
         with self._call_in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                whole = self._prompt(tokens, namespace)
+                patience = Patience(self._clock, self._deadlines.store)
+                with patience.step() as until:
+                    whole = self._prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, mask, whole.length))
                 frozen = self._frozen
-                patience = Patience(self._clock, self._deadlines.store)
                 layers = LayeredStore(
                     self._stack,
                     self._copier,
@@ -214,7 +230,7 @@ class CacheEngine(Maintained):
                         device,
                         pace=self._pace,
                         owner=owner,
-                        deadline=self._until(self._deadlines.store),
+                        deadline=until,
                         wait=wait,
                     ),
                     pace=self._pace,

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from hexkv.core.keys.hashing import Keyer
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.keys.tokens import TOKEN_BYTES
+from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import ask
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, Reason
+from hexkv.ports import ChunkKey, Deadline, Reason, Tokens
 
 _SHOWN = 16
 """Chunks that are explained one by one; the others are counted."""
@@ -50,7 +50,8 @@ class Missed:
     """By tier, from the fastest to the slowest."""
 
     reason: Reason | None = None
-    """``behind a miss`` or ``too short``; ``None``: no tier has it, each for its own reason."""
+    """``behind a miss``, ``too short``, or ``timed out`` (before it had a name); ``None``: no tier
+    has it, each for its own reason."""
 
 
 class Difference(NamedTuple):
@@ -117,7 +118,7 @@ class Explanation:
 def explain(
     stack: TierStack,
     prompt: Prompt,
-    packed: memoryview,
+    tokens: Tokens,
     others: Iterable[Keyer],
     deadline: Deadline,
 ) -> Explanation:
@@ -126,10 +127,14 @@ def explain(
     Args:
         stack: whose tiers are asked.
         prompt: all chunks of the tokens.
-        packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
+        tokens: its tokens.
         others: of namespaces that may hold the same tokens; the prompt's own is passed over.
-        deadline: for stores that have to be asked.
+        deadline: of all that; what is not known by then is explained by that.
     """
+    if prompt.unnamed.ends:
+        starts, ends = prompt.unnamed
+        late = Missed(0, starts[0], ends[0], reason=Reason.TIMED_OUT)
+        return Explanation(prompt.length, len(ends), 0, 0, (late,), {}, ())
     answers = {tier.name: _answers(stack, tier, prompt.keys, deadline) for tier in stack.tiers}
     there = [
         any(whys[i].reason is Reason.PRESENT for whys in answers.values())
@@ -160,7 +165,7 @@ def explain(
             tier: dict(Tally(why.reason.value for why in whys[hit:]))
             for tier, whys in answers.items()
         },
-        elsewhere=tuple(_elsewhere(stack, prompt, packed, others, hit, deadline)),
+        elsewhere=tuple(_elsewhere(stack, prompt, tokens, others, hit, deadline)),
     )
 
 
@@ -228,20 +233,21 @@ def _off(tier: Tier) -> str:
 def _elsewhere(
     stack: TierStack,
     prompt: Prompt,
-    packed: memoryview,
+    tokens: Tokens,
     others: Iterable[Keyer],
     hit: int,
     deadline: Deadline,
 ) -> Iterator[Elsewhere]:
-    if hit == len(prompt):
+    packed = None if hit == len(prompt) else pack_within(tokens, deadline)
+    if packed is None:
         return
     # What only this many tokens can tell need not be hashed for namespaces without the rest.
     first = packed[: prompt.ends[hit] * TOKEN_BYTES]
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:
             continue
-        if len(stack.locate(keyer.name(first).keys, deadline)) > hit:
-            chunks = len(stack.locate(keyer.name(packed).keys, deadline))
+        if len(stack.locate(keyer.name(first, deadline).keys, deadline)) > hit:
+            chunks = len(stack.locate(keyer.name(packed, deadline).keys, deadline))
             differs = differing(json.loads(prompt.identity), json.loads(keyer.identity))
             yield Elsewhere(keyer.identity, chunks, differs)
 

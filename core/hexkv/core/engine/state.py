@@ -38,6 +38,9 @@ from hexkv.ports import (
     Tokens,
 )
 
+LONGEST_PROMPT = 1 << 24
+"""Tokens: more than any model takes, and named in a second or two."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -68,6 +71,7 @@ class Lifecycle:
         *,
         algorithm: HashFunction = SHA256,
         seeded: bool = True,
+        longest: int = LONGEST_PROMPT,
         deadlines: Deadlines = Deadlines(),
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
@@ -81,6 +85,7 @@ class Lifecycle:
             algorithm: names chunks; part of every namespace's identity.
             seeded: False names chunks by tokens alone within a namespace, as hosts do that
                 hash their pages themselves.
+            longest: tokens that a prompt may have.
             deadlines: of each kind of call.
             prefetch: how much memory prefetches take, and for how long.
             tenants: whose chunks are kept apart, in tiers that have a divided index.
@@ -104,7 +109,9 @@ class Lifecycle:
         self._door = Door()
         by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
-        self._namer = Namer(chunker, algorithm, partial(_meet, stack, by_salt), seeded=seeded)
+        self._namer = Namer(
+            chunker, algorithm, partial(_meet, stack, by_salt), seeded=seeded, longest=longest
+        )
         self._copier = Copier()
         self._pace = Pace.of(self._pool)
         self._prefetches = Prefetches(stack, prefetch)
@@ -210,14 +217,16 @@ class Lifecycle:
     ) -> None:
         self.close()
 
-    def _prompt(self, tokens: Tokens, namespace: Namespace | None) -> Prompt:
+    def _prompt(
+        self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
+    ) -> Prompt:
         namespace = self.namespace if namespace is None else namespace
         check_namespace(namespace)
         if not self._pool.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
-        return self._namer.name(tokens, namespace)
+        return self._namer.name(tokens, namespace, deadline)
 
     def _prefix(self, namespace: Namespace) -> bytes:
         """How every key of *namespace* begins."""

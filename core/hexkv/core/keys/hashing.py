@@ -32,6 +32,7 @@ from hexkv.ports import (
     Chunker,
     ChunkKey,
     ConfigError,
+    Deadline,
     HashFunction,
     Namespace,
 )
@@ -42,6 +43,9 @@ KEY_FORMAT = 2
 A new frame version raises it, too. So hosts of two versions that share a store use different
 keys, and none takes a frame that it cannot read for a damaged one and deletes it.
 """
+
+_PIECE = 256
+"""Chunks that are named between two looks at the clock."""
 
 UNSEEDED = "/unseeded"
 """After the scheme, in the identity of a chain that the root does not seed."""
@@ -124,6 +128,7 @@ class Chunks:
     """Token position at which each chunk ends, itself outside."""
 
     keys: list[ChunkKey]
+    """Fewer than there are chunks, if the time for naming was over."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -188,11 +193,12 @@ class Keyer:
         """Leads every key of the namespace."""
         self._anchor = self.root if seeded else b""
 
-    def name(self, packed: memoryview) -> Chunks:
+    def name(self, packed: memoryview, deadline: Deadline | None = None) -> Chunks:
         """The chunks of one prompt.
 
         Args:
             packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
+            deadline: after which no more of them are named.
         """
         starts, ends = self._chunker.cut(packed)
         digest, prefix = self._digest, self.prefix
@@ -205,4 +211,6 @@ class Keyer:
             link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
             keys.append(prefix + link)
             reached = end
+            if deadline is not None and not len(keys) % _PIECE and deadline.expired:
+                break
         return Chunks(len(packed) // TOKEN_BYTES, starts, ends, cast("list[ChunkKey]", keys))

@@ -5,20 +5,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 from operator import sub
 from threading import Lock
 
 from hexkv.core.keys.hashing import Chunks, Keyer
-from hexkv.core.keys.tokens import pack
+from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
 from hexkv.ports import (
     RAW,
+    Bounds,
     Chunker,
     ChunkKey,
     ChunkSpec,
+    Deadline,
     HashFunction,
     InvalidRequest,
+    InvalidTokens,
     KVLayout,
     Lease,
     Namespace,
@@ -28,6 +31,9 @@ from hexkv.ports import (
 
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""
+
+
+_NONE = Bounds((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,9 @@ class Prompt:
 
     placed: bool = True
     """False where a host named the chunks itself: their positions in the prompt are not known."""
+
+    unnamed: Bounds = _NONE
+    """All of its chunks, if the time for naming was over before they had names."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -89,7 +98,17 @@ class Prompt:
         """From the chunk on that *token* is in."""
         if not token:
             return self
+        if self.unnamed.ends:
+            starts, ends = self.unnamed
+            first = bisect_right(ends, token)
+            return replace(self, unnamed=Bounds(starts[first:], ends[first:]))
         return self.part(bisect_right(self.ends, token), len(self.keys))
+
+    @property
+    def unnamed_tokens(self) -> int:
+        """Tokens in chunks that got no name in time."""
+        starts, ends = self.unnamed
+        return ends[-1] - starts[0] if ends else 0
 
     def tokens(self, i: int) -> int:
         """Tokens in chunk *i*."""
@@ -142,13 +161,16 @@ class Namer:
         met: Callable[[Namespace, bytes], None] | None = None,
         *,
         seeded: bool = True,
+        longest: int = 1 << 32,
     ) -> None:
         """*met* is told each new namespace, and how its keys begin, before any key is used.
 
         It may be told of one again, by several threads at once.
 
-        Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`).
+        Chains that are not *seeded* name tokens alone (:mod:`hexkv.core.keys.hashing`). Prompts
+        of more than *longest* tokens are refused.
         """
+        self._longest = longest
         self._met = met
         self._seeded = seeded
         self._chunker = chunker
@@ -156,15 +178,35 @@ class Namer:
         self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
         self._lock = Lock()
 
-    def name(self, tokens: Tokens, namespace: Namespace) -> Prompt:
-        """Cut *tokens* and name the chunks.
+    def name(
+        self, tokens: Tokens, namespace: Namespace, deadline: Deadline | None = None
+    ) -> Prompt:
+        """Cut *tokens* and name the chunks, all of them or none before *deadline*.
 
         Raises:
-            InvalidTokens: they are not integers in ``[0, 2**32)``.
+            InvalidTokens: they are not integers in ``[0, 2**32)``, or more than may be.
             ConfigError: the namespace's identity is too long for a frame's header.
         """
         keyer = self.keyer(namespace)
-        chunks: Chunks = keyer.name(pack(tokens))
+        try:
+            count = len(tokens)  # type: ignore[arg-type]
+        except TypeError:  # what has no length is no prompt, which packing says
+            count = 0
+        if count > self._longest:
+            raise InvalidTokens(
+                f"a prompt of {count} tokens is longer than {self._longest}, the longest that is "
+                "taken (chunk.longest_prompt)"
+            )
+        packed = pack_within(tokens, deadline) if count > AT_ONCE else pack(tokens)
+        if packed is None:
+            bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
+            return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
+        chunks: Chunks = keyer.name(packed, deadline)
+        if len(chunks.keys) < len(chunks.ends):
+            bounds = Bounds(chunks.starts, chunks.ends)
+            return Prompt(
+                namespace.layout, keyer.identity, chunks.tokens, (), (), (), unnamed=bounds
+            )
         return Prompt(
             namespace.layout,
             keyer.identity,

@@ -8,10 +8,13 @@ from array import array
 from collections.abc import Sequence
 from typing import Literal, Protocol, SupportsIndex, runtime_checkable
 
-from hexkv.ports import InvalidTokens, Tokens
+from hexkv.ports import Deadline, InvalidTokens, Tokens
 from hexkv.ports.tokens import Buffer
 
 TOKEN_BYTES = 4
+
+AT_ONCE = 1 << 16
+"""Tokens of a list that are packed between two looks at the clock: about 2 ms."""
 
 _SIGNED = "bhilqn"
 _UNSIGNED = "BHILQN"
@@ -51,6 +54,21 @@ def pack(tokens: Tokens) -> memoryview:
     except (BufferError, ValueError) as error:
         raise InvalidTokens(f"the tokens' buffer cannot be read: {error}") from error
     return _pack_buffer(view)
+
+
+def pack_within(tokens: Tokens, deadline: Deadline | None) -> memoryview | None:
+    """Likewise; ``None`` once *deadline* has passed. Buffers are packed too fast to ask."""
+    if deadline is None or not isinstance(tokens, list | tuple):
+        return pack(tokens)
+    packed = bytearray()
+    try:
+        for at in range(0, len(tokens), AT_ONCE):
+            if at and deadline.expired:
+                return None
+            packed += _pack_integers(tokens[at : at + AT_ONCE])
+    except InvalidTokens:
+        return _pack_integers(tokens)  # which says the position in the whole
+    return memoryview(packed).toreadonly()
 
 
 def _pack_tensor(tensor: _Tensor) -> memoryview:

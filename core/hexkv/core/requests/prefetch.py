@@ -7,7 +7,7 @@ a retrieve reads the rest. What nobody picks up within a time limit is given bac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -54,18 +54,23 @@ class Prefetches:
         self._waiting: dict[str, _Prefetch] = {}
         self._lock = Lock()
 
-    def begin(self, lookup_id: str, prompt: Prompt, read: Deadline) -> int | None:
-        """Start reading what the tiers hold of *prompt*; asking again under one id starts nothing.
+    def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
+        """Start reading what the tiers hold of a prompt; asking again under one id starts nothing.
+
+        Only the first time is its prompt named.
 
         Returns:
             how many tokens the tiers hold from the prompt's beginning; ``None`` while a tier
             that only its store can speak for has not answered.
         """
+        prompt = None if lookup_id in self._waiting else name()
         with self._lock:
             known = self._waiting.get(lookup_id)
             if known is not None:
                 late = known.hit_tokens is None and known.read.expired
                 return 0 if late else known.hit_tokens
+            if prompt is None:
+                return 0  # it was taken or cancelled at this very moment
             entry = _Prefetch(prompt, read, self._clock.now() + self._rules.seconds)
             self._waiting[lookup_id] = entry
 

@@ -15,7 +15,10 @@ def retrieved(
     telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, seconds: float
 ) -> Retrieved:
     """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
-    telemetry.count(Counter.LOOKUPS, len(prompt.keys))
+    unnamed = len(prompt.unnamed.ends)
+    if unnamed:
+        got.end(unnamed, Reason.TIMED_OUT)
+    telemetry.count(Counter.LOOKUPS, len(prompt.keys) + unnamed)
     for tier, chunks in got.by_tier.items():
         telemetry.count(Counter.HITS, chunks, tier=tier)
     for reason, chunks in got.misses.items():
@@ -47,12 +50,14 @@ def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> 
     """Count what a store of *prompt* kept."""
     telemetry.count(Counter.PRESENT, kept.present_chunks)
     telemetry.observe(Histogram.STORE, seconds)
+    if prompt.unnamed.ends:
+        telemetry.count(Counter.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
     return StoreReport(
         tokens=prompt.length,
         stored_tokens=kept.stored,
         present_tokens=kept.present,
         queued_tokens=kept.queued,
-        dropped_tokens=kept.dropped,
+        dropped_tokens=kept.dropped + prompt.unnamed_tokens,
         stored_bytes=kept.size,
         tiers=dict(kept.tiers),
     )
