@@ -7,7 +7,7 @@ import pytest
 
 from depth import covering
 from dict_store import ScanningStore
-from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
+from hexkv.ports import PAGE, Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (
     FULL,
     LAYERS,
@@ -202,3 +202,15 @@ def test_all_that_was_found_damaged_can_be_stored_again_at_once(rig):
         assert r.engine.store(PROMPT, computed()).stored_tokens == FULL
     finally:
         store.over.set()
+
+
+def test_a_frame_with_bytes_behind_it_is_as_damaged_by_layers_as_in_bulk(rig):
+    store, again = Ranged(), Ranged()
+    r = rig([tier("ranges", store)])
+    r.engine.store(PROMPT, computed())
+    for number, key in enumerate(keys_of(r)):
+        again.medium[key] = store.medium[key] + bytes(PAGE if number > 2 else 0)
+    s = rig([tier("ranges", again)])
+    assert s.engine.flush()
+    got = layerwise(s, empty())
+    assert (got.hit_tokens, got.misses) == (3 * CHUNK, {"corrupt": 1, "behind a miss": 6})

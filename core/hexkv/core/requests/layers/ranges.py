@@ -37,6 +37,7 @@ from hexkv.ports import (
     ReadOutcome,
     StoreError,
     TimedOut,
+    frame_bytes,
 )
 
 log = logging.getLogger("hexkv")
@@ -223,7 +224,7 @@ class RangeReader:
             data, outcome = self._fetch(strip, number, part, block, deadline)
         size = outcome.size if isinstance(outcome, Hit) else 0
         link.arrived(clock.now(), size)
-        if size and not self._open(number, part, block, data):
+        if size and not (self._open(number, part, block, data) and self._ends(strip, number)):
             outcome = Miss()
         tokens = self._prompt.tokens(number) / len(self._parts_of(number))
         link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
@@ -276,6 +277,13 @@ class RangeReader:
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("serde %s could not decode a verified part: %s", head.name, error)
             return False
+
+    def _ends(self, strip: _Strip, number: int) -> bool:
+        """True unless the tier knows the frame to be longer, or shorter, than its header says."""
+        key, head = self._prompt.keys[number], self._heads.get(number)
+        size = strip.tier.index.size(key)
+        parts = self._parts_of(number) if head is None else head.parts
+        return size is None or size == frame_bytes(parts[-1])
 
     def _is_whole(self, number: int, part: int, block: BlockLease) -> bool:
         parts, codec, frame = self._parts_of(number), self._runtime.codec, block.frame
