@@ -33,7 +33,7 @@ DOCUMENTS = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/*.md"))
     if not path.relative_to(ROOT).parts[0].startswith(".")
 )
-PAGES = [path for path in DOCUMENTS if path.parent.name in ("docs", ROOT.name)]
+PAGES = [path for path in DOCUMENTS if path.parent in (ROOT, ROOT / "docs")]
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
 MODULES = sorted(
     module.name
