@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from hexkv.kernels import ContiguousKV, torch_dtype
-from hexkv.ports import KVLayout, LayoutMismatch
+from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CacheShape:
 class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """Keys and values of one layer, growing within memory that is there already.
 
-    ``keys`` and ``values`` are always ``[1, heads, tokens, width]`` views of what is filled.
+    ``keys`` and ``values`` are ``[sequences, heads, tokens, width]`` views of what is filled.
     Where the room does not suffice, or the cache was reordered, repeated or moved, the layer
     goes on as the dynamic layer that it is.
     """
@@ -50,10 +50,20 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
         *args: object,  # differ between releases of transformers; only handed on
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the new tokens' KV; gives the KV of all tokens."""
+        """Append the new tokens' KV; gives the KV of all tokens.
+
+        Raises:
+            InvalidRequest: they are of another number of sequences than the cache.
+        """
         room_keys, room_values = self._room
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
+        if self.keys is not None and key_states.shape[0] != self.keys.shape[0]:
+            raise InvalidRequest(
+                f"the model computes {key_states.shape[0]} sequences, and the cache was loaded for"
+                f" {self.keys.shape[0]}: as many beams or answers to one prompt need"
+                f" load(..., sequences={key_states.shape[0]})"
+            )
         if end > room_keys.shape[-2] or not self._in_room(key_states):
             grown: tuple[torch.Tensor, torch.Tensor] = super().update(
                 key_states, value_states, *args, **kwargs
@@ -65,35 +75,124 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
         return self.keys, self.values
 
     def _in_room(self, key_states: torch.Tensor) -> bool:
-        if not self.is_initialized or key_states.shape[0] != 1 or self.keys is None:
+        if not self.is_initialized or self.keys is None:
+            return False
+        if key_states.shape[0] != self._room[0].shape[0]:
             return False
         home = self._room[0].untyped_storage().data_ptr()
         return bool(self.keys.untyped_storage().data_ptr() == home)
 
 
-class Room:
-    """Uninitialised memory for the KV of one request."""
+class LoadedCache(DynamicCache):
+    """A cache that holds a beginning of a prompt, and refuses what would compute it again."""
 
-    def __init__(self, shape: CacheShape, tokens: int) -> None:
+    def __init__(self, layers: list[ReservedLayer], prompt: int) -> None:
+        """Take *layers*, of a prompt of so many tokens."""
+        super().__init__()
+        self.layers = [*layers]
+        self._prompt = prompt
+        self._leader: int | None = None
+        self._computed: list[int] = []
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append to a layer.
+
+        Raises:
+            InvalidRequest: all tokens are computed once more after the prompt.
+        """
+        if self._leader is None:
+            self._leader = layer_idx
+        if layer_idx == self._leader and len(self._computed) < 2:
+            self._note(key_states.shape[-2], self.get_seq_length(layer_idx))
+        updated: tuple[torch.Tensor, torch.Tensor] = super().update(
+            key_states, value_states, layer_idx, *args, **kwargs
+        )
+        return updated
+
+    def _note(self, tokens: int, known: int) -> None:
+        if self._computed and known and tokens == known + 1:
+            raise InvalidRequest(
+                f"the model computes all {tokens} tokens again after its cache holds {known}:"
+                " generate() does so with use_cache=False, which some configurations say; give it"
+                " use_cache=True"
+            )
+        self._computed.append(tokens)
+
+    def activate_past_recording(self) -> None:
+        """Refuse; transformers calls it before assisted generation, and for nothing else.
+
+        Raises:
+            InvalidRequest: always.
+        """
+        raise InvalidRequest(
+            "generation with an assistant model, prompt lookup or other drafts has the model"
+            " compute the whole prompt at first, as if its cache were empty: leave out"
+            " past_key_values, or the drafts"
+        )
+
+    def crop(self, *args: int, **kwargs: int) -> None:
+        """Take back tokens.
+
+        Raises:
+            InvalidRequest: in releases without :meth:`activate_past_recording`, where drafts of
+                assisted generation show only as they are taken back.
+        """
+        told = hasattr(DynamicCache, "activate_past_recording")
+        if not told and self._computed and self._computed[0] >= self._prompt:
+            self.activate_past_recording()
+        super().crop(*args, **kwargs)
+
+
+class Room:
+    """Uninitialised memory for the KV of one request.
+
+    Args:
+        shape: of the model's cache.
+        tokens: of the prompt and of what is to be generated.
+        sequences: that continue the prompt.
+    """
+
+    def __init__(self, shape: CacheShape, tokens: int, sequences: int = 1) -> None:
         dtype = torch_dtype(shape.layout.dtype)
         self._layout = shape.layout
         self._layers = [
             [
-                torch.empty(1, plane.heads, tokens, plane.width, dtype=dtype, device=device)
+                torch.empty(sequences, plane.heads, tokens, plane.width, dtype=dtype, device=device)
                 for plane in planes
             ]
             for planes, device in zip(shape.layout.planes, shape.devices, strict=True)
         ]
 
     def window(self, tokens: int) -> ContiguousKV:
-        """A window on the first *tokens* positions."""
-        return window(self._layout, self._layers, tokens)
+        """A window on the first *tokens* positions of the first sequence."""
+        first = [[plane[:1] for plane in planes] for planes in self._layers]
+        return window(self._layout, first, tokens)
 
-    def cache(self, filled: int) -> DynamicCache:
-        """The room as a cache whose first *filled* tokens are known."""
-        cache = DynamicCache()
-        cache.layers = [ReservedLayer(keys, values, filled) for keys, values in self._layers]
-        return cache
+    def fill(self, layers: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Copy ``[layer][plane]`` of ``[1, heads, tokens, width]`` to where the room begins."""
+        for planes, known in zip(self._layers, layers, strict=True):
+            for plane, filled in zip(planes, known, strict=True):
+                plane[:, :, : filled.shape[2]] = filled
+
+    def cache(self, filled: int, prompt: int) -> LoadedCache:
+        """The room as a cache; *filled* tokens of the first sequence are known, and shared.
+
+        Args:
+            filled: tokens whose KV is in the window.
+            prompt: tokens of the prompt.
+        """
+        for planes in self._layers:
+            for plane in planes:
+                plane[1:, :, :filled] = plane[:1, :, :filled]
+        layers = [ReservedLayer(keys, values, filled) for keys, values in self._layers]
+        return LoadedCache(layers, prompt)
 
 
 def window(layout: KVLayout, layers: Sequence[Sequence[torch.Tensor]], tokens: int) -> ContiguousKV:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from hexkv.adapters.hf.cache import Room, planes_of, window
-from hexkv.adapters.hf.shape import probe
+from hexkv.adapters.hf.cache import LoadedCache, Room, planes_of, window
+from hexkv.adapters.hf.shape import placeholders_of, probe
 from hexkv.ports import InvalidRequest, InvalidTokens, PrefixCache
 
 
@@ -18,7 +18,7 @@ from hexkv.ports import InvalidRequest, InvalidTokens, PrefixCache
 class Loaded:
     """A cache that holds as much of a prompt as was found, and has room for the rest."""
 
-    cache: DynamicCache
+    cache: LoadedCache
     """For ``model(...)`` or ``model.generate(...)`` as ``past_key_values``."""
 
     hit_tokens: int
@@ -66,7 +66,7 @@ class Generated:
 
 
 class CachedModel:
-    """A transformers causal model with a cache engine. One sequence at a time.
+    """A transformers causal model with a cache engine. One prompt of text at a time.
 
     The engine must have been built for ``namespace_of_model(model)``. As safe to share
     between threads as the model itself.
@@ -81,24 +81,32 @@ class CachedModel:
         self._model = model
         self._engine = engine
         self._shape = probe(model)
+        self._placeholders = placeholders_of(model)
 
-    def load(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Loaded:
+    def load(
+        self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0, sequences: int = 1
+    ) -> Loaded:
         """A cache with what the engine holds of a prompt.
 
         Args:
             input_ids: ``[tokens]`` or ``[1, tokens]``.
             room: tokens to reserve memory for beyond the prompt.
+            sequences: that continue the prompt at once: the greater of ``num_beams`` and
+                ``num_return_sequences``. All begin with what was loaded.
 
         Raises:
-            InvalidTokens: not one sequence of at least one token.
+            InvalidTokens: not one sequence of at least one token, or one that stands for an
+                image or a sound, whose KV its id does not tell.
+            InvalidRequest: *sequences* is less than one.
         """
-        tokens = _row(input_ids)
-        memory = Room(self._shape, len(tokens) + room)
+        if sequences < 1:
+            raise InvalidRequest(f"sequences must be at least 1, not {sequences}")
+        tokens = self._text(input_ids)
+        memory = Room(self._shape, len(tokens) + room, sequences)
         found = self._engine.retrieve(tokens, memory.window(len(tokens)))
         hit = min(found.hit_tokens, len(tokens) - 1)
-        return Loaded(
-            memory.cache(hit), hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers)
-        )
+        cache = memory.cache(hit, len(tokens))
+        return Loaded(cache, hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers))
 
     def save(
         self, input_ids: torch.Tensor | Sequence[int], cache: DynamicCache, *, skip: int = 0
@@ -112,19 +120,19 @@ class CachedModel:
             skip: tokens at the front that the engine holds already.
 
         Raises:
-            InvalidTokens: not one sequence of at least one token.
+            InvalidTokens: as for :meth:`load`.
             InvalidRequest: the cache has another shape than the model's, or fewer tokens.
         """
-        tokens = _row(input_ids)
+        tokens = self._text(input_ids)
         kept = window(self._shape.layout, planes_of(cache), len(tokens))
         return self._engine.store(tokens, kept, skip=skip).stored_tokens
 
     def prefill(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Prefill:
         """Logits and KV of a prompt: loaded as far as possible, computed from there, stored.
 
-        Arguments and errors as for :meth:`load`.
+        Arguments and errors as for :meth:`load`, of one sequence.
         """
-        tokens = _row(input_ids)
+        tokens = self._text(input_ids)
         began = time.perf_counter()
         loaded = self.load(tokens, room=room)
         computing = time.perf_counter()
@@ -152,7 +160,7 @@ class CachedModel:
 
         Raises:
             InvalidRequest: *max_new_tokens* is less than one.
-            InvalidTokens: not one sequence of at least one token.
+            InvalidTokens: as for :meth:`load`.
         """
         if max_new_tokens < 1:
             raise InvalidRequest(f"max_new_tokens must be at least 1, not {max_new_tokens}")
@@ -161,6 +169,16 @@ class CachedModel:
         while len(new) < max_new_tokens:
             new.append(int(self._forward(new[-1:], prefill.cache).argmax()))
         return Generated(new, prefill)
+
+    def _text(self, input_ids: torch.Tensor | Sequence[int]) -> list[int]:
+        tokens = _row(input_ids)
+        for position, token in enumerate(tokens if self._placeholders else ()):
+            if name := self._placeholders.get(token):
+                raise InvalidTokens(
+                    f"token {token} at position {position} is the model's {name}: its KV is that"
+                    " of what it stands for, so equal tokens have different KV"
+                )
+        return tokens
 
     def _forward(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
         with torch.no_grad():

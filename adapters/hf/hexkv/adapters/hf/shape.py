@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers import DynamicCache, PreTrainedModel, cache_utils
 
-from hexkv.adapters.hf.cache import CacheShape, planes_of
+from hexkv.adapters.hf.cache import CacheShape, Room, planes_of
 from hexkv.kernels import dtype_of
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
-_PROBE = 3
-"""Tokens to run: a length that tells the token dimension from that of one head or batch."""
+_TEXT = [0, 1, 0]
+"""What is run: of a length that tells the token dimension from that of one head or batch, and of
+tokens that differ, as a sum over equal ones is hidden by the next norm."""
+
+_PROBE = len(_TEXT)
 
 _NOISE = 1e-4
 """What equal KV may differ by, relative to its norm, or half of the dtype's epsilon if that is
 more: batches of experts change their shape with the other tokens, and sums their order."""
 
-_PER_TOKEN = (DynamicLayer, DynamicSlidingWindowLayer)
-"""Kinds of layer that keep KV per token. A window is the mask's affair, not the KV's."""
+_PLACEHOLDER = re.compile("(image|video|audio|speech)_token_(id|index)")
 
+_OTHER_STATE = 0.25
+"""What KV may differ by, relative to its norm, that is computed once more in another way. Far above
+what rounding makes of it in many layers, as other shapes of the same sums round differently."""
+
+_PER_TOKEN = {
+    cache_utils.DynamicLayer,
+    cache_utils.DynamicSlidingWindowLayer,
+    getattr(cache_utils, "DummyLayer", None),
+}
+"""Kinds of layer that keep KV per token, or none, as one that attends with another layer's.
+A window is the mask's affair, not the KV's. Releases before 5 know no layers without KV."""
 
 _BOTH_WAYS: Mapping[str, tuple[object, ...]] = {
     "is_causal": (False,),
@@ -47,8 +61,10 @@ def probe(model: PreTrainedModel) -> CacheShape:
         LayoutMismatch: as for :func:`layout_of`.
     """
     _refuse_unfit(model)
-    layers = _run(model, [0] * _PROBE)
-    _refuse_seeing_ahead(model, layers, _run(model, [0] * (_PROBE - 1) + [1]))
+    layers = _run(model, _TEXT, DynamicCache())
+    other = _run(model, [*_TEXT[:-1], 1], DynamicCache())
+    _refuse_seeing_ahead(model, layers, other)
+    _refuse_other_positions(model, layers)
     dtypes = {plane.dtype for planes in layers for plane in planes}
     if len(dtypes) != 1:
         raise LayoutMismatch(f"the cache has {len(dtypes)} dtypes: {sorted(map(str, dtypes))}")
@@ -61,7 +77,9 @@ def probe(model: PreTrainedModel) -> CacheShape:
                 )
     latent = getattr(model.config.get_text_config(decoder=True), "kv_lora_rank", None)
     layout = _layout(dtype_of(dtypes.pop()), layers, latent)
-    return CacheShape(layout, tuple(keys.device for keys, _ in layers))
+    shape = CacheShape(layout, tuple(keys.device for keys, _ in layers))
+    _refuse_other_state(model, shape, layers)
+    return shape
 
 
 def _layout(dtype: DType, layers: list[list[torch.Tensor]], latent: int | None) -> KVLayout:
@@ -89,6 +107,7 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
     """
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
+    placeholders_of(model)
     if not model.can_generate():
         raise LayoutMismatch(f"{name} does not generate: it is no causal model with a head")
     for part in (model.config, config):
@@ -104,35 +123,107 @@ def _refuse_unfit(model: PreTrainedModel) -> None:
         raise LayoutMismatch(f"{name} is an encoder-decoder: its KV depends on another sequence")
     if getattr(model, "_is_stateful", False):
         raise LayoutMismatch(f"{name} keeps a recurrent state, which has no KV per token")
-    for layer in DynamicCache(config=model.config).layers:
+    for layer in _layers_of(model):
         if type(layer) not in _PER_TOKEN:
             raise LayoutMismatch(f"{name} caches in a {type(layer).__name__}, not KV per token")
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     for kind in _rope_kinds(rope):
-        if kind in ("dynamic", "longrope"):
+        if kind == "longrope" or "dynamic" in str(kind):
             raise LayoutMismatch(
                 f"{name} scales RoPE ({kind}) by the length of the whole sequence, so equal "
                 "prefixes have different KV"
             )
 
 
-def _run(model: PreTrainedModel, tokens: list[int]) -> list[list[torch.Tensor]]:
-    """``[layer][plane]`` of the KV of *tokens*.
+def _layers_of(model: PreTrainedModel) -> list[object]:
+    """The layers of the cache that transformers would make for *model*.
 
     Raises:
-        LayoutMismatch: the model keeps none.
+        LayoutMismatch: it cannot make one.
     """
-    cache = DynamicCache()
-    with torch.no_grad():
-        model(
-            input_ids=torch.tensor([tokens], device=model.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+    try:
+        return list(DynamicCache(config=model.config).layers)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LayoutMismatch(
+            f"{type(model).__name__} has a configuration that does not say what its layers cache"
+        ) from error
+
+
+def _run(
+    model: PreTrainedModel, tokens: list[int], cache: DynamicCache, **more: torch.Tensor
+) -> list[list[torch.Tensor]]:
+    """``[layer][plane]`` of the KV that *cache* holds after *tokens*.
+
+    Raises:
+        LayoutMismatch: the model keeps none, or cannot be run this way.
+    """
+    name = type(model).__name__
+    known = cache.get_seq_length()
+    try:
+        with torch.no_grad():
+            model(
+                input_ids=torch.tensor([tokens], device=model.device),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+                **more,
+            )
+    except Exception as error:
+        after = "after a loaded prefix" if known else "of text"
+        raise LayoutMismatch(
+            f"{name} does not compute several tokens {after} ({type(error).__name__}: {error})"
+        ) from error
     if not cache.layers:
-        raise LayoutMismatch(f"{type(model).__name__} caches no KV")
+        raise LayoutMismatch(f"{name} caches no KV")
     return planes_of(cache)
+
+
+def _refuse_other_positions(model: PreTrainedModel, layers: list[list[torch.Tensor]]) -> None:
+    """Refuse a model that counts positions by itself, and otherwise than ``generate``.
+
+    That gives positions from 0 to every model that takes some. RoBERTa's begin behind the padding.
+
+    Raises:
+        LayoutMismatch: the two differ, so that one's KV does not fit the other.
+    """
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return
+    positions = torch.arange(_PROBE, device=model.device)[None]
+    again = _run(model, _TEXT, DynamicCache(), position_ids=positions)
+    for first, second in zip(layers, again, strict=True):
+        if max(map(_change, first, second)) > _OTHER_STATE:
+            raise LayoutMismatch(
+                f"{type(model).__name__} counts positions otherwise than generate() does, whose KV"
+                " differs from that of the model by itself"
+            )
+
+
+def _refuse_other_state(
+    model: PreTrainedModel, shape: CacheShape, layers: list[list[torch.Tensor]]
+) -> None:
+    """Refuse a model that cannot go on from keys and values of a prefix alone.
+
+    As it must after a hit: the KV of a first token is loaded, and the others are computed.
+
+    Raises:
+        LayoutMismatch: says which layer.
+    """
+    room = Room(shape, _PROBE)
+    room.fill([[plane[:, :, :1] for plane in planes] for planes in layers])
+    again = _run(model, _TEXT[1:], room.cache(1, _PROBE))
+    for index, pair in enumerate(zip(layers, again, strict=True)):
+        for first, second in zip(*pair, strict=True):
+            if (change := _change(first, second)) > _OTHER_STATE:
+                raise LayoutMismatch(
+                    f"{type(model).__name__} keeps more of a prefix than keys and values: with"
+                    f" these alone, KV of layer {index} changes by {change:.1%}"
+                )
+
+
+def _change(first: torch.Tensor, second: torch.Tensor) -> float:
+    """By how much *second* differs, relative to the norm of *first*."""
+    known, again = first.double(), second.double()
+    return float((known - again).norm() / known.norm().clamp_min(1e-30))
 
 
 def _refuse_seeing_ahead(
@@ -147,8 +238,7 @@ def _refuse_seeing_ahead(
     """
     for index, pair in enumerate(zip(one, other, strict=True)):
         for first, second in zip(*pair, strict=True):
-            known, again = (plane[..., :-1, :].double() for plane in (first, second))
-            change = float((known - again).norm() / known.norm().clamp_min(1e-30))
+            change = _change(first[..., :-1, :], second[..., :-1, :])
             if change > max(_NOISE, torch.finfo(first.dtype).eps / 2):
                 raise LayoutMismatch(
                     f"{type(model).__name__} attends both ways: KV of layer {index} changes by"
@@ -156,6 +246,31 @@ def _refuse_seeing_ahead(
                 )
             if change:
                 return  # what one layer rounds, the next ones make more of
+
+
+def placeholders_of(model: PreTrainedModel) -> Mapping[int, str]:
+    """Tokens that stand for what is no text, as ``image_token_id`` does, by the field's name.
+
+    Raises:
+        LayoutMismatch: the model sees images, and none of its tokens stand for them.
+    """
+    found: dict[int, str] = {}
+    sees = False
+    parts = [model.config]
+    while parts:
+        part = parts.pop()
+        inner = (getattr(part, name, None) for name in getattr(part, "sub_configs", ()))
+        parts += [config for config in inner if config is not None]
+        for name, value in vars(part).items():
+            sees |= name == "vision_config" and value is not None
+            if _PLACEHOLDER.fullmatch(name) and isinstance(value, int):
+                found[value] = name
+    if sees and not found:
+        raise LayoutMismatch(
+            f"{type(model).__name__} sees images that no token stands for, so equal tokens have"
+            " different KV"
+        )
+    return found
 
 
 def _rope_kinds(rope: object) -> Iterable[object]:
