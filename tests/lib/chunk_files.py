@@ -1,7 +1,9 @@
 """Chunks as files, without the stores that keep them: for what is checked of such stores."""
 
+import fcntl
 import os
 import resource
+import shutil
 from contextlib import contextmanager
 
 from hexkv.contracts.store import Service
@@ -23,8 +25,17 @@ class Files:
         self.path(key).parent.mkdir(exist_ok=True)
         self.path(key).write_bytes(frame)
 
+    def put_zeros(self, key, size):
+        """A sparse file: so many zeros that take no room."""
+        self.put(key, b"")
+        os.truncate(self.path(key), size)
+
     def keys(self):
         return {bytes.fromhex(path.stem) for path in self.root.glob("??/*.hexkv")}
+
+    def aside(self):
+        """The number of chunks in quarantine."""
+        return len(list(self.root.glob("quarantine/*.hexkv")))
 
 
 class File:
@@ -59,11 +70,39 @@ class File:
             os.close(file)
 
 
-class SmallFiles(Service):
-    """A file system that has no room: the kernel cuts this process's files off at a size."""
+class Folder(Service):
+    """A directory that may be gone or full; and where it has a ledger, somebody may keep that.
 
-    can = frozenset({"full"})
+    It is full as the kernel has it: this process's files are cut off at a size. And it is gone as
+    when somebody unmounts it: another that the store makes there meanwhile is not the same.
+    """
+
+    can = frozenset({"full", "kill"})
     MOST = 256 << 10
+
+    def __init__(self, root):
+        self.root = root
+        self.away = root.with_name(f"{root.name} elsewhere")
+        self.ledger = root / ".hexkv-ledger"
+        if self.ledger.exists():
+            self.can |= {"stall"}
+
+    def kill(self):
+        self.root.rename(self.away)
+
+    def start(self):
+        while self.away.exists():
+            try:
+                self.away.rename(self.root)
+            except OSError:  # the store is writing there
+                shutil.rmtree(self.root, ignore_errors=True)
+
+    def stall(self):
+        self.file = os.open(self.ledger, os.O_RDWR)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    def resume(self):
+        os.close(self.file)
 
     def fill(self):
         self._limit(self.MOST)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from chunk_files import File, Files, SmallFiles
+from chunk_files import File, Files, Folder
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
+from hexkv.plugins.clock import SystemClock
 from in_turn import SettingAside
 
 
@@ -44,8 +45,16 @@ class TestDiskStore(StoreContract):
         return File(place, direct=self.direct != "off")
 
     @pytest.fixture
-    def service(self):
-        return SmallFiles()
+    def service(self, store, tmp_path):
+        return Folder(tmp_path)
+
+    @pytest.fixture
+    def huge(self, raw):
+        return raw.put_zeros
+
+    @pytest.fixture
+    def aside(self, raw):
+        return raw.aside
 
     @pytest.fixture
     def store(self, tmp_path):
@@ -135,7 +144,7 @@ class Copy:
 class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self):
-        store = MemoryStore(ManualClock())
+        store = MemoryStore(SystemClock())
         yield store
         store.close()
 

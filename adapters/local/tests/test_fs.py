@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from chunk_files import File, Files, SmallFiles
+from chunk_files import File, Files, Folder
 from hexkv.adapters.local import _layout, fs
 from hexkv.adapters.local._sweep import PART, PART_AGE, Sweeper
 from hexkv.adapters.local.disk import DiskStore
@@ -67,8 +67,12 @@ class TestSharedFiles(StoreContract):
         return Files(tmp_path)
 
     @pytest.fixture
-    def service(self):
-        return SmallFiles()
+    def service(self, store, tmp_path):
+        return Folder(tmp_path)
+
+    @pytest.fixture
+    def huge(self, raw):
+        return raw.put_zeros
 
     @pytest.fixture
     def limit(self, tmp_path_factory):

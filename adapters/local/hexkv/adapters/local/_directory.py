@@ -21,6 +21,9 @@ from hexkv.adapters.local._marker import check_format
 from hexkv.adapters.local._nofollow import listed, open_file, remove, resolved
 from hexkv.ports import ConfigError, HexKVError, StoreBusy
 
+_LEAVING = 0.5
+"""Seconds that leaving waits for the books. The next engine buries what is not tidied then."""
+
 
 class SharedDirectory:
     """Created if need be, of a format that this version knows, and joined by one engine.
@@ -104,7 +107,7 @@ class SharedDirectory:
         ledger, self._ledger = self._ledger, None
         if ledger is not None and lock is not None and self.pid == os.getpid():
             # What cannot be tidied is buried by the next engine.
-            with suppress(OSError, StoreBusy), ledger.held() as books:
+            with suppress(OSError, StoreBusy), ledger.held(_LEAVING) as books:
                 books.engines.pop(self.engine, None)
                 remove(lock_path(self.path, self.engine))
                 fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child has the open file, too
