@@ -234,26 +234,27 @@ class CrtBodies:
                 type=kind, request=request, on_headers=on_headers, on_body=on_body
             )
             self._running.add(running)
+        ended: Future[None] = running.finished_future
         try:
-            ended: Future[None] = running.finished_future
-            ended.result(deadline.remaining())
-        except TimeoutError as error:
-            raise OutOfTime from error
-        except Exception as error:
-            raise self._meant(error) from error
+            # Not result(), which raises it here: awscrt keeps errors for ever, and so our frames.
+            error = ended.exception(deadline.remaining())
+        except TimeoutError as late:
+            raise OutOfTime from late
         finally:
             with self._lock:
                 self._running.discard(running)
             if not ended.done():
                 running.cancel()
+        if error is not None:
+            raise self._meant(error.with_traceback(None)) from error
 
-    def _meant(self, error: Exception) -> Exception:
-        """What an exception of awscrt's stands for."""
+    def _meant(self, error: BaseException) -> Exception:
+        """What an exception of awscrt's stands for; another one, which it does not keep."""
         from awscrt.exceptions import AwsCrtError
         from awscrt.s3 import S3ResponseError
 
         if isinstance(error, StoreError):
-            return error
+            return type(error)(*error.args)
         if isinstance(error, S3ResponseError):
             if error.status_code == 416:
                 return Empty()
