@@ -24,9 +24,9 @@ CORRECT = [
 ]
 MODEST = {
     "TestPlainStore": (
-        "SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsSharing, foreign, limit, "
-        "reopen, service.cut, service.full, service.garbage, service.kill, service.slow, "
-        "service.stall, sibling"
+        "SupportsClear, SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsSharing, "
+        "foreign, huge, limit, reopen, service.cut, service.full, service.garbage, service.kill, "
+        "service.slow, service.stall, sibling"
     ),
     "TestLossySerde": (
         "a bound on its error, float16, float32, float8_e4m3fn, float8_e5m2, per_layer, uint8"

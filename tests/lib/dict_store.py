@@ -19,6 +19,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreFull,
+    TimedOut,
 )
 
 
@@ -29,6 +30,8 @@ class DictStore:
         self.medium = medium
         self.lock = Lock()
         self.closed = False
+        self.born = time.time()
+        self.times = {}
 
     def name(self, key):
         return key
@@ -52,7 +55,10 @@ class DictStore:
 
     def read(self, keys, sink, deadline):
         self.reach(deadline)
-        return [self.read_one(i, key, sink, deadline) for i, key in enumerate(keys)]
+        return [self.in_time(i, key, sink, deadline) for i, key in enumerate(keys)]
+
+    def in_time(self, index, key, sink, deadline):
+        return TimedOut() if deadline.expired else self.read_one(index, key, sink, deadline)
 
     def read_one(self, index, key, sink, deadline):
         frame = self.fetch(key)
@@ -75,7 +81,7 @@ class DictStore:
 
     def write(self, items, deadline):
         self.reach(deadline)
-        return [self.write_one(item) for item in items]
+        return [TimedOut() if deadline.expired else self.write_one(item) for item in items]
 
     def write_one(self, item):
         if isinstance(self.medium, Shelf) and self.medium.full:
@@ -85,6 +91,7 @@ class DictStore:
 
     def publish(self, name, frame):
         self.medium[name] = frame
+        self.times[name] = time.time()
 
     def delete(self, keys, deadline):
         self.reach(deadline)
@@ -104,7 +111,7 @@ class ScanningStore(DictStore):
         self._check()
         for key, frame in list(self.medium.items()):
             if key in self.medium and len(key) == KEY_BYTES:
-                yield Entry(key, len(frame), time.time())
+                yield Entry(key, len(frame), self.times.get(key, self.born))
 
 
 class CapableStore(ScanningStore):
@@ -123,7 +130,9 @@ class CapableStore(ScanningStore):
         return self.let_go(key) | super().forget(key)
 
     def quarantine(self, keys, deadline):
+        self.reach(deadline)
         for key in keys:
+            self.let_go(key)
             frame = self.medium.pop(key, None)
             if frame is not None:
                 self.aside = {key: frame}
@@ -140,6 +149,7 @@ class CapableStore(ScanningStore):
         ]
 
     def read_range(self, key, start, into, deadline):
+        self.reach(deadline)
         frame = self.fetch(key)
         if frame is None:
             return Miss()
@@ -149,11 +159,13 @@ class CapableStore(ScanningStore):
         return Hit(len(into))
 
     def keep(self, key, lease):
+        self._check()
         self.let_go(key)
         self.leases[key] = lease.share("store")
         self.medium[key] = bytes(lease.frame)
 
     def lend(self, keys, owner):
+        self._check()
         return [self.leases[k].share(owner) if k in self.leases else None for k in keys]
 
     def let_go(self, key):
@@ -184,6 +196,19 @@ class RawDict:
         return {key for key in self.medium if len(key) == KEY_BYTES}
 
 
+class Zeros:
+    """A frame that takes no room, however long it is."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, places):
+        return bytes(len(range(self.size)[places]))
+
+
 class Copying:
     """What a dictionary can do at most."""
 
@@ -205,7 +230,7 @@ class DictContract(StoreContract):
     def store(self, medium):
         store = self.Make(medium)
         yield store
-        store.closed or store.close()
+        getattr(store, "closed", False) or store.close()
 
     @pytest.fixture
     def raw(self, medium):
@@ -250,3 +275,14 @@ class WholeContract(PersistentContract):
     @pytest.fixture
     def limit(self):
         return Copying()
+
+    @pytest.fixture
+    def huge(self, medium):
+        def put(key, size):
+            medium[key] = Zeros(size)
+
+        return put
+
+    @pytest.fixture
+    def aside(self, store):
+        return lambda: len(store.aside)

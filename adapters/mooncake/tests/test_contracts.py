@@ -8,8 +8,9 @@ from hexkv.adapters.mooncake._native import library
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.store._base import StoreCase
+from hexkv.contracts.store._lasting import Reopening
 from hexkv.contracts.store._lifecycle import Lifecycle
-from hexkv.contracts.store._threads import Reopening, Threads
+from hexkv.contracts.store._threads import Threads
 
 
 class TestMooncake(StoreContract):

@@ -13,6 +13,7 @@ from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
+from hexkv.contracts.store._late import LateWrites
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreFull, StoreUnreachable, TimedOut
 from mooncake_servers import LOOPBACK, Master, Node, Region, RegionSink, is_gone, soon, until_stored
@@ -96,7 +97,7 @@ class MooncakeService(BehindProxy):
 
 
 @pytest.mark.thorough
-class TestMaster(Faults, StoreCase):
+class TestMaster(Faults, LateWrites, StoreCase):
     """The master is killed, restarted, frozen, slow, cut off, talks nonsense, and has no room."""
 
     loses = True

@@ -13,6 +13,7 @@ from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.contracts.store import BehindProxy
 from hexkv.contracts.store._base import StoreCase
 from hexkv.contracts.store._faults import Faults
+from hexkv.contracts.store._late import LateWrites
 from hexkv.ports import Failed, Hit, StoreUnreachable, TimedOut
 from mooncake_servers import LOOPBACK, Master, Node, soon, until_stored
 from processes import held_port, until
@@ -74,7 +75,7 @@ class NodeService(BehindProxy):
         self._node.start()
 
 
-class TestNode(Faults, StoreCase):
+class TestNode(Faults, LateWrites, StoreCase):
     """A node is killed and started, and its connections stall, are slow, cut, and garbled."""
 
     @pytest.fixture

@@ -110,7 +110,7 @@ class SupportsSharing(Protocol):
         ...
 
     def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        """A share of each block, or ``None`` where there is none. Copies nothing."""
+        """A share of each block, or ``None`` where there is none. Copies and awaits nothing."""
         ...
 
 

@@ -55,7 +55,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The deadline passed first. What was asked for may still happen, and is then ignored."""
+    """The deadline passed first. What was asked for may still happen, and is then ignored.
+
+    A write that ran out of time may have cost its key the old frame: see ``ChunkStore.write``.
+    """
 
 
 ReadOutcome = Hit | Miss | Corrupt | Failed | TimedOut

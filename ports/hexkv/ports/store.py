@@ -28,7 +28,8 @@ class Sink(Protocol):
 
         The same index may be asked for again, after a failed first try: the newer buffer
         counts. ``None`` means: do not read this one, answer ``Miss(REFUSED)``. The buffer
-        starts at a multiple of ``frame.PAGE`` where the pool gave it. Never raises.
+        starts at a multiple of ``frame.PAGE`` where the pool gave it. Never raises, and may
+        take its time: a store holds no lock meanwhile that another call needs.
         """
         ...
 
@@ -62,7 +63,8 @@ class ChunkStore(Protocol):
         """Keep each frame, in place of whatever was stored under its key.
 
         A reader sees the old frame or the new one, whole, never a mixture. After anything
-        but ``Stored`` no half-written chunk is visible.
+        but ``Stored`` its key has the old frame, the new one or none, and may change among
+        these a while later; no other key loses its own. What is sent by then is a copy.
         """
         ...
 
@@ -71,7 +73,7 @@ class ChunkStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; never blocks for long. Calling it twice is allowed."""
+        """Release everything, in less than a second. Calling it twice is allowed."""
         ...
 
 
@@ -91,7 +93,10 @@ class SupportsScan(Protocol):
     """A store that can list what it holds: the core rebuilds its index from this."""
 
     def scan(self) -> Iterator[Entry]:
-        """Every chunk once, in no order, possibly stale; nothing that is not a chunk."""
+        """Every chunk once, in no order, possibly stale; nothing that is not a chunk.
+
+        What comes or goes meanwhile may be listed or not, and hides nothing that stays.
+        """
         ...
 
 

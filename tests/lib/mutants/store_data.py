@@ -229,10 +229,10 @@ class TestHangsPastTheDeadline(DictContract):
             super().__init__(medium)
             self.answer = Event()
 
-        def read_one(self, index, key, sink, deadline):
+        def in_time(self, index, key, sink, deadline):
             if deadline.expired:
                 self.answer.wait(600)
-            return super().read_one(index, key, sink, deadline)
+            return super().in_time(index, key, sink, deadline)
 
         def close(self):
             self.answer.set()

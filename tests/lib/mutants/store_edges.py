@@ -57,7 +57,7 @@ class TestLeaksAConnection(PersistentContract):
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch):
         """It is waited for a little only."""
-        monkeypatch.setattr("hexkv.contracts.store._threads.GOING", 1.0)
+        monkeypatch.setattr("hexkv.contracts.store._lasting.GOING", 1.0)
 
     class Make(CapableStore):
         connections = []  # noqa: RUF012 - it outlives the stores, that is what is wrong
@@ -152,12 +152,12 @@ class TestIsOptimisticWhenLate(DictContract):
     breaks = "L1.25"
 
     class Make(DictStore):
-        def read_one(self, index, key, sink, deadline):
+        def in_time(self, index, key, sink, deadline):
             if deadline.expired and self.has(key):
                 frame = self.fetch(key)
                 sink.room(index, len(frame))
                 return Hit(len(frame))
-            return super().read_one(index, key, sink, deadline)
+            return super().in_time(index, key, sink, deadline)
 
 
 class TestFollowsItsMemory(DictContract):

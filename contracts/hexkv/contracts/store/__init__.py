@@ -16,26 +16,40 @@ are checked where a store offers them.
 
 from __future__ import annotations
 
-from hexkv.contracts.store._abilities import Listing, Quarantine, RangeRead
+from hexkv.contracts.store._abilities import Quarantine, RangeRead
 from hexkv.contracts.store._answers import Answers
-from hexkv.contracts.store._base import Foreign, Limit, RawAccess, Reopen, StoreCase
+from hexkv.contracts.store._base import (
+    Aside,
+    Foreign,
+    Huge,
+    Limit,
+    RawAccess,
+    Reopen,
+    StoreCase,
+)
 from hexkv.contracts.store._batches import Batches
 from hexkv.contracts.store._clearing import Clearing
 from hexkv.contracts.store._damage import Damage
 from hexkv.contracts.store._data import Data
 from hexkv.contracts.store._faults import Faults
+from hexkv.contracts.store._huge import Lengths
 from hexkv.contracts.store._isolation import Isolation
+from hexkv.contracts.store._lasting import Leaks, Reopening
+from hexkv.contracts.store._late import Late, LateWrites
 from hexkv.contracts.store._lifecycle import Lifecycle
+from hexkv.contracts.store._listing import Listing
 from hexkv.contracts.store._ordered import Ordered
 from hexkv.contracts.store._service import Ability, BehindProxy, Service
 from hexkv.contracts.store._sharing import Sharing
 from hexkv.contracts.store._speed import Speed
-from hexkv.contracts.store._threads import Reopening, Threads
+from hexkv.contracts.store._threads import Threads
 
 __all__ = [
     "Ability",
+    "Aside",
     "BehindProxy",
     "Foreign",
+    "Huge",
     "Limit",
     "RawAccess",
     "Reopen",
@@ -48,6 +62,8 @@ class StoreContract(
     Lifecycle,
     Data,
     Batches,
+    Late,
+    Lengths,
     Answers,
     Listing,
     Quarantine,
@@ -57,8 +73,10 @@ class StoreContract(
     Damage,
     Threads,
     Reopening,
+    Leaks,
     Ordered,
     Faults,
+    LateWrites,
     Isolation,
     Speed,
     StoreCase,
@@ -66,7 +84,7 @@ class StoreContract(
     """Subclass this, give it a ``store`` and a ``raw`` fixture, and run pytest.
 
     A persistent store also gives ``reopen``, one that stands on a service ``service``, and any
-    that can be tried so ``sibling``, ``foreign`` and ``limit``. What is not given is reported as
-    not offered. See :class:`RawAccess`, :data:`Reopen`, :class:`Service`, :data:`Foreign` and
-    :class:`Limit`.
+    that can be tried so ``sibling``, ``foreign``, ``limit``, ``huge`` and ``aside``. What is not
+    given is reported as not offered. See :class:`RawAccess`, :data:`Reopen`, :class:`Service`,
+    :data:`Foreign`, :class:`Limit`, :data:`Huge` and :data:`Aside`.
     """

@@ -1,95 +1,42 @@
-"""The optional abilities: listing, quarantine and reading a range."""
+"""The optional abilities: quarantine, and reading a range."""
 
 from __future__ import annotations
 
 import pytest
 
-from hexkv.contracts.cases import each
+from hexkv.contracts.cases import case, each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.promise import not_offered, promise
-from hexkv.contracts.store._base import RawAccess, StoreCase, content, read, same, write
+from hexkv.contracts.store._base import (
+    Aside,
+    RawAccess,
+    StoreCase,
+    content,
+    read,
+    same,
+    write,
+)
 from hexkv.ports import (
     ChunkStore,
     Hit,
+    SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
 )
 
-A, B, C = (chunk_key(name) for name in "abc")
+A, B, C, D = (chunk_key(name) for name in "abcd")
 
+ASIDE = 150
+"""More chunks than anybody will look at."""
 
-class Listing(StoreCase):
-    """``SupportsScan``."""
-
-    @pytest.fixture
-    def listing(self, store: ChunkStore) -> SupportsScan:
-        """The store, seen as one that can list what it holds."""
-        if not isinstance(store, SupportsScan):
-            not_offered("SupportsScan")
-        return store
-
-    @promise(
-        "scan.1",
-        "lists every chunk it holds once, with its size, and nothing else",
-        clause="SupportsScan.scan",
-        why="the index that is rebuilt from it would exceed the budget, or miss chunks",
-    )
-    def test_scan_lists_exactly_what_is_stored(
-        self, store: ChunkStore, listing: SupportsScan
-    ) -> None:
-        assert list(listing.scan()) == []
-        frames = {chunk_key(f"chunk {i}"): content(i * 1000) for i in range(20)}
-        write(store, frames)
-        assert sorted((entry.key, entry.size) for entry in listing.scan()) == sorted(
-            (key, len(frame)) for key, frame in frames.items()
-        )
-
-    @promise(
-        "scan.2",
-        "lists a chunk by its last write, and no deleted one",
-        clause="SupportsScan.scan",
-        why="the budget would count what was replaced or is gone",
-    )
-    def test_scan_follows_overwriting_and_deleting(
-        self, store: ChunkStore, listing: SupportsScan
-    ) -> None:
-        write(store, {A: content(100), B: content(200), C: content(300)})
-        write(store, {A: content(7000)})
-        store.delete([B], deadline())
-        assert {entry.key: entry.size for entry in listing.scan()} == {A: 7000, C: 300}
-
-    @promise(
-        "scan.3",
-        "says of each chunk when it was stored, in wall-clock seconds",
-        clause="Entry.stored",
-        why="the rebuilt index would evict the newest chunks first",
-    )
-    def test_scan_tells_when_a_chunk_was_stored(
-        self, store: ChunkStore, listing: SupportsScan
-    ) -> None:
-        write(store, {A: b"a"})
-        (entry,) = listing.scan()
-        assert entry.stored > 1_000_000_000, "that was before 2001: not wall-clock seconds"
-
-    @promise(
-        "scan.4",
-        "goes on with a scan while chunks come and go",
-        clause="SupportsScan.scan",
-        why="an engine that starts beside busy ones could never rebuild its index",
-    )
-    def test_scan_bears_changes_meanwhile(self, store: ChunkStore, listing: SupportsScan) -> None:
-        old = {chunk_key(f"old {i}"): b"old" for i in range(8)}
-        new = {chunk_key(f"new {i}"): b"new" for i in range(8)}
-        write(store, old)
-        entries = listing.scan()
-        first = next(entries)
-        store.delete([key for key in old if key != first.key], deadline())
-        write(store, new)
-        rest = [entry.key for entry in entries]
-        assert first.key not in rest
-        assert len(set(rest)) == len(rest)
-        assert set(rest) <= {*old, *new}
+LARGE = (4 << 20) + 5000
+RANGES = [
+    *[(0, 1), (0, 9000), (1, 4096), (4096, 4096), (8999, 1), (17, 0)],
+    *[(1 << 16, 4096), ((1 << 16) - 1, 2), (70_001, 100_000), (LARGE - 1, 1)],
+    *[(1 << 20, 1 << 16), ((3 << 20) + 4097, 8191), (4 << 20, 5000), (1 << 12, 2 << 20)],
+]
+"""Where they begin, and their bytes: on both sides of what 16 and 20 bits count to."""
 
 
 class Quarantine(StoreCase):
@@ -148,6 +95,24 @@ class Quarantine(StoreCase):
         warden.quarantine([], deadline())
         same(read(store, A, B), [None, b"b"])
 
+    @promise(
+        "quarantine.4",
+        "keeps a bounded number of chunks aside",
+        clause="SupportsQuarantine.quarantine",
+        why="a medium that goes bad would fill with what nobody can read",
+        hint="let the oldest go when another comes",
+    )
+    def test_a_quarantine_is_bounded(
+        self, store: ChunkStore, warden: SupportsQuarantine, aside: Aside | None
+    ) -> None:
+        if aside is None:
+            not_offered("aside")
+        for i in range(ASIDE):
+            key = chunk_key(f"damaged {i}")
+            write(store, {key: b"damaged"})
+            warden.quarantine([key], deadline())
+        assert aside() < ASIDE, f"all {ASIDE} chunks that were set aside are kept"
+
 
 class RangeRead(StoreCase):
     """``SupportsRangeRead``."""
@@ -165,15 +130,14 @@ class RangeRead(StoreCase):
         clause="SupportsRangeRead.read_range",
         why="one layer would be loaded with the bytes of another",
     )
-    @each(("start", "size"), [(0, 1), (0, 9000), (1, 4096), (4096, 4096), (8999, 1), (17, 0)])
-    def test_a_range_is_a_slice(
-        self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
-    ) -> None:
-        frame = content(9000)
-        write(store, {A: frame})
-        into = _room(size)
-        assert ranged.read_range(A, start, into, deadline()) == Hit(size)
-        same([bytes(into)], [frame[start : start + size]])
+    def test_a_range_is_a_slice(self, store: ChunkStore, ranged: SupportsRangeRead) -> None:
+        for turn, frame in enumerate([content(LARGE), content(LARGE, seed=1)]):
+            write(store, {A: frame})
+            for start, size in RANGES:
+                with case((turn, start, size)):
+                    into = _room(size)
+                    assert ranged.read_range(A, start, into, deadline()) == Hit(size)
+                    same([bytes(into)], [frame[start : start + size]])
 
     @promise(
         "range.2",
@@ -181,7 +145,10 @@ class RangeRead(StoreCase):
         clause="SupportsRangeRead.read_range",
         why="what was in the memory before would be taken for a layer",
     )
-    @each(("start", "size"), [(0, 101), (100, 1), (50, 51), (10_000, 1)])
+    @each(
+        ("start", "size"),
+        [(0, 101), (100, 1), (50, 51), (10_000, 1), (1 << 16, 1), (1 << 32, 1), (1 << 32 | 50, 10)],
+    )
     def test_a_range_beyond_the_end_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead, start: int, size: int
     ) -> None:
@@ -198,8 +165,18 @@ class RangeRead(StoreCase):
     def test_a_range_of_the_absent_is_no_hit(
         self, store: ChunkStore, ranged: SupportsRangeRead
     ) -> None:
-        write(store, {B: content(100)})
-        assert not isinstance(ranged.read_range(A, 0, _room(10), deadline()), Hit)
+        write(store, {key: content(100) for key in (B, C, D)})
+        store.delete([B], deadline())
+        if isinstance(store, SupportsQuarantine):
+            store.quarantine([C], deadline())
+        else:
+            store.delete([C], deadline())
+        if isinstance(store, SupportsClear):
+            store.clear_prefix(D, deadline())
+        else:
+            write(store, {D: b""})
+        for key in (A, B, C, D):
+            assert not isinstance(ranged.read_range(key, 0, _room(10), deadline()), Hit)
 
 
 def _room(size: int) -> memoryview:

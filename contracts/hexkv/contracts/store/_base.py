@@ -57,6 +57,12 @@ class Limit(Protocol):
         ...
 
 
+Huge = Callable[[ChunkKey, int], None]
+"""Makes the medium hold a frame of so many zeros under a key, without taking the room for it."""
+
+Aside = Callable[[], int]
+"""The number of chunks that the medium keeps in quarantine, through the back door."""
+
 Reopen = Callable[[], ChunkStore] | None
 """Closes the store and opens another over the same medium; ``None`` if nothing outlives it."""
 
@@ -106,6 +112,16 @@ class StoreCase(Whole):
         return None
 
     @pytest.fixture
+    def huge(self) -> Huge | None:
+        """For stores whose medium can hold sparse frames, as a file system can."""
+        return None
+
+    @pytest.fixture
+    def aside(self) -> Aside | None:
+        """For stores that can set chunks aside: how many are."""
+        return None
+
+    @pytest.fixture
     def limit(self) -> Limit | None:
         """What the medium itself can do, for L6 to compare with."""
         return None
@@ -122,6 +138,14 @@ class StoreCase(Whole):
 def content(size: int, seed: int = 0) -> bytes:
     """*size* bytes in which no two places look alike."""
     return Random(seed).randbytes(size)  # noqa: S311 - nothing here is secret
+
+
+def alike(size: int, seed: int = 0) -> bytes:
+    """*size* bytes that begin and end as those of every other *seed* do."""
+    middle = slice(size * 3 // 4, size * 7 // 8)
+    frame = bytearray(content(size))
+    frame[middle] = content(middle.stop - middle.start, seed + 1)
+    return bytes(frame)
 
 
 def write(store: ChunkStore, frames: Mapping[ChunkKey, bytes]) -> None:

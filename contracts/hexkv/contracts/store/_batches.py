@@ -29,6 +29,8 @@ from hexkv.ports import (
     Item,
     Stored,
     StoreError,
+    SupportsQuarantine,
+    SupportsRangeRead,
     TimedOut,
 )
 
@@ -162,7 +164,7 @@ class Batches(StoreCase):
         why="a request that is late already would be made later",
         hint="look at the deadline before you wait, and give Deadline.remaining() to what waits",
     )
-    @each("operation", ["contains", "read", "write", "delete"])
+    @each("operation", ["contains", "read", "write", "delete", "read_range", "quarantine"])
     def test_an_expired_deadline_is_answered_at_once(
         self, store: ChunkStore, operation: str
     ) -> None:
@@ -174,6 +176,14 @@ class Batches(StoreCase):
             "write": lambda: store.write([Item(B, memoryview(frame))], passed),
             "delete": lambda: store.delete([A], passed),
         }
+        if isinstance(store, SupportsRangeRead):
+            ranged, into = store, memoryview(bytearray(5))
+            calls["read_range"] = lambda: [ranged.read_range(A, 0, into, passed)]
+        if isinstance(store, SupportsQuarantine):
+            warden = store
+            calls["quarantine"] = lambda: [warden.quarantine([A], passed)]  # type: ignore[func-returns-value]
+        if operation not in calls:
+            return
         with suppress(StoreError):
             answers = promptly(calls[operation])
             assert len(answers) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from hexkv.contracts.cases import each
@@ -11,13 +13,24 @@ from hexkv.contracts.store._base import (
     RawAccess,
     Reopen,
     StoreCase,
+    alike,
     arrived,
     content,
     read,
     same,
     write,
 )
-from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, Reason, Stored
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Hit,
+    Item,
+    Miss,
+    Reason,
+    Stored,
+    StoreError,
+    SupportsRangeRead,
+)
 
 A, B, C, D = (chunk_key(name) for name in "abcd")
 
@@ -68,7 +81,7 @@ class Data(StoreCase):
 
     @promise(
         "L1.4",
-        "lets go of the caller's buffers when the call returns",
+        "lets go of the caller's buffers when the call returns, whatever came of it",
         clause="Item.frame",
         why="the pool reuses the memory at once: another chunk's bytes would be stored or read",
         hint="keep a copy of the bytes, and no memoryview of them",
@@ -81,11 +94,22 @@ class Data(StoreCase):
         backing[:] = bytes(len(backing))
         same(read(store, A), [before])
         view.release()
-        sink = ListSink()
-        store.read([A], sink, deadline())
+        sinks = [ListSink(), ListSink(refuse={0}), ListSink()]
+        late, ranges = bytearray(content(5000, seed=1)), [bytearray(100) for _ in range(3)]
+        for sink, seconds in zip(sinks, (60.0, 60.0, -1.0), strict=True):
+            with suppress(StoreError):
+                store.read([A, B], sink, deadline(seconds))
+        with suppress(StoreError):
+            store.write([Item(B, memoryview(late))], deadline(-1.0))
+        if isinstance(store, SupportsRangeRead):
+            for into, key, seconds in zip(ranges, (A, C, A), (60.0, 60.0, -1.0), strict=True):
+                with suppress(StoreError):
+                    store.read_range(key, 1, memoryview(into), deadline(seconds))
         try:
-            backing.clear()
-            sink.reclaim()
+            for buffer in (backing, late, *ranges):
+                buffer.clear()
+            for sink in sinks:
+                sink.reclaim()
         except BufferError as error:
             raise AssertionError("the store still holds a view of a buffer") from error
         same(read(store, A), [before])
@@ -139,14 +163,24 @@ class Data(StoreCase):
         "replaces a frame whole",
         clause="ChunkStore.write",
         why="the end of an old frame would stick to a new one",
-        hint="truncate, or publish a new file by renaming",
+        hint="truncate, or publish a new file by renaming; and most frames begin alike",
     )
-    @each(("old", "new"), [(9000, 100), (100, 9000), (5000, 5000), (5000, 0), (0, 5000)])
-    def test_overwriting_replaces_the_whole(self, store: ChunkStore, old: int, new: int) -> None:
-        key, beside = (chunk_key(f"{name} of {old} and {new}") for name in "ab")
-        write(store, {key: content(old, seed=1), beside: content(old, seed=2)})
-        write(store, {key: content(new, seed=3)})
-        same(read(store, key, beside), [content(new, seed=3), content(old, seed=2)])
+    @each(
+        ("old", "new", "make"),
+        [
+            *[(9000, 100, content), (100, 9000, content), (5000, 5000, content)],
+            *[(5000, 0, content), (0, 5000, content)],
+            *[(9000, 400_000, alike), (400_000, 400_000, alike)],
+        ],
+    )
+    def test_overwriting_replaces_the_whole(
+        self, store: ChunkStore, old: int, new: int, make: Callable[[int, int], bytes]
+    ) -> None:
+        key, beside = (chunk_key(f"{name} of {old} and {new}, {make.__name__}") for name in "ab")
+        write(store, {key: make(old, 1), beside: make(old, 2)})
+        same(read(store, key, beside), [make(old, 1), make(old, 2)])
+        write(store, {key: make(new, 3)})
+        same(read(store, key, beside), [make(new, 3), make(old, 2)])
 
     @promise(
         "L1.9",

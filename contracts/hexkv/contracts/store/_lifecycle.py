@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.doubles import HeapBlock, ListSink, chunk_key, deadline
 from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import RawAccess, StoreCase, read, write
 from hexkv.ports import (
+    PAGE,
+    ChunkKey,
     ChunkStore,
     Hit,
     Item,
@@ -114,8 +116,31 @@ class Lifecycle(StoreCase):
             lambda: store.write([new], deadline()),
             lambda: store.delete([key], deadline()),
         ]
+        if isinstance(store, SupportsRangeRead):
+            ranged = store
+            calls.append(lambda: [ranged.read_range(key, 0, memoryview(bytearray(5)), deadline())])
+        if isinstance(store, SupportsClear):
+            clearer = store
+            calls.append(lambda: [clearer.clear_prefix(key, deadline()) > 0])
+        if isinstance(store, SupportsScan):
+            listing = store
+            calls.append(lambda: [any(entry.key == key for entry in listing.scan())])
+        if isinstance(store, SupportsQuarantine):
+            warden = store
+            calls.append(lambda: [warden.quarantine([key], deadline())])  # type: ignore[func-returns-value]
+        block = HeapBlock(bytes(2 * PAGE))
+        if isinstance(store, SupportsSharing):
+            sharing = store
+            calls.append(lambda: [lease is not None for lease in sharing.lend([key], "late")])
+            calls.append(lambda: [_keep(sharing, key, block)])  # type: ignore[func-returns-value]
         for call in calls:
             with suppress(StoreError):
                 (answer,) = call()
                 assert answer is not True
                 assert not isinstance(answer, Hit | Stored)
+        assert block.held == 0, "a lease was kept by a closed store"
+
+
+def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> None:
+    with block.lease() as lease:
+        sharing.keep(key, lease)

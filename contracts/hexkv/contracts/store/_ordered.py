@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.contracts.examples import examples
 from hexkv.contracts.promise import promise
@@ -34,7 +35,6 @@ class Ordered(StoreCase):
     """A store is one map from keys to frames, however many look at it."""
 
     @pytest.mark.usefixtures("restless")
-    @pytest.mark.parametrize("seed", range(2))
     @promise(
         "L3.7",
         "answers several threads as if each key's calls had come one after the other",
@@ -42,8 +42,9 @@ class Ordered(StoreCase):
         why="an engine would be told that a chunk is stored, and then that it never was",
         hint="change what is published in one step; look nothing up in a copy of the past",
     )
+    @each("seed", range(2))
     def test_histories_are_linearizable(self, store: ChunkStore, seed: int) -> None:
-        keys = [chunk_key(f"contended {i}") for i in range(2)]
+        keys = [chunk_key(f"contended {i} of {seed}") for i in range(2)]
         moments, versions = count(1), count(1)
         seen: dict[ChunkKey, list[Event]] = defaultdict(list)
 

@@ -16,7 +16,9 @@ from hexkv.ports import (
     ChunkKey,
     ChunkStore,
     Lease,
+    SupportsClear,
     SupportsOwnMemory,
+    SupportsQuarantine,
     SupportsScan,
     SupportsSharing,
 )
@@ -40,6 +42,14 @@ def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> bytes:
         frame = bytes(lease.frame)
         sharing.keep(key, lease)
     return frame
+
+
+def _is_gone(store: ChunkStore, sharing: SupportsSharing, block: HeapBlock) -> None:
+    __tracebackhide__ = True
+    assert block.owners == {}
+    with _lent(sharing, A) as (lease,):
+        assert lease is None
+    same(read(store, A), [None])
 
 
 @contextmanager
@@ -124,7 +134,7 @@ class Sharing(StoreCase):
 
     @promise(
         "sharing.4",
-        "lends nothing after a delete, and lets go of the block",
+        "lends nothing after a delete, a quarantine or a clear, and lets go of the block",
         clause="ChunkStore.delete",
         why="the pool would run out of blocks that nobody uses",
     )
@@ -134,31 +144,38 @@ class Sharing(StoreCase):
         block = _block()
         _keep(sharing, A, block)
         assert list(store.delete([A, C], deadline())) == [True, False]
-        assert block.owners == {}
-        with _lent(sharing, A) as (lease,):
-            assert lease is None
-        same(read(store, A), [None])
+        _is_gone(store, sharing, block)
+        if isinstance(store, SupportsQuarantine):
+            _keep(sharing, A, block := _block())
+            store.quarantine([A], deadline())
+            _is_gone(store, sharing, block)
+        if isinstance(store, SupportsClear):
+            _keep(sharing, A, block := _block())
+            assert store.clear_prefix(A, deadline()) == 1
+            _is_gone(store, sharing, block)
 
     @promise(
         "sharing.5",
-        "leaves what it has lent to the borrower, even after a delete",
+        "leaves what it has lent to the borrower, even after a delete, a close or another frame",
         clause="SupportsSharing.lend",
         why="an eviction would pull the memory from under a transfer to the device",
     )
     def test_a_borrower_outlasts_a_delete_and_a_close(
         self, store: ChunkStore, sharing: SupportsSharing
     ) -> None:
-        one, two = _block(1), _block(2)
-        first, second = _keep(sharing, A, one), _keep(sharing, B, two)
-        with _lent(sharing, A, B) as (lease, other):
-            assert lease is not None
-            assert other is not None
+        blocks = [_block(i) for i in range(4)]
+        keys = [A, B, C, chunk_key("d")]
+        frames = [_keep(sharing, key, block) for key, block in zip(keys, blocks, strict=True)]
+        with _lent(sharing, *keys) as leases:
             store.delete([A], deadline())
-            assert bytes(lease.frame) == first
-            store.close()
-            assert bytes(other.frame) == second
-            assert one.held == two.held == _shares(sharing)
-        assert one.held == two.held == 0
+            write(store, {B: frames[0]})
+            _keep(sharing, C, _block())
+            for _ in range(2):
+                lent = [None if lease is None else bytes(lease.frame) for lease in leases]
+                same(lent, frames)
+                store.close()
+            assert {block.held for block in blocks} == {_shares(sharing)}
+        assert {block.held for block in blocks} == {0}
 
     @promise(
         "sharing.6",

@@ -1,22 +1,19 @@
-"""L3: many threads at once, and opening again."""
+"""L3: many threads at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from random import Random
 from struct import pack
-from threading import Barrier, Event, active_count
+from threading import Barrier, Event
 
 import pytest
 
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.promise import promise
 from hexkv.contracts.store._base import (
-    RawAccess,
-    Reopen,
     StoreCase,
     arrived,
     content,
@@ -26,16 +23,15 @@ from hexkv.contracts.store._base import (
     write,
 )
 from hexkv.contracts.waiting import UnderWay
-from hexkv.plugins.clock import SystemClock
-from hexkv.ports import ChunkKey, ChunkStore, Deadline, Item, StoreError, SupportsScan
+from hexkv.ports import ChunkKey, ChunkStore, Item, StoreError
 
 WORKERS = 4
 ROUNDS = 40
-STORES = 8
-"""How many stores are opened and closed, to see what they leave behind."""
+LENGTHS = (4096, 70_000)
+"""Bytes of the frames that are overwritten by frames as long, as those of a cache are."""
 
-GOING = 20.0
-"""Seconds that what was told to end may take to be gone."""
+MEANWHILE = 0.5
+"""Seconds that a reader gives a writer which its store may let in meanwhile."""
 
 HANGS = 300.0
 """Seconds after which threads that have work to do count as hanging."""
@@ -65,19 +61,22 @@ def together(work: Callable[[int], None]) -> None:
         pass  # until all have done it
 
 
+whole = promise(
+    "L3.1",
+    "shows a reader the old frame or the new one, whole, while it is overwritten",
+    clause="ChunkStore.write",
+    why="an engine that reads while another writes would load half of each",
+    hint="publish a frame in one step, also one as long as the old: build it aside, then rename it",
+)
+
+
 class Threads(StoreCase):
     """The core calls from several threads at once."""
 
     @pytest.mark.usefixtures("restless")
-    @promise(
-        "L3.1",
-        "shows a reader the old frame or the new one, whole, while it is overwritten",
-        clause="ChunkStore.write",
-        why="an engine that reads while another writes would load half of each",
-        hint="publish a frame in one step: build it aside, then rename or swap it in",
-    )
+    @whole
     def test_no_reader_sees_a_mixture(self, store: ChunkStore) -> None:
-        keys = [chunk_key(f"shared {i}") for i in range(3)]
+        keys = [chunk_key(f"shared {i}") for i in range(len(LENGTHS) + 1)]
         write(store, {key: stamped(i, 0, 4096) for i, key in enumerate(keys)})
 
         def work(worker: int) -> None:
@@ -85,8 +84,8 @@ class Threads(StoreCase):
             for turn in range(ROUNDS):
                 if worker % 2:
                     frames = [
-                        stamped(i, worker << 16 | turn, random.randint(16, 30_000))
-                        for i in range(len(keys))
+                        stamped(i, worker << 16 | turn, size)
+                        for i, size in enumerate([*LENGTHS, random.randint(16, 30_000)])
                     ]
                     write(store, dict(zip(keys, frames, strict=True)))
                 for name, frame in enumerate(read(store, *keys)):
@@ -94,6 +93,32 @@ class Threads(StoreCase):
                     assert is_one_value(frame, name), "a mixture of two frames"
 
         together(work)
+
+    @whole
+    def test_a_frame_that_is_replaced_while_it_is_read_is_whole(self, store: ChunkStore) -> None:
+        key, size = chunk_key("replaced"), 400_000
+        write(store, {key: stamped(0, 1, size)})
+        asked, replaced = Event(), Event()
+
+        class Pausing(ListSink):
+            def room(self, index: int, size: int) -> memoryview | None:
+                asked.set()
+                replaced.wait(MEANWHILE)  # where a reader keeps writers out, that is all there is
+                return super().room(index, size)
+
+        def replace() -> None:
+            assert asked.wait(HANGS), "a chunk that is there was not read"
+            write(store, {key: stamped(0, 2, size)})
+            replaced.set()
+
+        sink = Pausing()
+        with UnderWay({"writer": replace}, asked.set, patience=HANGS):
+            (outcome,) = store.read([key], sink, deadline())
+        frame = arrived(sink, 0, outcome)
+        if frame is None:
+            assert self.loses, f"a chunk vanished while it was overwritten: {outcome}"
+        else:
+            assert is_one_value(frame, 0), "a mixture of two frames"
 
     @pytest.mark.usefixtures("restless")
     @promise(
@@ -155,98 +180,3 @@ class Threads(StoreCase):
                 begun.set()  # else nobody would close
 
         together(work)
-
-
-def _open_things() -> int:
-    """Files, sockets and threads of this process."""
-    files = Path("/proc/self/fd")
-    return active_count() + (len(list(files.iterdir())) if files.exists() else 0)
-
-
-class Reopening(StoreCase):
-    """What outlives a store, for those that are persistent."""
-
-    @pytest.fixture
-    def again(self, reopen: Reopen) -> Callable[[], ChunkStore]:
-        """Close and open the store again."""
-        if reopen is None:
-            not_offered("reopen")
-        return reopen
-
-    @promise(
-        "L0.7",
-        "keeps no connection, file or thread when it is closed",
-        clause="ChunkStore.close",
-        why="an engine that is built anew now and then would run out of descriptors",
-        hint="close what waits in a pool, too; a thread that is told to end must be able to",
-    )
-    def test_closing_leaves_nothing_open(self, again: Callable[[], ChunkStore]) -> None:
-        key = chunk_key("a")
-        for _ in range(2):  # what is made once for all stores is there then
-            write(again(), {key: b"frame"})
-        before = _open_things()
-        for _ in range(STORES):
-            read(again(), key)
-        limit, pause = Deadline.after(SystemClock(), GOING), Event()
-        while (left := _open_things() - before) >= STORES and not limit.expired:
-            pause.wait(0.01)  # a thread that was told to end may take a moment
-        assert left < STORES, f"{left} more files and threads after {STORES} stores"
-
-    @promise(
-        "L3.4",
-        "keeps or loses whole chunks when it is closed and opened again",
-        clause="ChunkStore",
-        why="after a restart, half a chunk would be taken for a whole one",
-    )
-    def test_reopening_keeps_or_loses_whole_chunks(
-        self, store: ChunkStore, again: Callable[[], ChunkStore]
-    ) -> None:
-        frames = {chunk_key(f"chunk {i}"): content(i * 3000, seed=i) for i in range(8)}
-        write(store, frames)
-        store = again()
-        found = read(store, *frames)
-        for frame, want in zip(found, frames.values(), strict=True):
-            if frame is not None:
-                same([frame], [want])
-        here = [frame is not None for frame in found]
-        assert list(store.contains(list(frames), deadline())) == here
-        if isinstance(store, SupportsScan):
-            listed = {entry.key: entry.size for entry in store.scan()}
-            held = zip(frames, found, strict=True)
-            assert listed == {key: len(frame) for key, frame in held if frame is not None}
-
-    @promise(
-        "L3.5",
-        "brings back nothing that was deleted or overwritten",
-        clause="ChunkStore.delete, ChunkStore.write",
-        why="after a restart, what was deleted would be served again",
-    )
-    def test_reopening_brings_nothing_back(
-        self, store: ChunkStore, raw: RawAccess, again: Callable[[], ChunkStore]
-    ) -> None:
-        a, b = chunk_key("a"), chunk_key("b")
-        write(store, {a: b"old a", b: b"old b"})
-        write(store, {a: b"new a"})
-        store.delete([b], deadline())
-        store = again()
-        assert read(store, a) in ([b"new a"], [None])
-        assert read(store, b) == [None]
-        assert raw.get(b) is None
-
-    @promise(
-        "L3.6",
-        "works after it was opened again as it did before",
-        clause="ChunkStore",
-        why="the cache would be dead after the second start",
-    )
-    def test_a_reopened_store_works(
-        self, store: ChunkStore, again: Callable[[], ChunkStore]
-    ) -> None:
-        a, b = chunk_key("a"), chunk_key("b")
-        write(store, {a: b"a"})
-        store = again()
-        write(store, {a: b"new a", b: b"b"})
-        same(read(store, a, b), [b"new a", b"b"])
-        assert list(store.delete([a, b], deadline())) == [True, True]
-        store = again()
-        assert read(store, a, b) == [None, None]
