@@ -185,3 +185,17 @@ class TestEndsTheProgram(GramophoneContract):
 
     breaks = "plugin.8"
     change_store = ("speed = 78", "raise SystemExit(1)")
+
+
+class TestCallsHome(GramophoneContract):
+    """It asks for the newest version."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "import socket; socket.socket(socket.AF_UNIX).close()")
+
+
+class TestLooksIntoTheEnvironment(GramophoneContract):
+    """Whether there is a variable, and not what it says."""
+
+    breaks = "plugin.8"
+    change_store = ("speed = 78", "import os; speed = 78 if 'SPEED' in os.environ else 33")
