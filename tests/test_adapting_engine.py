@@ -1,5 +1,6 @@
 """Tiers that are slower or faster than they were: what is written to them, and who reads them."""
 
+from contextlib import closing
 from math import inf
 
 import pytest
@@ -135,7 +136,7 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     with line.engine.retrieve_layers(PROMPT, empty(PROMPT, DEEP)) as layers:
         assert list(layers) == list(range(9))
         assert layers.result().misses == got.misses
-    why = line.engine.explain(PROMPT)
+    why = line.engine.admin.explain(PROMPT)
     assert (why.hit_tokens, why.diverges.tiers["link"].reason) == (0, Reason.SLOWER)
     assert held_by_key(line) == {Reason.SLOWER}
     assert line.engine.pin(PROMPT, "me") == FULL, "it is there all the same"
@@ -144,7 +145,7 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     line.takes(1e-3)
     hits = [line.engine.lookup(PROMPT).hit_tokens for _ in range(PROBE_EVERY - 6)]
     assert hits == [0] * (PROBE_EVERY - 7) + [FULL]
-    assert line.engine.explain(PROMPT).hit_tokens == FULL
+    assert line.engine.admin.explain(PROMPT).hit_tokens == FULL
     assert line.load().hit_tokens == FULL, "what the lookup promised"
     assert line.load().hit_tokens == FULL
     counts = line.rig.telemetry
@@ -188,14 +189,17 @@ def picked(link_rate, forms):
     for name, serde in serdes.items():
         serde.name = name
     runtime = Runtime(POOL, FrameCodec(CRC32), clock, Threads(), RecordingTelemetry(), (), serdes)
-    place = tier("link", ScanningStore({}), serdes=("raw", *names))
+    place = tier("link", ScanningStore({}), serdes=("raw", *names)).make(runtime)
     place.link.began(0.0)
     place.link.arrived(1.0, link_rate)
     for name, (ratio, decode) in zip(names, forms, strict=True):
         runtime.speeds.encoded(name, ratio, 1.0)
         runtime.speeds.decoded(name, decode / place.rules.lane.workers, now := clock.now(), now + 1)
     spec = ChunkSpec(chunk_key("one"), "identity", DEEP, CHUNK)
-    with POOL.lease(spec.raw_bytes, "test", Deadline.after(clock, 1)) as lease:
+    with (
+        closing(place),
+        POOL.lease(spec.raw_bytes, "test", Deadline.after(clock, 1)) as lease,
+    ):
         return form_on(runtime, place, lease, spec), names
 
 

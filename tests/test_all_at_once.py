@@ -88,14 +88,14 @@ class Worker:
         self.engine.unpin(f"owner-{number % 3}")
 
     def move(self, tokens, number):
-        carry = self.rng.choice([self.engine.move, self.engine.copy])
+        carry = self.rng.choice([self.engine.admin.move, self.engine.admin.copy])
         carry(tokens if self.rng.random() < 0.9 else None, *self.rng.sample(TIERS, 2))
 
     def change(self, tokens, number):
         if self.rng.random() < 0.5:
-            self.engine.compress(tokens, self.rng.choice(TIERS), SERDE)
+            self.engine.admin.compress(tokens, self.rng.choice(TIERS), SERDE)
         else:
-            self.engine.decompress(tokens, self.rng.choice(TIERS))
+            self.engine.admin.decompress(tokens, self.rng.choice(TIERS))
 
     def clear(self, tokens, number):
         self.engine.clear(tokens if self.rng.random() < 0.9 else None)
@@ -105,7 +105,7 @@ class Worker:
         store = DiskStore(self.root / name)
         guest = TierPlan(name, store, TierIndex(POLICIES["lru"](), 20 * FRAME))
         try:
-            self.engine.attach(guest, self.rng.choice([None, 0, 1]))
+            self.engine.admin.attach(guest, self.rng.choice([None, 0, 1]))
         except ConfigError:  # it is there already
             store.close()
             leave(self.engine, name)
@@ -113,7 +113,7 @@ class Worker:
 
 def leave(engine, name):
     with suppress(InvalidRequest):  # another thread was faster
-        assert engine.detach(name)
+        assert engine.admin.detach(name)
 
 
 @pytest.mark.parametrize("seed", range(2))

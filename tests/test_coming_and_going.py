@@ -26,7 +26,7 @@ def memory(name="memory"):
 
 def test_two_tiers_that_come_at_once_both_stay(rig):
     r = rig([memory()])
-    other = Thread(target=r.engine.attach, args=(memory("other"),))
+    other = Thread(target=r.engine.admin.attach, args=(memory("other"),))
 
     class Meanwhile:
         """A position that is asked for in the middle of an attach."""
@@ -36,7 +36,7 @@ def test_two_tiers_that_come_at_once_both_stay(rig):
             other.join(0.05)  # as long as the first is not done it may have to wait
             return 1
 
-    r.engine.attach(memory("one"), Meanwhile())
+    r.engine.admin.attach(memory("one"), Meanwhile())
     other.join(60)
     assert [health.name for health in r.engine.health().tiers] == ["memory", "one", "other"]
 
@@ -53,11 +53,11 @@ def test_a_tier_may_take_the_name_of_one_that_is_on_its_way_out(rig, tmp_path):
     r = rig([memory(), tier("disk", Slow(tmp_path / "old"))], clock=SystemClock())
     r.engine.store(PROMPT, computed(), wait=False)
     assert writing.wait(60)
-    leaving = Thread(target=r.engine.detach, args=("disk",))
+    leaving = Thread(target=r.engine.admin.detach, args=("disk",))
     leaving.start()
     while len(r.engine.health().tiers) > 1 and not soon.wait(0.001):
         pass
-    r.engine.attach(tier("disk", DiskStore(tmp_path / "new")))
+    r.engine.admin.attach(tier("disk", DiskStore(tmp_path / "new")))
     go_on.set()
     leaving.join(60)
     assert r.engine.clear(tiers=["memory"]).chunks == 4

@@ -72,7 +72,7 @@ class Doors:
             lambda: engine.unpin("handler"),
             lambda: engine.clear(TOKENS[: CHUNK - 1]),
             lambda: engine.chunk_keys(ELSE),
-            lambda: engine.explain(ELSE),
+            lambda: engine.admin.explain(ELSE),
             lambda: engine.freeze(False),
             lambda: engine.flush(0.0),
             lambda: engine.key_space(),
@@ -196,8 +196,8 @@ def test_a_forked_child_is_told_to_open_an_engine_of_its_own(rig):
         doors.give_back()
         r.engine.close()
         with warnings.catch_warnings(action="error"):
-            r.engine._dropped()
-        return 101 if r.engine._state != "open" or r.pool._ledger.held != ledger else 0
+            r.engine._calls._dropped()
+        return 101 if r.engine._calls.state != "open" or r.pool._ledger.held != ledger else 0
 
     def handler():
         child = os.fork()

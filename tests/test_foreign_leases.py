@@ -167,7 +167,7 @@ def test_what_is_evicted_goes_to_the_disk_below_and_comes_back_from_there(rig, t
     r.engine.store(OTHER, computed(OTHER))
     assert agreed(r, first) == {"disk": 3 * CHUNK}
     assert agreed(r, OTHER) == {"own": len(OTHER)}
-    r.engine.change_rules("own", promotes=True)
+    r.engine.admin.change_rules("own", promotes=True)
     assert agreed(r, first) == {"disk": 3 * CHUNK}
     assert agreed(r, first) == {"own": 3 * CHUNK}
 
@@ -192,25 +192,25 @@ def test_what_was_prefetched_from_disk_stays_in_own_memory(rig, tmp_path, option
 def test_moving_and_copying_both_ways(rig, tmp_path, options, make):
     there = disk(tmp_path) if make is disk else own(name="other")
     r = rig([own(promotes=False, **options), there])
-    r.engine.change_rules(there.name, writes=Writes.NONE)
+    r.engine.admin.change_rules(there.name, writes=Writes.NONE)
     r.engine.store(PROMPT, computed())
     part = PROMPT[: 4 * CHUNK]
-    assert r.engine.copy(part, "own", there.name).done == 4
+    assert r.engine.admin.copy(part, "own", there.name).done == 4
     r.engine.clear(part, tiers=["own"])
     assert agreed(r) == {there.name: 4 * CHUNK, "own": 2 * CHUNK}
-    assert r.engine.move(part, there.name, "own").done == 4
+    assert r.engine.admin.move(part, there.name, "own").done == 4
     assert agreed(r) == {"own": FULL}
-    assert r.engine.move(None, "own", there.name).done == 6
+    assert r.engine.admin.move(None, "own", there.name).done == 6
     assert agreed(r) == {there.name: FULL}
 
 
 def test_memory_of_the_pool_holds_what_was_moved_to_it_until_it_goes(rig):
     r = rig([memory(promotes=False), own(writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.move(None, "memory", "own").done == 6
+    assert r.engine.admin.move(None, "memory", "own").done == 6
     assert r.pool.ledger() == {}
     assert agreed(r) == {"own": FULL}
-    assert r.engine.move(None, "own", "memory").done == 6
+    assert r.engine.admin.move(None, "own", "memory").done == 6
     assert r.engine.retrieve(PROMPT, HeapKV(LAYOUT, FULL)).tiers == {"memory": FULL}
     assert r.engine.clear().complete
     assert r.tiers["own"].store.used == 0
@@ -223,11 +223,11 @@ def test_compressing_and_decompressing_in_own_memory(rig, options):
     store = r.tiers["own"].store
     r.engine.store(PROMPT, ZEROS)
     before = store.used
-    moved = r.engine.compress(PROMPT, "own", ZSTD.name)
+    moved = r.engine.admin.compress(PROMPT, "own", ZSTD.name)
     assert (moved.done, moved.saved_bytes) == (6, before - store.used)
     assert moved.saved_bytes > 0
     assert agreed(r, kv=ZEROS) == {"own": FULL}
-    back = r.engine.decompress(None, "own")
+    back = r.engine.admin.decompress(None, "own")
     assert (back.done, back.saved_bytes) == (6, -moved.saved_bytes)
     assert store.used == before
     assert agreed(r, kv=ZEROS) == {"own": FULL}
@@ -284,7 +284,7 @@ def test_a_lease_that_cannot_be_shared_is_a_miss_or_a_drop_and_is_given_back(rig
     place = tier("own", Miserly(SystemClock()), promotes=False)
     r = rig([place, disk(tmp_path, writes=Writes.NONE)])
     r.engine.store(PROMPT, computed())
-    assert r.engine.copy(None, "own", "disk").done == 0
+    assert r.engine.admin.copy(None, "own", "disk").done == 0
     balanced(r)
     found = r.engine.lookup(PROMPT).hit_tokens
     assert found == FULL
@@ -297,9 +297,9 @@ STEPS = {
     "store another": lambda r: r.engine.store(OTHER, computed(OTHER)),
     "clear": lambda r: r.engine.clear(PROMPT[: 3 * CHUNK]),
     "clear own": lambda r: r.engine.clear(tiers=["own"]),
-    "down": lambda r: r.engine.move(None, "own", "disk"),
-    "up": lambda r: r.engine.move(PROMPT, "disk", "own"),
-    "copy": lambda r: r.engine.copy(None, "disk", "own"),
+    "down": lambda r: r.engine.admin.move(None, "own", "disk"),
+    "up": lambda r: r.engine.admin.move(PROMPT, "disk", "own"),
+    "copy": lambda r: r.engine.admin.copy(None, "disk", "own"),
     "layers": lambda r: load_layers(r),
     "pinned": lambda r: r.engine.lookup(OTHER, pin="somebody"),
     "unpinned": lambda r: r.engine.unpin("somebody"),
@@ -350,7 +350,7 @@ def test_promoting_does_not_push_out_what_is_to_be_loaded_next(rig, tmp_path):
     below, prompt = Stopped(tmp_path), list(range(8 * CHUNK))
     r = rig([own(4 * FRAME), tier("disk", below, writes=Writes.EVICTED)], slots=8)
     r.engine.store(prompt, computed(prompt))
-    r.engine.move(None, "own", "disk")
+    r.engine.admin.move(None, "own", "disk")
     r.engine.store(prompt, computed(prompt))
     assert r.engine.lookup(prompt).tiers == {"disk": 4 * CHUNK, "own": 4 * CHUNK}
     below.going.clear()  # what is evicted now is on no tier for a while

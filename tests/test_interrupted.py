@@ -40,7 +40,7 @@ def unharmed(r):
     health = engine.health()
     assert dict(health.leases) == expected
     assert (health.pins, health.prefetches) == ({}, 0)
-    assert not engine._calls
+    assert not engine._calls._owners
     assert not engine._copier._late
     assert not engine._copier._begun
     assert r.pool.held_bytes == kept * r.pool.slot_bytes

@@ -22,7 +22,7 @@ def test_a_chunk_that_is_encoded_meanwhile_is_still_given_and_nothing_is_called_
     target = empty(PROMPT, DEEP)
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert next(layers) == 0
-        assert r.engine.compress(PROMPT, "ranges", "eight/1").done == 10
+        assert r.engine.admin.compress(PROMPT, "ranges", "eight/1").done == 10
         assert list(layers) == list(range(1, 9))
         assert layers.result().hit_tokens == FULL
     assert target.agrees(repeating(), FULL)
@@ -52,7 +52,7 @@ def test_chunks_that_a_serde_encoded_are_read_once_and_given_layer_by_layer(rig,
 def test_a_chunk_that_memory_keeps_encoded_is_given_layer_by_layer(rig):
     r = deep(rig, memory())
     r.engine.store(PROMPT, repeating())
-    assert r.engine.compress(PROMPT, "memory", "eight/1").done == 10
+    assert r.engine.admin.compress(PROMPT, "memory", "eight/1").done == 10
     target = empty(PROMPT, DEEP)
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert list(layers) == list(range(9))

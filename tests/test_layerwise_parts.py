@@ -238,7 +238,7 @@ def test_raw_and_encoded_chunks_of_one_tier_are_both_read_by_layers(rig):
     store = Spans()
     r = deep(rig, tier("ranges", store, serdes=("raw", "plain/1")))
     r.engine.store(PROMPT, smooth())
-    r.engine.compress(PROMPT[: 5 * CHUNK], "ranges", "plain/1")
+    r.engine.admin.compress(PROMPT[: 5 * CHUNK], "ranges", "plain/1")
     lengths = {len(frame) for frame in store.medium.values()}
     assert len(lengths) > 1
     store.log.clear()

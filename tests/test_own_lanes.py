@@ -92,16 +92,16 @@ def use(engine, rng):
             with engine.retrieve_layers(tokens, window, namespace=namespace) as layers:
                 for _ in layers:
                     pass
-            engine.explain(tokens, namespace=namespace)
+            engine.admin.explain(tokens, namespace=namespace)
             engine.pin(tokens, "else", namespace=namespace)
             engine.unpin("else")
-            engine.copy(tokens, "disk", "other", namespace=namespace)
-            engine.compress(tokens, "disk", ZSTD.name, namespace=namespace)
+            engine.admin.copy(tokens, "disk", "other", namespace=namespace)
+            engine.admin.compress(tokens, "disk", ZSTD.name, namespace=namespace)
             engine.store(tokens[1:], HeapKV(WIDE, len(tokens) - 1), namespace=namespace)
-            engine.decompress(None, "disk")
-            engine.move(tokens, "disk", "other", namespace=namespace)
-            engine.move(None, "other", "disk")
-        engine._pool.reclaim(3 * WIDE_FRAME)
+            engine.admin.decompress(None, "disk")
+            engine.admin.move(tokens, "disk", "other", namespace=namespace)
+            engine.admin.move(None, "other", "disk")
+        engine._stack.pool.reclaim(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()
@@ -130,10 +130,10 @@ def test_whatever_is_asked_only_its_own_workers_call_a_store_that_does_io(rig, t
     engine.flush()
     use(engine, rng)
     stores["late"] = Observed(tmp_path / "late")
-    engine.attach(share("late", stores["late"], 3, 3))
+    engine.admin.attach(share("late", stores["late"], 3, 3))
     engine.store(PROMPT, HeapKV(WIDE, len(PROMPT)), namespace=REDS[0])
     engine.flush()
-    engine.detach("late")
+    engine.admin.detach("late")
     engine.close()
     for name, store in stores.items():
         assert store.asked

@@ -140,7 +140,7 @@ def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):
 def test_damaged_chunks_shorten_what_a_prefetch_brings(rig):
     store = Gated()
     r = filled(rig, store)
-    key = r.engine._prompt(PROMPT, None).keys[3]
+    key = r.engine._naming.prompt(PROMPT, None).keys[3]
     store.medium[key] = bytes(len(store.medium[key]))
     r.engine.prefetch("a", PROMPT)
     target = empty()

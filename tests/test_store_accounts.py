@@ -63,7 +63,7 @@ def test_a_store_accounts_for_every_chunk(answers, wait, in_memory, skip):
         options = {"wait": wait, "skip": skip}
         assert accounted(r.engine.store(PROMPT, computed(), **options)) == asked
         assert accounted(store_layerwise(r, **options)) == asked
-        specs = r.engine._prompt(PROMPT, None).specs()
+        specs = r.engine._naming.prompt(PROMPT, None).specs()
         device = Growing(PROMPT[:FULL])
         saved = r.engine.chunks.save(specs, device, r.engine._until(30.0), wait=wait)
         assert accounted(saved) == FULL

@@ -185,7 +185,7 @@ def test_what_was_restored_becomes_its_tenants_when_the_tenant_is_met():
 def test_a_tier_that_joins_later_keeps_the_shares_of_tenants_met_before(rig, tmp_path):
     r = rig([tier("memory", MemoryStore(ManualClock()))], tenants=TENANTS)
     r.engine.store(PROMPT, kv(), namespace=RED)
-    r.engine.attach(divided("disk", DiskStore(tmp_path), rest=2, red=3, blue=2))
+    r.engine.admin.attach(divided("disk", DiskStore(tmp_path), rest=2, red=3, blue=2))
     r.engine.clear(tiers=["memory"])
     r.engine.store(PROMPT, kv(), namespace=RED)
     assert r.engine.health().tiers[1].tenants == {"red": 3 * FRAME, "blue": 0}

@@ -108,7 +108,7 @@ def settled(rig):
 
 
 def keys_of(rig, tokens=PROMPT):
-    return rig.engine._prompt(tokens, None).keys
+    return rig.engine._naming.prompt(tokens, None).keys
 
 
 DEEP = KVLayout.attention(DType.FLOAT16, layers=9, heads=8, key_width=16)

@@ -56,7 +56,8 @@ class EngineContract(PrefixCacheContract):
 
             def hang():
                 store.hang()
-                cache._deadlines = SHORT
+                cache._deadlines = cache.admin._deadlines = SHORT
+                cache._calls._seconds = SHORT.close
                 cache._stack.patience = SHORT.lookup
 
             yield Stuck(cache, hang)
@@ -87,8 +88,8 @@ class TestNamesChunksAlone(EngineContract):
     breaks = "prefix.2"
 
     class Make(CacheEngine):
-        def _prompt(self, tokens, namespace):
-            prompt = super()._prompt(tokens, namespace)
+        def _prompt(self, tokens, namespace, deadline=None):
+            prompt = super()._prompt(tokens, namespace, deadline)
             spans = zip(prompt.starts, prompt.ends, strict=True)
             alone = [super(type(self), self)._prompt(tokens[a:b], namespace) for a, b in spans]
             return replace(prompt, keys=[key for one in alone for key in one.keys])
@@ -112,8 +113,9 @@ class TestForgetsTheTenant(EngineContract):
     breaks = "prefix.4"
 
     class Make(CacheEngine):
-        def _prompt(self, tokens, namespace):
-            return super()._prompt(tokens, replace(namespace or self.namespace, salt=""))
+        def _prompt(self, tokens, namespace, deadline=None):
+            bare = replace(namespace or self.namespace, salt="")
+            return super()._prompt(tokens, bare, deadline)
 
 
 class TestLoadsWhatIsThere(EngineContract):
@@ -295,9 +297,10 @@ class TestThawsByItself(EngineContract):
     class Make(CacheEngine):
         @contextmanager
         def store_layers(self, tokens, device, **options):
-            frozen, self._frozen = self._frozen, False
+            calls = self._calls
+            frozen, calls.frozen = calls.frozen, False
             with super().store_layers(tokens, device, **options) as layers:
-                self._frozen = frozen
+                calls.frozen = frozen
                 yield layers
 
 

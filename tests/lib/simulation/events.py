@@ -52,7 +52,7 @@ def detach(play):
     place, engine = play.rng.choice(places), play.stage.engine
     place.attached = False
     play.call(
-        f"detach {place.name}", DEADLINES.store, lambda: engine.detach(place.name), alone=True
+        f"detach {place.name}", DEADLINES.store, lambda: engine.admin.detach(place.name), alone=True
     )
     play.pins.forget(place.name)
     play.stage.witnesses.pop(place.name, None)

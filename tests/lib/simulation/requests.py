@@ -196,7 +196,7 @@ def transfer(play):
     move = play.rng.random() < 0.5
 
     def work():
-        act = engine.move if move else engine.copy
+        act = engine.admin.move if move else engine.admin.copy
         act(tokens, source, target, namespace=NAMESPACES[tenant])
 
     play.call(f"transfer {source} {target} {move=}", DEADLINES.store, unless_closed(work))

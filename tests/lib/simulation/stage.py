@@ -238,7 +238,7 @@ class Stage:
             tenants=[Tenant("a", SALT)],
         )
         self.engine._door._callers = OfGreenlets()
-        self.engine._dropped.detach()  # dropped without close() as by a process that dies
+        self.engine._calls._dropped.detach()  # dropped without close() as by a process that dies
 
     def plan(self, place):
         """Of a new tier on a place's medium."""
@@ -262,7 +262,7 @@ class Stage:
 
     def attach(self, plan):
         """Add a tier to the engine that runs."""
-        self.engine.attach(plan)
+        self.engine.admin.attach(plan)
         self.tiers.extend(tier for tier in self.stack.tiers if tier not in self.tiers)
 
     @property

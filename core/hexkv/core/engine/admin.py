@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hexkv.core.engine.calls import Calls
+from hexkv.core.engine.deadlines import Deadlines
 from hexkv.core.engine.explain import Explanation, explain
-from hexkv.core.engine.state import Lifecycle
+from hexkv.core.engine.naming import Naming
 from hexkv.core.requests.checks import check_seconds
+from hexkv.core.requests.prefetch import Prefetches
+from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.ports import ChunkKey, Cleared, Deadline, InvalidRequest, Namespace, Reason, Tokens
+from hexkv.ports import (
+    ChunkKey,
+    Cleared,
+    Deadline,
+    Health,
+    InvalidRequest,
+    Namespace,
+    Reason,
+    TierHealth,
+    Tokens,
+)
 
 
-class Maintained(Lifecycle):
-    """The calls beside the serving path. They wait for the tiers."""
+class Admin:
+    """The calls beside the serving path, of which most wait for the tiers. Safe from any thread.
+
+    ``pin`` to ``health`` are described in :class:`hexkv.ports.PrefixCache`.
+    """
+
+    def __init__(
+        self,
+        stack: TierStack,
+        prefetches: Prefetches,
+        calls: Calls,
+        naming: Naming,
+        deadlines: Deadlines,
+    ) -> None:
+        """Of the engine that these are parts of."""
+        self._stack = stack
+        self._prefetches = prefetches
+        self._calls = calls
+        self._naming = naming
+        self._deadlines = deadlines
+        self._clock = stack.runtime.clock
 
     def pin(
         self,
@@ -27,15 +61,15 @@ class Maintained(Lifecycle):
         namespace: Namespace | None = None,
     ) -> int:
         seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
-        with self._call():
+        with self._calls.call():
             until = self._until(self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
+            prompt = self._naming.prompt(tokens, namespace, until)
             found = self._stack.locate(prompt.keys, until)
-            self._pin(owner, prompt.keys[: len(found)], seconds)
+            self._stack.pins.pin(owner, prompt.keys[: len(found)], self._until(seconds))
             return prompt.ends[len(found) - 1] if found else 0
 
     def unpin(self, owner: str) -> int:
-        with self._call():
+        with self._calls.call():
             return self._stack.pins.unpin(owner)
 
     def clear(
@@ -48,10 +82,10 @@ class Maintained(Lifecycle):
     ) -> Cleared:
         if everything and not (tokens is None and namespace is None):
             raise InvalidRequest("everything is more than one prompt or namespace")
-        with self._call():
+        with self._calls.call():
             chosen = self._stack.named(tiers)
             deadline = self._until(self._deadlines.store)
-            prompt = None if tokens is None else self._prompt(tokens, namespace, deadline)
+            prompt = None if tokens is None else self._naming.prompt(tokens, namespace, deadline)
             if prompt is not None and prompt.unnamed.ends:
                 return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
             writing = settle_writes(self._stack.runtime, chosen, deadline)
@@ -60,16 +94,23 @@ class Maintained(Lifecycle):
             elif everything:
                 done = self._stack.clear(None, chosen, deadline)
             elif namespace is not None:
-                done = self._stack.clear([self._prefix(namespace)], chosen, deadline)
+                done = self._stack.clear([self._naming.prefix(namespace)], chosen, deadline)
             else:
                 done = self._stack.clear(self._stack.prefixes, chosen, deadline)
             return replace(done, left={**writing, **done.left})
 
-    def chunk_keys(
-        self, tokens: Tokens, *, namespace: Namespace | None = None
-    ) -> Sequence[ChunkKey]:
-        with self._call():
-            return self._prompt(tokens, namespace).keys
+    def freeze(self, frozen: bool = True) -> None:
+        with self._calls.call():
+            self._calls.frozen = frozen
+
+    def flush(self, seconds: float | None = None) -> bool:
+        seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
+        with self._calls.call():
+            return self._stack.flush(self._until(seconds))
+
+    def health(self) -> Health:
+        with self._calls.door.passing():
+            return self._health()
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
@@ -80,10 +121,10 @@ class Maintained(Lifecycle):
         Raises:
             InvalidTokens, LayoutMismatch, EngineClosed
         """
-        with self._call():
+        with self._calls.call():
             until = self._until(self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
-            return explain(self._stack, prompt, tokens, self._namer.keyers(), until)
+            prompt = self._naming.prompt(tokens, namespace, until)
+            return explain(self._stack, prompt, tokens, self._naming.keyers(), until)
 
     def copy(
         self,
@@ -99,7 +140,7 @@ class Maintained(Lifecycle):
             InvalidRequest: there is no such tier, or only its store knows what it holds.
             InvalidTokens, LayoutMismatch, EngineClosed
         """
-        with self._call() as owner:
+        with self._calls.call() as owner:
             until = self._until(self._deadlines.store)
             origin, goal = self._stack.named([source, target])
             keys = self._chosen(tokens, origin, namespace, until)
@@ -120,7 +161,7 @@ class Maintained(Lifecycle):
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
         """
-        with self._call() as owner:
+        with self._calls.call() as owner:
             until = self._until(self._deadlines.store)
             origin, goal = self._stack.named([source, target])
             keys = self._chosen(tokens, origin, namespace, until)
@@ -142,7 +183,7 @@ class Maintained(Lifecycle):
             InvalidRequest: there is no such tier or serde.
             InvalidTokens, LayoutMismatch, EngineClosed
         """
-        with self._call() as owner:
+        with self._calls.call() as owner:
             (place,) = self._stack.named([tier])
             if serde not in self._stack.runtime.serdes:
                 known = ", ".join(self._stack.runtime.serdes) or "none"
@@ -159,7 +200,7 @@ class Maintained(Lifecycle):
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch, EngineClosed
         """
-        with self._call() as owner:
+        with self._calls.call() as owner:
             (place,) = self._stack.named([tier])
             until = self._until(self._deadlines.store)
             keys = self._chosen(tokens, place, namespace, until)
@@ -172,7 +213,7 @@ class Maintained(Lifecycle):
             ConfigError: there is a tier of that name.
             EngineClosed
         """
-        with self._call():
+        with self._calls.call():
             self._stack.attach(plan, position)
 
     def detach(self, tier: str) -> bool:
@@ -184,7 +225,7 @@ class Maintained(Lifecycle):
             InvalidRequest: there is no such tier.
             EngineClosed
         """
-        with self._call():
+        with self._calls.call():
             return self._stack.detach(tier, self._until(self._deadlines.store))
 
     def change_rules(
@@ -204,7 +245,7 @@ class Maintained(Lifecycle):
             InvalidRequest: there is no such tier, or *writes* is no such rule.
             EngineClosed
         """
-        with self._call():
+        with self._calls.call():
             (place,) = self._stack.named([tier])
             rules = place.rules
             try:
@@ -226,11 +267,43 @@ class Maintained(Lifecycle):
         self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None, until: Deadline
     ) -> Sequence[ChunkKey]:
         if tokens is not None:
-            return self._prompt(tokens, namespace, until).keys
+            return self._naming.prompt(tokens, namespace, until).keys
         if not tier.index.decides:
             raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
         return tier.index.keys()
 
-    def _pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None) -> None:
-        until = self._until(self._deadlines.pin if seconds is None else seconds)
-        self._stack.pins.pin(owner, keys, until)
+    def _health(self) -> Health:
+        pins: Tally[str] = Tally()
+        tiers = []
+        for tier in self._stack.tiers:
+            index = tier.index
+            reading, writing = tier.breakers
+            pins.update(index.pinned)
+            tiers.append(
+                TierHealth(
+                    name=tier.name,
+                    chunks=len(index) if index.decides else None,
+                    used_bytes=index.used if index.decides else None,
+                    budget_bytes=index.budget,
+                    failures=tier.failures,
+                    reading=reading,
+                    writing=writing,
+                    queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
+                    indexing=tier.indexing,
+                    tenants=index.used_by(),
+                )
+            )
+        return Health(
+            state=self._calls.state,
+            frozen=self._calls.frozen,
+            tiers=tuple(tiers),
+            pool_bytes=self._stack.pool.capacity,
+            pool_held_bytes=self._stack.pool.held_bytes,
+            leases=self._stack.pool.ledger(),
+            pins=dict(pins),
+            pin_seconds=self._stack.pins.seconds(),
+            prefetches=len(self._prefetches),
+        )
+
+    def _until(self, seconds: float) -> Deadline:
+        return Deadline.after(self._clock, seconds)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import sub
 from typing import TYPE_CHECKING
 
-from hexkv.core.engine.door import Door
+from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
@@ -66,9 +66,7 @@ class KeyedCache:
         stack: TierStack,
         copier: Copier,
         pace: Pace,
-        call: Callable[[], AbstractContextManager[str]],
-        door: Door,
-        frozen: Callable[[], bool],
+        calls: Calls,
         pin_seconds: float,
     ) -> None:
         """Work on *stack*.
@@ -77,29 +75,25 @@ class KeyedCache:
             stack: the engine's tiers.
             copier: the engine's, which keeps the memory of late copies.
             pace: how many chunks a call copies at once.
-            call: counts a call of the engine, and gives it a name.
-            door: by which what goes on after a call comes in.
-            frozen: True while nothing is to be stored.
+            calls: the engine's.
             pin_seconds: how long a pin lasts that says nothing else.
         """
         self._stack = stack
         self._pool = stack.pool
         self._copier = copier
         self._pace = pace
-        self._call = call
-        self._door = door
-        self._frozen = frozen
+        self._calls = calls
         self._pin_seconds = pin_seconds
         self._clock = stack.runtime.clock
         self._telemetry = stack.runtime.telemetry
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        with self._call():
+        with self._calls.call():
             found = self._stack.offered(keys, deadline)
             return [None if tier is None else tier.name for tier in found]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        with self._call():
+        with self._calls.call():
             self._check(wanted)
             start = self._clock.now()
 
@@ -107,12 +101,12 @@ class KeyedCache:
                 held(self._telemetry, tiers, reasons, self._clock.now() - start)
 
             hold = TieredHold(self._stack, wanted, owner, deadline, count)
-            return GuardedHold(hold, self._door)
+            return GuardedHold(hold, self._calls.door)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
     ) -> Sequence[Lease]:
-        with self._call():
+        with self._calls.call():
             self._check(wanted)
             leases: list[BlockLease] = []
             for spec in wanted:
@@ -128,7 +122,7 @@ class KeyedCache:
     def publish(
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
     ) -> Publishing:
-        with self._call():
+        with self._calls.call():
             keys: list[ChunkKey] = []
             for lease in leases:
                 spec = lease.spec
@@ -137,10 +131,10 @@ class KeyedCache:
                 keys.append(spec.key)
             batch = Batch(keys, leases, after)
             self._await_room(batch.size, deadline)
-            return GuardedPublishing(Published(self._stack.put(batch, deadline)), self._door)
+            return GuardedPublishing(Published(self._stack.put(batch, deadline)), self._calls.door)
 
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
-        with self._call() as owner:
+        with self._calls.call() as owner:
             prompt = self._window(wanted, device)
             start = self._clock.now()
             got = load_prefix(
@@ -162,9 +156,9 @@ class KeyedCache:
         *,
         wait: bool = True,
     ) -> StoreReport:
-        with self._call() as owner:
+        with self._calls.call() as owner:
             prompt = self._window(wanted, device)
-            if self._frozen():
+            if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             start = self._clock.now()
             storing = Storing(
@@ -180,21 +174,21 @@ class KeyedCache:
             return stored(self._telemetry, prompt, kept, self._clock.now() - start)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
-        with self._call():
+        with self._calls.call():
             stack = self._stack
             return stack.forget(keys, stack.tiers, deadline).chunks
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         seconds = self._pin_seconds if seconds is None else check_seconds(seconds)
-        with self._call():
+        with self._calls.call():
             return self._stack.pins.pin(owner, keys, Deadline.after(self._clock, seconds))
 
     def unpin(self, owner: str) -> int:
-        with self._call():
+        with self._calls.call():
             return self._stack.pins.unpin(owner)
 
     def flush(self, deadline: Deadline) -> bool:
-        with self._call():
+        with self._calls.call():
             return self._stack.flush(deadline)
 
     def _await_room(self, size: int, deadline: Deadline) -> None:

@@ -29,6 +29,9 @@ from hexkv.ports import (
     Tokens,
 )
 
+LONGEST_PROMPT = 1 << 24
+"""Tokens: more than any model takes, and named in a second or two."""
+
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""
 

@@ -18,6 +18,10 @@ from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
+AT_ONCE = 0.02
+"""Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
+million tokens in chunks of 256. One that takes longer is not begun; its retrieve reads it all."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrefetchRules:
@@ -148,3 +152,8 @@ class Prefetches:
             entry.hit_tokens = prompt.ends[len(found) - 1] if found else 0
         for claim in claims:
             claim.drop()
+
+
+def make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
+    """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
+    return prefetches.reap() or stack.make_room(size)

@@ -1,0 +1,146 @@
+"""The calls of one engine: counted in and out, one at a time in each thread, up to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from threading import Condition, RLock
+from weakref import finalize, ref
+
+from hexkv.core.engine.door import Door
+from hexkv.core.engine.ending import Ending
+from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.prefetch import Prefetches
+from hexkv.core.tiers.cache import TierStack
+from hexkv.ports import Deadline, EngineClosed
+
+
+class _Life:
+    """What only a call that is under way refers to."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Calls:
+    """What every call of an engine stands on. Safe from any thread.
+
+    The engine, its cache by key and its administration share one. Once nobody has it any more,
+    what the engine is made of is closed.
+    """
+
+    def __init__(
+        self, stack: TierStack, prefetches: Prefetches, copier: Copier, seconds: float
+    ) -> None:
+        """Of an engine over *stack*, whose end may take *seconds*."""
+        self.door = Door()
+        self.state = "open"
+        self.frozen = False
+        """True while nothing is to be stored."""
+
+        self._stack = stack
+        self._prefetches = prefetches
+        self._copier = copier
+        self._seconds = seconds
+        self._clock = stack.runtime.clock
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self._lock = RLock()
+        self._idle = Condition(self._lock)
+        self._numbers = count(1)
+        self._owners: dict[str, ref[_Life]] = {}
+        """Calls under way, by the name that each has."""
+
+        self._ending = Ending(stack, prefetches, copier, self.door.home, seconds)
+        self._dropped = finalize(self, self._ending.abandoned)
+        # A process that ends takes its threads along; what it leaves is as after a crash.
+        self._dropped.atexit = False
+
+    @contextmanager
+    def call(self) -> Iterator[str]:
+        """A call from its beginning to its end; gives the name under which it leases and pins."""
+        caller = self.door.enter()
+        try:
+            with caller.inside:
+                life = _Life()
+                owner = self._begin(life)
+                try:
+                    self._tidy()
+                    yield owner
+                finally:
+                    self._end(owner)
+        finally:
+            if caller.later:
+                self.door.leave(caller)
+
+    @contextmanager
+    def in_steps(self) -> Iterator[str]:
+        """Likewise one whose steps come in by the door one by one, with the caller's between."""
+        life = _Life()
+        with self.door.passing():
+            owner = self._begin(life)
+        try:
+            with self.door.passing():
+                self._tidy()
+            yield owner
+        finally:
+            self.door.give_back(partial(self._end, owner))
+
+    def close(self) -> None:
+        if self.door.home.left:
+            return
+        if self.door.inside and self.state == "open":
+            self.state = "closing"  # no new calls, though this one has to end first
+        self.door.give_back(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self.state == "closed":
+                return
+            self.state = "closing"
+            until = Deadline.after(self._clock, self._seconds)
+            self._sweep()
+            self._stack.runtime.executor.wait(self._idle, lambda: not self._owners, until)
+            if self.state != "closing":
+                return
+            self.state = "closed"
+        self._dropped.detach()
+        self._ending.run(until)
+
+    def _begin(self, life: _Life) -> str:
+        """Count a call in, under the name that it gets.
+
+        Whatever is held in that name is given back at its end. If an exception out of
+        nowhere keeps that from happening, the next call does it: it sees that this one's
+        life is gone.
+        """
+        self._sweep()
+        with self._lock:
+            if self.state != "open":
+                raise EngineClosed("the engine was closed")
+            owner = f"call-{next(self._numbers)}"
+            self._owners[owner] = ref(life)
+        return owner
+
+    def _tidy(self) -> None:
+        """Give back what is late or past its time."""
+        self._copier.reap(Deadline(self._clock, 0.0))
+        self._prefetches.reap()
+        self._stack.pins.expire()
+
+    def _end(self, owner: str) -> None:
+        """A call is over: take back what it still holds."""
+        if self.door.home.left:
+            return
+        self._copier.left(owner)
+        self._stack.pool.sweep(owner)
+        self._stack.end(owner)
+        with self._lock:
+            self._owners.pop(owner, None)
+            self._idle.notify_all()
+
+    def _sweep(self) -> None:
+        """End the calls that are gone without having come to their end."""
+        for owner, life in list(self._owners.items()):
+            if life() is None:
+                self._end(owner)

@@ -1,0 +1,63 @@
+"""Naming: prompts become chunks with keys, in the engine's namespace or another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.prompts import Namer, Prompt
+from hexkv.core.memory.pool import BlockPool
+from hexkv.core.requests.checks import check_namespace
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.tenants import TenantsBySalt
+from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
+
+
+class Naming:
+    """Names what an engine is asked for, once it was checked that it can be kept at all."""
+
+    def __init__(
+        self, namespace: Namespace, namer: Namer, pool: BlockPool, chunk_tokens: int
+    ) -> None:
+        """By *namer*, in *namespace* where a call gives none of its own."""
+        self._namespace = namespace
+        self._namer = namer
+        self._pool = pool
+        self._chunk_tokens = chunk_tokens
+
+    def prompt(
+        self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
+    ) -> Prompt:
+        """The chunks of *tokens*, as many as are named before *deadline*.
+
+        Raises:
+            InvalidRequest, InvalidTokens, LayoutMismatch
+        """
+        namespace = self._namespace if namespace is None else namespace
+        check_namespace(namespace)
+        if not self._pool.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
+            raise LayoutMismatch(
+                f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
+            )
+        return self._namer.name(tokens, namespace, deadline)
+
+    def prefix(self, namespace: Namespace) -> bytes:
+        """How every key of *namespace* begins."""
+        check_namespace(namespace)
+        return self._namer.keyer(namespace).prefix
+
+    def key_space(self, namespace: Namespace | None) -> KeySpace:
+        """Where the chunks of a namespace lie among all keys."""
+        namespace = self._namespace if namespace is None else namespace
+        check_namespace(namespace)
+        keyer = self._namer.keyer(namespace)
+        return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
+
+    def keyers(self) -> Sequence[Keyer]:
+        """Those of every namespace that was met lately."""
+        return self._namer.keyers()
+
+
+def meet(stack: TierStack, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
+    """Have *stack* know whose the chunks of a namespace are that was met."""
+    stack.assign(prefix, tenants.name(space.salt))
