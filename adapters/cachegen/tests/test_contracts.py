@@ -39,6 +39,7 @@ class TestInt8(SerdeContract):
         return LossySerde(Int8())
 
 
+@pytest.mark.thorough
 class TestInt4(SerdeContract):
     @pytest.fixture
     def serde(self):

@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from depth import thorough
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.plugins.compose import build
 from hexkv.plugins.schema import EngineSettings
@@ -103,7 +104,14 @@ def prompt() -> Callable[..., torch.Tensor]:
     return new_prompt
 
 
-@pytest.fixture(scope="session", params=MODELS)
+# The others are variants of the first; every class of transformers has a test of its own.
+OFTEN = ("llama-gqa", "deepseek-mla")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[name if name in OFTEN else thorough(name)[0] for name in MODELS],
+)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return MODELS[request.param]()
 
