@@ -38,7 +38,7 @@ def test_chunks_move_between_the_pool_and_a_node_in_place(master, open_engine):
         until(lambda: stores_and_loads(engine))
         (tier,) = engine._stack.tiers
         mover = tier.store._mover
-        assert mover.address(engine._stack.pool.memory[:FRAME]) is not None
+        assert mover.address(engine._stack.pool._ledger.memory[:FRAME]) is not None
         assert mover._staging._idle == []
 
 

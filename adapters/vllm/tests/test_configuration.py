@@ -58,7 +58,7 @@ def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(regi
     [
         ({"tierz": []}, "tierz"),
         ({"loading": "lazy"}, "loading"),
-        ({"loaders": 0}, "1 to 64 loaders"),
+        ({"loaders": 0}, "loaders: must be 1 to 64"),
         ({"lookup_seconds": -1.0}, "lookup_seconds"),
         ({"config": 5}, "path of a file"),
         ({"config": "/does/not/exist.yaml"}, "cannot be read"),

@@ -108,7 +108,9 @@ class World:
             # As a real waiter would: whoever forgets to notify is found out.
             condition._waiters.append(sleep)
             self._at(deadline.at, sleep)
+            held = condition._release_save()  # nor does it keep the lock while it sleeps
             self._give_way()
+            condition._acquire_restore(held)
             if sleep in condition._waiters:
                 condition._waiters.remove(sleep)
         return True

@@ -68,7 +68,7 @@ class MooncakeSettings:
             if getattr(self, name) < 0:
                 raise SettingError(name, "is not negative")
         if not 1 <= self.replicas <= 64:
-            raise SettingError("replicas", "are 1 to 64")
+            raise SettingError("replicas", "must be 1 to 64")
         for name in ("connect_timeout", "call_timeout"):
             if not 0 < getattr(self, name) <= 3600:
                 raise SettingError(name, "is more than nothing, and an hour at most")

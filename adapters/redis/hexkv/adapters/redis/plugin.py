@@ -67,7 +67,7 @@ class RedisSettings:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise SettingError("tls_certificate", "a certificate and its key go together")
         if not location.tls and (self.tls_authorities or self.tls_certificate):
-            raise SettingError("url", "certificates are of use with rediss:// only")
+            raise SettingError("tls_authorities", "certificates are of use with rediss:// only")
         if self.ttl is not None and not 0.001 <= self.ttl <= 1e9:
             raise SettingError("ttl", "is from a millisecond to thirty years, or null")
         if not 0 < self.connect_timeout <= 3600:

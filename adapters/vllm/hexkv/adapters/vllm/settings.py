@@ -45,7 +45,7 @@ class ConnectorSettings:
         if not 0 < self.lookup_seconds <= 60:
             raise SettingError("lookup_seconds", "must be more than 0 and at most 60")
         if not 1 <= self.loaders <= 64:
-            raise SettingError("loaders", "are 1 to 64")
+            raise SettingError("loaders", "must be 1 to 64")
 
     def between_steps(self, *, images: bool) -> bool:
         """Whether the loads of a request happen between steps, with or without *images* in it.
