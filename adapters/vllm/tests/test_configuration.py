@@ -56,17 +56,20 @@ def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(regi
 @each(
     ("extra", "says"),
     [
-        ({"tierz": []}, "tierz"),
-        ({"loading": "lazy"}, "loading"),
-        ({"loaders": 0}, "loaders: must be 1 to 64"),
+        ({"tierz": []}, r"tierz \(from kv_connector_extra_config\)"),
+        ({"loading": "lazy"}, r"loading \(from kv_connector_extra_config\)"),
+        ({"loaders": 0}, r"\(from kv_connector_extra_config\): must be 1 to 64"),
         ({"lookup_seconds": -1.0}, "lookup_seconds"),
-        ({"config": 5}, "path of a file"),
-        ({"config": "/does/not/exist.yaml"}, "cannot be read"),
+        ({"config": 5}, r"config \(from kv_connector_extra_config\): the path of a file"),
+        ({"config": "/does/not/exist.yaml"}, "/does/not/exist.yaml: cannot be read"),
+        ({"pool": {"bytes": object()}}, r"pool\.bytes \(from kv_connector_extra_config\)"),
     ],
 )
-def test_mistakes_are_named(registry, extra, says):
+def test_mistakes_are_named_and_where_they_stand(registry, extra, says):
     with pytest.raises(ConfigError, match=says):
         chosen(registry, extra)
+    with pytest.raises(ConfigError, match=r"pool\.bytez \(from env HEXKV_POOL__BYTEZ\)"):
+        chosen(registry, {}, {"HEXKV_POOL__BYTEZ": "1"})
 
 
 def test_the_adapter_is_vllms_to_build():

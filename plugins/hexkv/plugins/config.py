@@ -19,14 +19,15 @@ from hexkv.plugins.schema import EngineSettings, known_keys
 from hexkv.plugins.sources import (
     FILE_VARIABLE,
     Layers,
-    merge_code,
     merge_environment,
     merge_file,
+    plain,
 )
 from hexkv.plugins.values import Value, faults
 from hexkv.ports import ConfigError
 
 DEFAULT = "default"
+CODE = "code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class Loaded:
 
     settings: EngineSettings
 
-    origins: Mapping[Path, str] = field(default_factory=lambda: {(): "code"})
-    """``FILE:line``, ``env NAME`` or ``code``, by place; what is not in it is a default."""
+    origins: Mapping[Path, str] = field(default_factory=lambda: {(): CODE})
+    """``FILE:line``, ``env NAME``, ``code`` or what the program calls it, by place; what is not
+    in it is a default."""
 
     def origin(self, path: Path) -> str:
         """Where the value at *path* came from."""
@@ -51,6 +53,9 @@ def load(
     path: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
+    *,
+    source: str = CODE,
+    defaults: Mapping[str, object] | None = None,
 ) -> Loaded:
     """The configuration that all layers together give.
 
@@ -58,6 +63,8 @@ def load(
         path: a YAML file; otherwise the one that ``HEXKV_CONFIG`` names, if any.
         environ: in place of the process's environment.
         overrides: what the program itself wants, as a nested mapping; the strongest layer.
+        source: what messages call *overrides*, where a user wrote them somewhere.
+        defaults: what holds in the program where no layer says anything.
 
     Raises:
         ConfigError: an unknown key, a bad value, a file that cannot be read. The message
@@ -66,12 +73,12 @@ def load(
     environ = os.environ if environ is None else environ
     # Only the tiers: the environment may address one that no other layer mentions.
     tiers: list[Value] = [tier.model_dump(exclude_unset=True) for tier in EngineSettings().tiers]
-    layers = Layers({"tiers": tiers})
+    layers = Layers({"tiers": tiers, **plain(defaults or {}, CODE)})
     file = path if path is not None else environ.get(FILE_VARIABLE)
     if file is not None:
         merge_file(layers, FilePath(file))
     merge_environment(layers, environ)
-    merge_code(layers, overrides or {})
+    layers.merge(plain(overrides or {}, source), lambda _: source)
 
     def locate(place: Path) -> str:
         return _locate(place, layers.origins)

@@ -162,16 +162,16 @@ def _position(word: str) -> int | None:
     return int(word) if re.fullmatch(r"[0-9]{1,4}", word) else None
 
 
-def merge_code(layers: Layers, overrides: Mapping[str, object]) -> None:
-    """Lay values that the program gives over *layers*.
+def plain(values: Mapping[str, object], source: str) -> dict[str, Value]:
+    """What a program gives, as far as a file could hold it; *source* is what messages call it.
 
     Raises:
-        ConfigError: something in them that a file could not hold.
+        ConfigError: something in it that a file could not hold.
     """
-    plain = _plain(overrides)
-    if wrong := [f"{render(path)} (from code): {what}" for path, what in faults(plain)]:
+    given: dict[str, Value] = _plain(values)
+    if wrong := [f"{render(path)} (from {source}): {what}" for path, what in faults(given)]:
         raise ConfigError("; ".join(wrong))
-    layers.merge(plain, lambda _: "code")
+    return given
 
 
 def _plain(value: Any, level: int = 0) -> Any:

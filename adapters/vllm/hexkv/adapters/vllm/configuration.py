@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.compose import check
 from hexkv.plugins.config import DEFAULT, Loaded, load
+from hexkv.plugins.places import render
 from hexkv.plugins.registry import Registry
 from hexkv.ports import ConfigError
 
@@ -20,13 +21,11 @@ FILE = "config"
 """The key that names a YAML file; else ``HEXKV_CONFIG`` does."""
 
 
+SOURCE = "kv_connector_extra_config"
+"""Where messages say that a value came from."""
+
 # A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
-_PATIENCE = {
-    ("deadlines", "lookup"): 1.0,
-    ("deadlines", "retrieve"): 5.0,
-    ("deadlines", "store"): 1.0,
-    ("deadlines", "close"): 4.0,
-}
+_DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,14 @@ def configure(
     rest = {name: value for name, value in extra.items() if name not in own and name != FILE}
     file = extra.get(FILE)
     if file is not None and not isinstance(file, str | os.PathLike):
-        raise ConfigError(f"{FILE}: the path of a file, not {file!r}")
-    connector = registry.parse("device", "vllm", mine)
+        raise ConfigError(f"{FILE} (from {SOURCE}): the path of a file, not {file!r}")
+    connector = registry.parse("device", "vllm", mine, lambda at: f"{render(at)} (from {SOURCE})")
     if not isinstance(connector, ConnectorSettings):
         raise ConfigError("another adapter is called 'vllm'")
 
-    said = load(file, environ, rest)
+    defaults: dict[str, object] = {"deadlines": _DEADLINES}
+    said = load(file, environ, rest, source=SOURCE, defaults=defaults)
     chunk = said.settings.chunk.size
-    defaults: dict[str, dict[str, object]] = {}
     if chunk % block_tokens:
         if said.origin(("chunk", "size")) != DEFAULT:
             raise ConfigError(
@@ -75,10 +74,8 @@ def configure(
                 f" {block_tokens}, in which vLLM keeps KV here"
             )
         defaults["chunk"] = {"size": -(-chunk // block_tokens) * block_tokens}
-    for (section, name), seconds in _PATIENCE.items():
-        if said.origin((section, name)) == DEFAULT:
-            defaults.setdefault(section, {})[name] = seconds
-    return Configuration(connector, load(file, environ, _under(defaults, rest)))
+        said = load(file, environ, rest, source=SOURCE, defaults=defaults)
+    return Configuration(connector, said)
 
 
 def verify(extra: Mapping[str, object], registry: Registry) -> None:
@@ -88,13 +85,3 @@ def verify(extra: Mapping[str, object], registry: Registry) -> None:
         ConfigError: an unknown key, a bad value, or an adapter that is not installed.
     """
     check(configure(extra, registry, block_tokens=1).engine, registry)
-
-
-def _under(weak: Mapping[str, object], strong: Mapping[str, object]) -> dict[str, object]:
-    """*strong*, and of *weak* what it does not mention."""
-    merged = dict(weak)
-    for key, value in strong.items():
-        under = merged.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping)
-        merged[key] = _under(under, value) if both else value  # type: ignore[arg-type]
-    return merged
