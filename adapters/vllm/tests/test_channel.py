@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import zmq
 
+from hexkv.adapters.vllm import channel
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
 from hexkv.adapters.vllm.near import Near
 
@@ -259,3 +260,26 @@ def test_closing_twice_is_allowed(listener, caller):
     listener.close()
     caller.close()
     caller.close()
+
+
+def test_no_more_waits_for_an_answer_than_fits_into_a_message(listen, call, monkeypatch):
+    """Whoever does not answer would have to keep it all."""
+    goes_on = threading.Event()
+
+    def late(question, tokens):
+        assert goes_on.wait(SECONDS)
+        return echo(question, tokens)
+
+    listen(late)
+    caller = call()
+    assert caller.reachable(SECONDS)
+    monkeypatch.setattr(channel, "MAX_MESSAGE", 8)
+    assert not caller.ask("find", packed(1, 2, 3))
+    numbers = [caller.ask("find", packed(1)), caller.ask("find", packed(2))]
+    assert all(numbers)
+    caller.drop(numbers[0])
+    assert not caller.ask("find", packed(3))
+    assert caller.ask("release", wanted=False)
+    goes_on.set()
+    assert caller.take(numbers[1], SECONDS)["tokens"] == [2]
+    until(lambda: caller.ask("find", packed(3)))

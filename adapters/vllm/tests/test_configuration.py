@@ -54,6 +54,23 @@ def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(regi
 
 
 @each(
+    ("stores", "extra", "loading", "waits"),
+    [
+        (["memory", "disk"], {}, "sync", False),
+        (["memory", "fs"], {}, "async", True),
+        (["redis"], {}, "async", True),
+        (["redis"], {"loading": "layerwise", "async_lookup": False}, "layerwise", False),
+        (["memory"], {"loading": "async", "async_lookup": True}, "async", True),
+    ],
+)
+def test_nobody_is_held_up_by_a_tier_elsewhere_unless_that_is_asked_for(
+    registry, stores, extra, loading, waits
+):
+    got = chosen(registry, extra | {"tiers": [{"store": name} for name in stores]}).connector
+    assert (got.loading, got.async_lookup) == (loading, waits)
+
+
+@each(
     ("extra", "says"),
     [
         ({"tierz": []}, r"tierz \(from kv_connector_extra_config\)"),

@@ -30,7 +30,7 @@ from hexkv.adapters.vllm.near import PENDING, Answer, Json, Near, Respondent
 
 VERSION = 1
 MAX_MESSAGE = 64 << 20
-"""Bytes: a prompt of 16 million tokens."""
+"""Bytes: a prompt of 16 million tokens, or all those that wait for an answer."""
 
 _RECONNECT_MS = 20
 
@@ -218,7 +218,8 @@ class Caller:
     """Asks one listener. For one thread. Closed by :meth:`close`.
 
     A listener that let a question wait until its deadline is not waited for again until it
-    says something.
+    says something. While questions with more than :data:`MAX_MESSAGE` bytes of tokens are
+    unanswered, further ones are refused.
 
     Args:
         path: of the listener's socket, which a listener in this process is asked without.
@@ -230,10 +231,14 @@ class Caller:
         self._way: _Way = Near(path) if Near.leads_to(path) else _Socket(path)
         self._number = 0
         self._wanted: dict[int, Json | None] = {}
+        self._unanswered: dict[int, int] = {}
+        """Bytes of tokens by question; the listener answers each, also what nobody wants."""
+
+        self._waiting = 0
         self.silent = False
 
     def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int:
-        """Send a question; its number, or 0 if there is nobody to take it.
+        """Send a question; its number, or 0 if it is not taken: nobody listens, or too much waits.
 
         Args:
             op: what is asked.
@@ -241,9 +246,14 @@ class Caller:
             wanted: whether somebody will :meth:`take` the answer.
             said: whatever else belongs to it.
         """
+        if not self._room(len(tokens)):
+            return 0
         self._number += 1
         if not self._way.send({**said, "v": VERSION, "n": self._number, "op": op}, tokens):
             return 0
+        if tokens:
+            self._unanswered[self._number] = len(tokens)
+            self._waiting += len(tokens)
         if wanted:
             self._wanted[self._number] = None
         return self._number
@@ -277,10 +287,18 @@ class Caller:
         """Let go of the way. Twice is allowed."""
         self._way.close()
 
+    def _room(self, size: int) -> bool:
+        """Whether *size* more bytes of tokens may wait; sees who has been answered, if need be."""
+        if size and self._waiting + size > MAX_MESSAGE:
+            self._receive(0.0)
+        return not size or self._waiting + size <= MAX_MESSAGE
+
     def _receive(self, seconds: float) -> None:
         """Take in what has come; where nothing has, wait for something."""
         for answer in self._way.receive(seconds):
             self.silent = False
             number = answer.get("n")
-            if isinstance(number, int) and number in self._wanted:
-                self._wanted[number] = answer
+            if isinstance(number, int):
+                self._waiting -= self._unanswered.pop(number, 0)
+                if number in self._wanted:
+                    self._wanted[number] = answer

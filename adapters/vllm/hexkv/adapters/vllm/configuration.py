@@ -27,6 +27,9 @@ SOURCE = "kv_connector_extra_config"
 # A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
 _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
 
+LOCAL = frozenset({"memory", "disk"})
+"""Stores that know what they hold without asking anybody; any other one is remote."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -75,7 +78,8 @@ def configure(
             )
         defaults["chunk"] = {"size": -(-chunk // block_tokens) * block_tokens}
         said = load(file, environ, rest, source=SOURCE, defaults=defaults)
-    return Configuration(connector, said)
+    remote = any(tier.store not in LOCAL for tier in said.settings.tiers)
+    return Configuration(connector.resolved(remote=remote), said)
 
 
 def verify(extra: Mapping[str, object], registry: Registry) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hexkv.plugins.spec import SettingError
@@ -21,12 +21,13 @@ class ConnectorSettings:
     write_generated: bool = True
     """Store the KV of generated tokens, too: the next turn of a chat begins with them."""
 
-    loading: Literal["sync", "async", "layerwise"] = "sync"
+    loading: Literal["auto", "sync", "async", "layerwise"] = "auto"
     """Before the step that needs it; between steps, while others are served; or layer by layer
-    during the step."""
+    during the step. ``auto``: between steps where a tier is remote, else before the step."""
 
-    async_lookup: bool = False
-    """Let others be served while a tier is asked, instead of waiting for its answer."""
+    async_lookup: bool | None = None
+    """Let others be served while a tier is asked, instead of waiting for its answer. ``None``:
+    where a tier is remote."""
 
     lookup_seconds: float = 2.0
     """How long a request waits for an answer about what is cached, at most."""
@@ -46,6 +47,17 @@ class ConnectorSettings:
             raise SettingError("lookup_seconds", "must be more than 0 and at most 60")
         if not 1 <= self.loaders <= 64:
             raise SettingError("loaders", "must be 1 to 64")
+
+    def resolved(self, *, remote: bool) -> ConnectorSettings:
+        """These with nothing left open, where a tier is *remote*, or none is.
+
+        A remote tier can hang, and what waits for it within a step holds up every request.
+        """
+        return replace(
+            self,
+            loading=("async" if remote else "sync") if self.loading == "auto" else self.loading,
+            async_lookup=remote if self.async_lookup is None else self.async_lookup,
+        )
 
     def between_steps(self, *, images: bool) -> bool:
         """Whether the loads of a request happen between steps, with or without *images* in it.
