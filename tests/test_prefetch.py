@@ -34,6 +34,7 @@ class Gated(ScanningStore):
         self.gate = Event()
         self.gate.set()
         self.reads = []
+        self.questions = 0
 
     def read(self, keys, sink, deadline):
         self.reads.extend(keys)
@@ -41,6 +42,7 @@ class Gated(ScanningStore):
         return super().read(keys, sink, deadline)
 
     def contains(self, keys, deadline):
+        self.questions += 1
         assert self.gate.wait(30)
         return super().contains(keys, deadline)
 
@@ -86,6 +88,19 @@ def test_a_store_that_must_be_asked_is_asked_in_the_background(rig):
     target = empty()
     assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
     assert target.agrees(computed(), FULL)
+    assert r.at_rest()
+
+
+def test_a_store_that_nobody_waits_for_waits_for_no_tiers_word_either(rig):
+    """It hung: each step of an engine that stores in it stood still until its deadline."""
+    store = Gated()
+    r = filled(rig, store, index=False)
+    before = store.questions
+    store.gate.clear()
+    assert r.engine.store(PROMPT, computed(), wait=False).queued_tokens == FULL
+    assert store.questions == before
+    store.gate.set()
+    assert r.engine.flush()
     assert r.at_rest()
 
 

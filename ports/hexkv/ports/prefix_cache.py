@@ -96,7 +96,8 @@ class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
         """Copy what no tier holds of *tokens* from *device*, and write it.
 
         What the report calls stored can be retrieved. Chunks wholly before *skip* are left
-        out. Without *wait* slower tiers are written after the call, until :meth:`flush`.
+        out. Without *wait* slower tiers are written after the call, until :meth:`flush`, and
+        what they hold is told by what is known already: a store is not asked.
         Arguments and errors as for :meth:`retrieve`.
         """
         ...

@@ -87,7 +87,8 @@ class Storing:
     def find(self, prompt: Prompt) -> list[int]:
         """Which chunks of *prompt* no tier holds; the others are counted."""
         self.kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
-        where = self._stack.where(prompt.keys, self.deadline)
+        # Who does not wait for a write does not wait for a store's word on it either.
+        where = self._stack.where(prompt.keys, self.deadline, asks=self._wait)
         offer_again(self._stack, prompt, self._owner)
         if None not in where:  # nothing to do but to say so: it must cost no more than the keys
             self.kept.present = self.kept.asked

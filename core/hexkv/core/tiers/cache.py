@@ -157,15 +157,23 @@ class TierStack:
         where_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
 
     def where(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, tiers: Sequence[Tier] | None = None
+        self,
+        keys: Sequence[ChunkKey],
+        deadline: Deadline,
+        tiers: Sequence[Tier] | None = None,
+        *,
+        asks: bool = True,
     ) -> Found:
-        """For each chunk, the first of *tiers*, by default of all, that holds it, if any does."""
+        """For each chunk, the first of *tiers*, by default of all, that holds it, if any does.
+
+        Without *asks*, as far as that is known without a question to a store.
+        """
         while True:
             moves = self.moves
             # To be told late is to be told nothing: the call goes on without that tier.
             soon = Deadline.after(self.runtime.clock, self.patience)
             asked = self.tiers if tiers is None else tiers
-            found = where(asked, keys, min(soon, deadline, key=attrgetter("at")))
+            found = where(asked, keys, min(soon, deadline, key=attrgetter("at")), asks=asks)
             # What went from a slower tier to a faster one meanwhile was on neither when asked.
             if moves == self.moves or None not in found or deadline.expired:
                 return found

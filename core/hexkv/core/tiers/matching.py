@@ -17,15 +17,20 @@ Found = Sequence["Tier | None"]
 """For each chunk the first tier that holds it."""
 
 
-def ask(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
-    """Whether *tier* holds each chunk; ``False`` where it does not say so in time."""
+def ask(
+    tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
+) -> Sequence[bool]:
+    """Whether *tier* holds each chunk; ``False`` where it does not say so in time.
+
+    Without *asks* nobody is asked who may take time: only what is known by now counts.
+    """
     nothing = [False] * len(keys)
     if tier.off:
         return nothing
     if not tier.remote:
         return tier.contains(keys, deadline)
     known = tier.index.contains(keys)
-    if all(known):
+    if all(known) or not asks:
         return known
     ticket = _peek(tier, keys, deadline, lambda _: None)
     if ticket is None or not ticket.wait(deadline):
@@ -33,14 +38,16 @@ def ask(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bo
     return ticket.result or known
 
 
-def where(tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
-    """The first tier that holds each chunk, if any does."""
+def where(
+    tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
+) -> Found:
+    """The first tier that holds each chunk, if any does; for *asks* see :func:`ask`."""
     search = _Search(keys)
     for tier in tiers:
         if not search.unknown:
             break
         if tier.rules.reads:
-            search.learn(tier, ask(tier, search.asked(), deadline))
+            search.learn(tier, ask(tier, search.asked(), deadline, asks=asks))
     return search.found
 
 
