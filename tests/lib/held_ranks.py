@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import torch
 
-from hexkv.adapters.vllm.held import BLOCK_TOKENS, OWNER, HeldBlocks
+from hexkv.adapters.vllm.configuration import BLOCK_TOKENS
+from hexkv.adapters.vllm.held import OWNER, HeldBlocks
 from hexkv.contracts.chunk_cache.double import HeapChunkCache
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build

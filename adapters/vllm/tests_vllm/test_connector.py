@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import sys
 
 import pytest
 import torch
@@ -70,19 +71,20 @@ def test_a_bad_configuration_stops_vllm_with_its_name(config):
         HexKVConnector(config, KVConnectorRole.WORKER, kv(spec()))
 
 
-def test_where_there_are_cuda_graphs_it_is_refused_before_any_weights_are_loaded(
-    model, monkeypatch
-):
-    """vLLM's own configuration of an engine, on a platform that says that it has them."""
+@pytest.mark.parametrize("graphs", [True, False])
+def test_it_is_refused_before_any_weights_are_loaded(model, monkeypatch, graphs):
+    """vLLM's own configuration of an engine, on platforms with CUDA graphs and without."""
     platform = type(current_platform)
-    monkeypatch.setattr(platform, "support_static_graph_mode", classmethod(lambda cls: True))
+    monkeypatch.setattr(platform, "support_static_graph_mode", classmethod(lambda cls: graphs))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which it changes
     extra = {"tiers": [{"store": "memory"}, {"store": "dsik"}]}
     bad = TRANSFER | {"kv_connector_extra_config": extra}
-    with pytest.raises(ConfigError, match=r"tiers\[1\].*dsik.*disk"):
+    mistake = r"tiers\[1\]\.store \(from kv_connector_extra_config\): .*dsik.*disk"
+    with pytest.raises(ConfigError, match=mistake):
         EngineArgs(model=str(model), dtype="float32", kv_transfer_config=bad).create_engine_config()
 
 
-def test_elsewhere_it_is_refused_before_memory_is_profiled(config):
+def test_without_the_plugin_it_is_refused_before_memory_is_profiled(config):
     config.kv_transfer_config.kv_connector_extra_config = {"tires": []}
     with pytest.raises(ConfigError, match=r"tires.*tiers"):
         HexKVConnector.get_required_kvcache_layout(config)

@@ -27,6 +27,9 @@ SOURCE = "kv_connector_extra_config"
 # A step of vLLM waits for these calls, and vLLM gives a process five seconds to end.
 _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
 
+BLOCK_TOKENS = 1
+"""Tokens of a block's chunk behind vLLM's offloading. What vLLM counts is inside of a block."""
+
 LOCAL = frozenset({"memory", "disk"})
 """Stores that know what they hold without asking anybody; any other one is remote."""
 
@@ -82,10 +85,28 @@ def configure(
     return Configuration(connector.resolved(remote=remote), said)
 
 
-def verify(extra: Mapping[str, object], registry: Registry) -> None:
+def configure_offloading(extra: Mapping[str, object], registry: Registry) -> Configuration:
+    """The same for what is behind vLLM's offloading, in the key ``hexkv`` of its configuration.
+
+    Raises:
+        ConfigError: as above, or the size of a chunk: vLLM says what a block is.
+    """
+    wanted = extra.get("hexkv", {})
+    if not isinstance(wanted, Mapping) or "chunk" in wanted:
+        raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
+    chunk = {"chunk": {"size": BLOCK_TOKENS}}
+    return _checked(configure({**wanted, **chunk}, registry, block_tokens=BLOCK_TOKENS), registry)
+
+
+def verify(extra: Mapping[str, object], registry: Registry) -> Configuration:
     """Refuse a configuration that nothing can be built from, before vLLM's blocks are known.
 
     Raises:
         ConfigError: an unknown key, a bad value, or an adapter that is not installed.
     """
-    check(configure(extra, registry, block_tokens=1).engine, registry)
+    return _checked(configure(extra, registry, block_tokens=1), registry)
+
+
+def _checked(configured: Configuration, registry: Registry) -> Configuration:
+    check(configured.engine, registry)
+    return configured

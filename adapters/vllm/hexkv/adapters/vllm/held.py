@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from hexkv.adapters.vllm.configuration import BLOCK_TOKENS
 from hexkv.adapters.vllm.serving import emptied
 from hexkv.kernels.blocks import BlockKV
 from hexkv.plugins.clock import SystemClock
@@ -36,9 +37,6 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger("vllm.hexkv")
-
-BLOCK_TOKENS = 1
-"""Tokens of a block's chunk. What vLLM counts as tokens is inside of a block."""
 
 OWNER = "vllm offloading"
 """Name under which the pool's ledger lists what is held for vLLM."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -39,9 +39,9 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 
 from hexkv.adapters.vllm.assembly import tiers_of
 from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
-from hexkv.adapters.vllm.configuration import Configuration, configure
+from hexkv.adapters.vllm.configuration import BLOCK_TOKENS, configure_offloading
 from hexkv.adapters.vllm.guard import guarded
-from hexkv.adapters.vllm.held import BLOCK_TOKENS, Copying, HeldBlocks
+from hexkv.adapters.vllm.held import Copying, HeldBlocks
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
@@ -255,13 +255,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         super().__init__(config)
         if self.blocks_per_chunk != 1:
             raise ConfigError("hexkv keeps single blocks here: leave out block_size")
-        wanted = config.extra_config.get("hexkv", {})
-        if not isinstance(wanted, Mapping) or "chunk" in wanted:
-            raise ConfigError("hexkv: a configuration without chunk: vLLM says what a block is")
-        chunk = {"chunk": {"size": BLOCK_TOKENS}}
-        self._configured: Configuration = configure(
-            {**wanted, **chunk}, discover(), block_tokens=BLOCK_TOKENS
-        )
+        self._configured = configure_offloading(config.extra_config, discover())
 
     def get_manager(self) -> OffloadingManager:
         place = self._place(make=False)

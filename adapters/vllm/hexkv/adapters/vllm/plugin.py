@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hexkv.adapters.vllm.early import CONNECTOR as NAME
+from hexkv.adapters.vllm.early import watch
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.spec import AdapterSpec, OpenContext, hookimpl
 from hexkv.ports import ConfigError
 
-NAME = "HexKVConnector"
 MODULE = "hexkv.adapters.vllm.connector"
 
 
@@ -45,3 +46,4 @@ def register() -> None:
     except ValueError as error:
         if "registered" not in str(error):
             raise
+    watch(KVConnectorFactory)
