@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hexkv.plugins.distributions import distribution_of
 from hexkv.plugins.places import Locate, suggestion
 from hexkv.plugins.spec import AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
@@ -85,7 +86,10 @@ class Registry:
         """
         if found := self.adapters.get((kind, name)):
             return found
-        raise ConfigError(f"no {kind} adapter {name!r}{suggestion(name, self.names(kind))}")
+        hint = suggestion(name, self.names(kind))
+        if ours := distribution_of(kind, name):  # a near name would be the wrong one
+            hint = f": pip install {ours}"
+        raise ConfigError(f"no {kind} adapter {name!r}{hint}")
 
     def parse(
         self, kind: Kind, name: str, settings: Mapping[str, object], locate: Locate | None = None

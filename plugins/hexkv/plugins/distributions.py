@@ -1,0 +1,27 @@
+"""Which distribution brings an adapter of this project, for who configured it without."""
+
+from __future__ import annotations
+
+from hexkv.plugins.spec import Kind
+
+_BRINGS: dict[str, list[tuple[Kind, str]]] = {
+    "hexkv-cachegen": [
+        *(("serde", f"cachegen{level}") for level in ("", "-fine", "-small", "-tiny")),
+        *(("serde", name) for name in ("fp8", "int4", "int8")),
+    ],
+    "hexkv-cuda": [("memory", "pinned")],
+    "hexkv-lmcache": [("store", "lm")],
+    "hexkv-lmserver": [("store", "hexkv")],
+    "hexkv-local": [("memory", "mmap"), ("store", "disk"), ("store", "fs"), ("store", "memory")],
+    "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
+    "hexkv-mooncake": [("store", "mooncake")],
+    "hexkv-redis": [("store", "redis")],
+    "hexkv-s3": [("store", "s3")],
+}
+
+_BROUGHT = {adapter: name for name, brings in _BRINGS.items() for adapter in brings}
+
+
+def distribution_of(kind: Kind, name: str) -> str | None:
+    """What to install for the adapter that a configuration calls *name*, if it is one of ours."""
+    return _BROUGHT.get((kind, name))
