@@ -3,14 +3,17 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from processes import until
-from vllm_engines import PATIENT, ROOT, prompt
+from vllm_engines import PATIENT, ROOT, environment, prompt
 from vllm_server import Server
 
 PAGE = (ROOT / "docs" / "vllm.md").read_text()
@@ -27,7 +30,7 @@ def documented(name):
 
 def shown(number, model):
     """The words after ``vllm`` of the page's command *number*, for another model."""
-    lines = re.findall(r"^\$ (?:HEXKV_\S+ )?vllm (serve (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+    lines = re.findall(r"^\$ (?:[A-Z_]+=\S+ )?vllm (serve (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
     words = shlex.split(lines[number].replace("\\\n", ""))
     words[1] = str(model)
     return words
@@ -68,22 +71,48 @@ def first(model, tmp_path_factory):
         yield server
 
 
-def test_the_flag_needs_no_other(model, tmp_path):
-    """vLLM as it is configured by default, but for its compiler, which tests go without."""
-    with Server([*shown(0, model), "--enforce-eager"], tmp_path) as server:
-        words = prompt("no other flag", TOKENS)
-        server.complete(str(model), words)
-        until(lambda: server.metrics().get("vllm:hexkv_stored_tokens_total", 0.0) >= 3 * CHUNK)
-        server.complete(str(model), words)
+def questions(model, server):
+    """What the page asks the first server, as a script of the shell."""
+    [lines] = re.findall(r"^(\$ question=.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    script = re.sub(r"^\$ ", "", lines, flags=re.MULTILINE)
+    return script.replace("MODEL", str(model)).replace("localhost:8000", server.url[7:])
+
+
+def test_the_pages_first_command_ends_in_a_hit_of_hexkvs(model, tmp_path):
+    """vLLM as it is configured by default, with its own prefix cache, but without its compiler."""
+    command = [*shown(0, model), "--enforce-eager"]
+    with Server(command, tmp_path, VLLM_SERVER_DEV_MODE="1") as server:
+        script = ["bash", "-euo", "pipefail", "-c", questions(model, server)]
+        said = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+        assert '{"success":true}' in said
+        counted = said.splitlines()[-1]
+        assert counted.startswith("vllm:hexkv_loaded_tokens_total{")
+        assert float(counted.split()[-1]) >= CHUNK
         assert server.said("Creating v1 connector with name: HexKVConnector")
+        assert not server.said("kv_load_failure_policy is")
 
 
-def test_the_log_says_what_was_built_and_what_is_degraded(first):
+@pytest.mark.thorough
+def test_a_mistake_is_the_last_that_the_log_says_before_anything_is_loaded(model, tmp_path):
+    words = shown(0, model)
+    at = words.index("--kv-transfer-config") + 1
+    tiers = [{"store": "memory"}, {"store": "redsi"}]
+    words[at] = json.dumps(json.loads(words[at]) | {"kv_connector_extra_config": {"tiers": tiers}})
+    vllm = Path(sys.executable).with_name("vllm")
+    log = subprocess.run(
+        [vllm, *words], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    ).stderr
+    *before, first, last = log.splitlines()
+    assert first.endswith("vLLM does not start, for hexkv cannot be configured so:")
+    assert "tiers[1].store (from kv_connector_extra_config): no store adapter 'redsi'" in last
+    assert not [line for line in before if "Traceback" in line or "EngineCore" in line]
+
+
+def test_the_log_says_what_was_built(first):
     said = first.log.read_text()
     assert re.search(r"hexkv \S+ under vLLM \S+, rank 0 of 1: memory of \d+ MiB; pool of", said)
     assert "chunks of 256 tokens, sync loading, synchronous lookups, 1 rank(s)" in said
     assert "KV is kept in whole blocks" in said
-    assert "kv_load_failure_policy is 'fail'" in said
 
 
 def test_one_flag_is_enough(first, model, reference):

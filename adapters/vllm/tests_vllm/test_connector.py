@@ -26,7 +26,7 @@ from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.plugin import register
 from hexkv.adapters.vllm.stats import HexKVStats
 from hexkv.ports import ConfigError, LayoutMismatch
-from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, alone, configuration
+from vllm_toy import BLOCK, HEADS, NAMES, TRANSFER, WIDTH, Toy, alone, configuration
 
 PROMPT = list(range(100))
 
@@ -162,7 +162,8 @@ def test_halves_that_break_altogether_are_left_out(start, half, loading, monkeyp
             assert toy.answers()[f"without {name}"] == alone(PROMPT, 4), name
 
 
-def test_the_start_says_what_there_is_and_what_is_degraded(start, config, caplog):
+def test_the_start_says_what_there_is_and_what_is_degraded(start, monkeypatch, caplog):
+    monkeypatch.setattr(Toy, "transfer", TRANSFER | {"kv_load_failure_policy": "fail"})
     with caplog.at_level(logging.INFO):
         logging.getLogger("vllm").addHandler(caplog.handler)
         try:
@@ -173,6 +174,7 @@ def test_the_start_says_what_there_is_and_what_is_degraded(start, config, caplog
     assert "rank 0 of 1: memory" in said
     assert "whole blocks" in said
     assert "chunks of 32 tokens, sync loading" in said
+    assert "kv_load_failure_policy is 'fail'" in said
 
 
 def test_vllms_log_line_has_the_numbers(config):
