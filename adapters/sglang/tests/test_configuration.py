@@ -52,8 +52,8 @@ def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read
     [
         ({"namespaces": "own"}, "namespaces"),
         ({"namespace": "shared"}, "namespace"),
-        ({"tiers": [{"store": "dsik"}], "poool": 1}, "poool"),
-        ({"read": "yes"}, "read"),
+        ({"tiers": [{"store": "dsik"}], "poool": 1}, r"poool \(from SGLang's extra_config\)"),
+        ({"read": "yes"}, r"read \(from SGLang's extra_config\)"),
         ({"config": 7}, "config"),
         ({"hold_bytes": 0}, "hold_bytes"),
         ({"staging_bytes": 1 << 30}, "renamed: write hold_bytes"),

@@ -12,11 +12,15 @@ from dataclasses import dataclass, fields
 
 from hexkv.adapters.sglang.settings import SGLangSettings
 from hexkv.plugins.config import DEFAULT, Loaded, load
+from hexkv.plugins.places import render
 from hexkv.plugins.registry import Registry
 from hexkv.ports import ConfigError
 
 FILE = "config"
 """The key that names a YAML file; else ``HEXKV_CONFIG`` does."""
+
+SOURCE = "SGLang's extra_config"
+"""Where messages say that a value came from."""
 
 SGLANGS = {
     "allocator",
@@ -69,17 +73,18 @@ class Said:
         if old := [name for name in _RENAMED if name in extra]:
             raise ConfigError("; ".join(f"{name}: renamed: {_RENAMED[name]}" for name in old))
         own = {field.name for field in fields(SGLangSettings)}
-        ours = registry.parse("device", "sglang", {k: v for k, v in extra.items() if k in own})
+        mine = {name: value for name, value in extra.items() if name in own}
+        ours = registry.parse("device", "sglang", mine, lambda at: f"{render(at)} (from {SOURCE})")
         if not isinstance(ours, SGLangSettings):
             raise ConfigError("another adapter is called 'sglang'")
         file = extra.get(FILE)
         if file is not None and not isinstance(file, str | os.PathLike):
-            raise ConfigError(f"{FILE}: the path of a file, not {file!r}")
+            raise ConfigError(f"{FILE} (from {SOURCE}): the path of a file, not {file!r}")
         known = own | SGLANGS | {FILE}
         self.ours = ours
         self._file, self._environ = file, environ
         self._rest = {name: value for name, value in extra.items() if name not in known}
-        self._loaded = load(file, environ, self._rest)
+        self._loaded = load(file, environ, self._rest, source=SOURCE)
 
     def with_pages(self, tokens: int) -> Configuration:
         """The configuration for pages of *tokens* tokens, which chunks are then.
@@ -99,4 +104,4 @@ class Said:
         chunk = self._rest.get("chunk")
         given = chunk if isinstance(chunk, Mapping) else {}
         rest = {**self._rest, "chunk": {**given, **wanted}}
-        return Configuration(self.ours, load(self._file, self._environ, rest))
+        return Configuration(self.ours, load(self._file, self._environ, rest, source=SOURCE))
