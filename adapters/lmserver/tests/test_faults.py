@@ -8,7 +8,7 @@ from threading import Event, Thread, get_ident
 import pytest
 
 from hexkv.adapters.lmserver.server import Server
-from hexkv.adapters.net.serving import Limits
+from hexkv.adapters.net.connection import Limits
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines

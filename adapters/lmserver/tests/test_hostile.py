@@ -1,7 +1,6 @@
 """Clients that are broken, malicious or very slow. The server answers the others."""
 
 import os
-import select
 import socket
 import struct
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -64,6 +63,12 @@ def serves(open_store, server, soon):
     assert list(store.read([key], sink, soon)) == [Hit(6)]
     store.close()
     return sink.data(0) == b"honest"
+
+
+def served_now(open_store, server, soon):
+    """Whether an honest client is let in at this moment."""
+    with closing(open_store(server.address)) as store:
+        return isinstance(store.read([bytes(48)], ListSink(), soon)[0], Miss)
 
 
 def meaningless(random):
@@ -197,21 +202,54 @@ def test_a_client_that_sends_byte_by_byte_does_not_buy_time(impatient):
     raw.close()
 
 
-def test_lorises_on_every_connection_do_not_keep_an_honest_client_out(open_store, soon):
-    with served(*SMALL, "--connections", str(FEW)) as server, ExitStack() as opened:
+def strangers():
+    """Clients that have not made a request, each where one can stop."""
+    ask = struct.pack("<9i150s", 3, *[0] * 8, b"name")
+    return [*stopping().values(), ask[:4], ask[:100]]
 
-        def settled():
-            return server.threads <= FEW + 1  # who was sent away has gone
 
-        ends = select.poll()
-        for _ in range(60):
-            ends.register(opened.enter_context(connected(server)), select.POLLIN)
-        until(lambda: len(ends.poll(0)) >= 60 - FEW and settled())
-        for _ in range(FEW):
-            opened.enter_context(closing(RawHexkv(server.address)))
-            until(settled)
-        assert serves(open_store, server, soon)
-        assert server.threads <= 2 * FEW + 1
+def stalls(server, key):
+    """Clients in whom the server has seen a request, each where one can stop."""
+
+    def once(*requests, take=0):
+        raw = RawHexkv(server.address)
+        for asked in requests:
+            raw.sock.sendall(asked)
+        raw.exactly(take)
+        return raw
+
+    def foreign(*numbers):
+        sock = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+        sock.sendall(struct.pack("<9i150s", *numbers, *[0] * (9 - len(numbers)), b"name"))
+        return closing(sock)
+
+    size = (40 << 20).to_bytes(8, "little")
+    return [
+        lambda: closing(once()),
+        lambda: closing(once(request(1, 1, bytes(48))[:30])),
+        lambda: closing(once(request(3, 1, key + size), take=25)),
+        lambda: closing(once(request(2, 1, key), take=40)),
+        lambda: foreign(1, 1 << 20),
+    ]
+
+
+def test_silent_clients_on_every_connection_keep_nobody_out(open_store, soon, key):
+    """Whatever they were about to say: the patience is longer than the test waits."""
+    patient = (*SMALL[:-2], "--patience", "600", "--connections", str(FEW))
+    with served(*patient) as server, ExitStack() as opened:
+        known = opened.enter_context(closing(RawHexkv(server.address)))
+        known.put(key, bytes(30 << 20))
+        for start in strangers():
+            for _ in range(2 * FEW):
+                opened.enter_context(connected(server, start))
+            assert serves(open_store, server, soon)
+            assert server.threads <= 2 * FEW + 1
+        assert known.keys() >= {key}, "strangers took the place of a client"
+        for stall in stalls(server, key):
+            for _ in range(2 * FEW):
+                with suppress(OSError, EOFError):  # none is let in while all others get on
+                    opened.enter_context(stall())
+            until(lambda: served_now(open_store, server, soon))
 
 
 def test_a_half_closed_connection_is_answered_and_then_over(server):

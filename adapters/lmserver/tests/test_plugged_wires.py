@@ -10,12 +10,13 @@ import pytest
 from hexkv.adapters.lmserver._arena import Arena, room
 from hexkv.adapters.lmserver._shelf import MemoryShelf
 from hexkv.adapters.lmserver.server import Server, listen
-from hexkv.adapters.net.serving import Limits, part
+from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.serving import part
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.indexing import tier_index
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import ConfigError, Deadline
+from hexkv.ports import ConfigError
 from lm_servers import RawHexkv
 from processes import PATIENCE
 
@@ -31,39 +32,42 @@ class Notes:
     def __init__(self, starts=starts):
         self.starts = starts
 
-    def session(self, incoming, values):
-        return NotesSession(incoming, values)
+    def session(self, connection, values):
+        return NotesSession(connection, values)
 
 
 class NotesSession:
-    def __init__(self, incoming, values):
-        self.incoming, self.values = incoming, values
+    def __init__(self, connection, values):
+        self.connection, self.values = connection, values
 
     def run(self):
-        stream, digest = self.incoming.stream, sha256(b"notes the only one").digest()
-        late = Deadline.after(self.incoming.clock, self.incoming.limits.patience)
+        stream, digest = self.connection.stream, sha256(b"notes the only one").digest()
+        assert self.connection.begin(4) == b"NOTE"
+        self.connection.known = True
         while True:
-            self.incoming.idle(True)
-            asked = stream.take(1, late)
-            self.incoming.idle(False)
-            if asked == b"p":
-                with self.values.room(10) as room:
-                    stream.fill_all(room.views, late)
-                    assert self.values.put(digest, room)
-                said = [b"!"]
-            elif asked == b"d":
-                self.values.delete(digest)
-                said = [b"!"]
-            else:
-                said = [b"?" * 10]
-                with self.values.lent(digest) as lent:
-                    if lent is not None:
-                        self.values.touch(digest)
-                        said = part(lent, 0, lent.size)
-                    stream.send(said, late)
-                with self.values.lent(digest, 3, 4) as middle:
-                    said = [b"?" if middle is None else b"".join(middle.views)]
-            stream.send([*said, bytes([len(self.values.list(9))])], late)
+            asked = self.connection.request(1)
+            with self.connection.transfer(100) as late:
+                self.answer(stream, asked, digest, late)
+
+    def answer(self, stream, asked, digest, late):
+        if asked == b"p":
+            with self.values.room(10) as room:
+                stream.fill_all(room.views, late)
+                assert self.values.put(digest, room)
+            said = [b"!"]
+        elif asked == b"d":
+            self.values.delete(digest)
+            said = [b"!"]
+        else:
+            said = [b"?" * 10]
+            with self.values.lent(digest) as lent:
+                if lent is not None:
+                    self.values.touch(digest)
+                    said = part(lent, 0, lent.size)
+                stream.send(said, late)
+            with self.values.lent(digest, 3, 4) as middle:
+                said = [b"?" if middle is None else b"".join(middle.views)]
+        stream.send([*said, bytes([len(self.values.list(9))])], late)
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from hexkv.adapters.lmcache.wire import (
     Tensor,
     parse_request,
 )
+from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.serving import Incoming, Room, Values, Wire, part
-from hexkv.ports import Deadline
+from hexkv.adapters.net.serving import Room, Values, Wire, part
 
 _TAIL = Struct(f"<7i{KEY_LENGTH}s")
 """Kept behind each value: what its tensor was, and its name."""
@@ -35,9 +35,9 @@ class LMWire:
     scheme = "lm"
     starts: Sequence[bytes] = STARTS
 
-    def session(self, incoming: Incoming, values: Values) -> LMSession:
+    def session(self, connection: Connection, values: Values) -> LMSession:
         """Answer one connection."""
-        return LMSession(incoming, values)
+        return LMSession(connection, values)
 
 
 class LMSession:
@@ -47,16 +47,13 @@ class LMSession:
     long it may be idle.
 
     Args:
-        incoming: the connection.
+        connection: with the client.
         values: what the server holds of this wire.
     """
 
-    def __init__(self, incoming: Incoming, values: Values) -> None:
-        self._stream = incoming.stream
-        self._start = incoming.start
-        self._limits = incoming.limits
-        self._clock = incoming.clock
-        self._idle = incoming.idle
+    def __init__(self, connection: Connection, values: Values) -> None:
+        self._connection = connection
+        self._stream = connection.stream
         self._values = values
 
     def run(self) -> None:
@@ -66,13 +63,8 @@ class LMSession:
             BadMessage: the client does not speak the protocol.
             OutOfTime, ConnectionBroken: the connection is over.
         """
-        start = self._start + self._stream.take(REQUEST.size - len(self._start), self._soon())
         while True:
-            self._answer(parse_request(start))
-            self._idle(True)
-            endless = Deadline(self._clock, float("inf"))
-            start = self._stream.take_start(REQUEST.size, endless, self._limits.patience)
-            self._idle(False)
+            self._answer(parse_request(self._connection.request(REQUEST.size)))
 
     def _answer(self, asked: Request) -> None:
         match asked.command:
@@ -90,7 +82,7 @@ class LMSession:
 
     def _put(self, asked: Request) -> None:
         """Keep what follows. Nobody waits for an answer, so failing is leaving nothing."""
-        if asked.length > self._limits.max_value:
+        if asked.length > self._connection.limits.max_value:
             raise BadMessage(f"a value of {asked.length} bytes is announced")
         digest, tensor = _digest(asked.key), asked.tensor
         if not asked.length and tensor == TOMBSTONE:
@@ -99,12 +91,13 @@ class LMSession:
         tail = _TAIL.pack(
             tensor.format, tensor.dtype, *tensor.shape, tensor.location, asked.key.ljust(KEY_LENGTH)
         )
-        deadline = self._limits.transfer(self._clock, asked.length)
         with self._values.room(asked.length + len(tail)) as room:
-            if room is None:
-                self._stream.skip(asked.length, deadline)
-            else:
-                self._stream.fill_all(part(room, 0, asked.length), deadline)
+            with self._connection.transfer(asked.length) as deadline:
+                if room is None:
+                    self._stream.skip(asked.length, deadline)
+                else:
+                    self._stream.fill_all(part(room, 0, asked.length), deadline)
+            if room is not None:
                 for view in part(room, asked.length, len(tail)):
                     view[:] = tail[: len(view)]
                     tail = tail[len(view) :]
@@ -119,9 +112,9 @@ class LMSession:
                 return
             tensor, _ = _tail(lent)
             size = lent.size - _TAIL.size
-            deadline = self._limits.transfer(self._clock, size)
             answer = Answer(True, size, tensor).pack()
-            self._stream.send([answer, *part(lent, 0, size)], deadline)
+            with self._connection.transfer(size) as deadline:
+                self._stream.send([answer, *part(lent, 0, size)], deadline)
         self._values.touch(digest)
 
     def _names(self) -> list[bytes]:
@@ -138,10 +131,8 @@ class LMSession:
         return names
 
     def _tell(self, answer: Answer, data: bytes = b"") -> None:
-        self._stream.send([answer.pack(), data], self._soon())
-
-    def _soon(self) -> Deadline:
-        return Deadline.after(self._clock, self._limits.patience)
+        with self._connection.transfer(len(data)) as deadline:
+            self._stream.send([answer.pack(), data], deadline)
 
 
 def _digest(name: bytes) -> bytes:

@@ -29,39 +29,25 @@ from hexkv.adapters.lmserver.wire import (
     pack_size,
     verify,
 )
-from hexkv.adapters.net.serving import Limits
-from hexkv.adapters.net.stream import Stream
-from hexkv.ports import ChunkKey, Clock, Deadline, StoreError
+from hexkv.adapters.net.connection import Connection
+from hexkv.ports import ChunkKey, StoreError
 
 
 class Session:
     """Answers the requests of one connection until it ends.
 
     Args:
-        stream: after the handshake.
+        connection: after the handshake.
         shelf: what the server holds.
-        limits: of one connection.
-        clock: for deadlines.
         checked: whether a digest follows each value.
-        idle: told before each wait for a request, and after it.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        shelf: Shelf,
-        limits: Limits,
-        clock: Clock,
-        *,
-        checked: bool,
-        idle: Callable[[bool], None],
-    ) -> None:
-        self._stream = stream
+    def __init__(self, connection: Connection, shelf: Shelf, *, checked: bool) -> None:
+        self._connection = connection
+        self._stream = connection.stream
+        self._limits = connection.limits
         self._shelf = shelf
-        self._limits = limits
-        self._clock = clock
         self._checked = checked
-        self._idle = idle
         self._answers: dict[Kind, Callable[[list[tuple[Any, ...]], Head], None]] = {
             Kind.CONTAINS: self._contains,
             Kind.READ: self._read,
@@ -80,12 +66,9 @@ class Session:
             StoreError: the shelf broke; the client must not take that for an answer.
         """
         while True:
-            self._idle(True)
-            idle = Deadline.after(self._clock, self._limits.idle)
-            data = self._stream.take_start(HEAD_BYTES, idle, self._limits.patience)
-            self._idle(False)
-            asked = head(data)
-            body = self._stream.take(asked.length, self._soon())
+            asked = head(self._connection.request(HEAD_BYTES, self._limits.idle))
+            with self._connection.transfer(asked.length) as deadline:
+                body = self._stream.take(asked.length, deadline)
             verify(asked, body)
             if _sound(asked):
                 kind = Kind(asked.kind)
@@ -93,7 +76,7 @@ class Session:
             else:
                 # Framed well, meaningless all the same: both sides know where they are.
                 refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
-                self._stream.send([refusal], self._soon())
+                self._send([refusal])
 
     def _contains(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
         self._tell(asked, bytes(self._shelf.contains([key for (key,) in entries])))
@@ -105,7 +88,7 @@ class Session:
         del asked
         found = self._shelf.list(entries[0][0], MAX_ENTRIES)
         body = b"".join(ENTRIES.pack(*entry) for entry in found)
-        self._stream.send([message(Kind.SCAN, len(found), body)], self._soon())
+        self._send([message(Kind.SCAN, len(found), body)], len(body))
 
     def _read(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
         before = message(Kind.READ, len(entries), b"")
@@ -128,15 +111,14 @@ class Session:
         try:
             loan = self._shelf.borrow(key, start, size, patience=wait)
         except (NoRoom, StoreError):
-            self._stream.send([before, pack_size(UNREADABLE)], self._soon())
+            self._send([before, pack_size(UNREADABLE)])
             return
         if loan is None:
-            self._stream.send([before, pack_size(ABSENT)], self._soon())
+            self._send([before, pack_size(ABSENT)])
             return
         with loan.block:
             digest = _digest(loan.views) if self._checked else b""
-            views: list[memoryview | bytes] = [before, pack_size(loan.size), *loan.views, digest]
-            self._stream.send(views, self._limits.transfer(self._clock, loan.size))
+            self._send([before, pack_size(loan.size), *loan.views, digest], loan.size)
 
     def _write(self, entries: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
         with ExitStack() as held:
@@ -175,17 +157,19 @@ class Session:
 
     def _receive(self, block: Block) -> bool:
         """Fill *block*. Whether its digest says that it arrived whole."""
-        deadline = self._limits.transfer(self._clock, block.size)
-        self._stream.fill_all(block.views, deadline)
-        if not self._checked:
-            return True
-        return self._stream.take(DIGEST_BYTES, deadline) == _digest(block.views)
+        with self._connection.transfer(block.size) as deadline:
+            self._stream.fill_all(block.views, deadline)
+            if not self._checked:
+                return True
+            digest = self._stream.take(DIGEST_BYTES, deadline)
+        return digest == _digest(block.views)
 
     def _tell(self, asked: Head, body: bytes) -> None:
-        self._stream.send([message(Kind(asked.kind), len(body), body)], self._soon())
+        self._send([message(Kind(asked.kind), len(body), body)])
 
-    def _soon(self) -> Deadline:
-        return Deadline.after(self._clock, self._limits.patience)
+    def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
+        with self._connection.transfer(size) as deadline:
+            self._stream.send(views, deadline)
 
     def _wait(self, asked: Head) -> float:
         return min(asked.patience / 1000, self._limits.wait)

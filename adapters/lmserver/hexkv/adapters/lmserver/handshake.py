@@ -26,6 +26,7 @@ from hexkv.adapters.lmserver.wire import (
     WELCOME,
     Welcome,
 )
+from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Deadline, StoreUnreachable
@@ -77,17 +78,17 @@ def greet(
     return Agreed(checked, max_entries, max_value)
 
 
-def answer(
-    stream: Stream, start: bytes, secret: bytes, max_value: int, deadline: Deadline, nonce: Nonce
-) -> Agreed:
-    """The server's side, once *start* of the client's greeting has been received.
+def answer(connection: Connection, secret: bytes, nonce: Nonce) -> Agreed:
+    """The server's side; the client is known afterwards.
 
     Raises:
         Refused: wrong version or secret; the client has been told.
         BadMessage: this is no hexkv client.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    hello = start + stream.take(HELLO.size - len(start), deadline)
+    stream, deadline = connection.stream, connection.opening
+    max_value = connection.limits.max_value
+    hello = connection.begin(HELLO.size)
     magic, version, flags, _ = HELLO.unpack(hello)
     if magic != MAGIC:
         raise BadMessage("no greeting of the hexkv protocol")
@@ -103,6 +104,7 @@ def answer(
         raise Refused("a client does not know the secret")
     mine = _proof(secret, b"server", hello, challenge)
     stream.send([WELCOME.pack(Welcome.WELCOME, mine)], deadline)
+    connection.known = True
     return Agreed(bool(flags & CHECKED), MAX_ENTRIES, max_value)
 
 

@@ -16,7 +16,8 @@ from hexkv.adapters.lmserver._shelf import MemoryShelf, Shelf
 from hexkv.adapters.lmserver.security import read_secret
 from hexkv.adapters.lmserver.server import Server, listen
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.serving import Limits, Wire
+from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.serving import Wire
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Lock, Thread
 
 from hexkv.adapters.lmserver._session import Session
@@ -22,11 +23,12 @@ from hexkv.adapters.lmserver._shelf import Shelf
 from hexkv.adapters.lmserver._values import WireValues
 from hexkv.adapters.lmserver.handshake import Refused, answer
 from hexkv.adapters.lmserver.wire import MAGIC
+from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.serving import START, Incoming, Limits, Wire
+from hexkv.adapters.net.serving import START, Wire
 from hexkv.adapters.net.serving import Session as AnySession
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import Clock, ConfigError, Deadline
+from hexkv.ports import Clock, ConfigError
 
 log = logging.getLogger("hexkv")
 
@@ -38,10 +40,10 @@ _LOOK_UP = 1.0
 class _Client:
     """One connection and the thread that answers it."""
 
-    sock: socket.socket
+    connection: Connection
     thread: Thread | None = None
-    waiting_since: float | None = None
-    """Since when nothing of it is under way; ``None`` while a request is."""
+    dismissed: bool = False
+    """True once it was ended to make room; its thread has not noticed yet."""
 
 
 class Server:
@@ -71,8 +73,11 @@ class Server:
             clock: for deadlines.
             limits: of each connection.
             wires: what is spoken beside the server's own wire.
-            connections: how many there may be. One more takes the place of the one that has
-                been idle longest, or is turned away where none is idle.
+            connections: how many there may be. One more takes the place of the one that the
+                server has waited for longest, beside what its bytes take; it is turned away
+                where all are being worked for. Half of them at most may be of clients that
+                have not made a request, or shown that they know the secret, so such ones take
+                no places of others.
             secret: that clients must know.
             tls: wraps every connection.
 
@@ -136,28 +141,21 @@ class Server:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
 
     def _welcome(self, sock: socket.socket) -> None:
-        client = _Client(sock, waiting_since=self._clock.now())
+        try:
+            if self._tls is not None:
+                # Here and without the handshake, so that who ends this connection always finds it.
+                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            connection = Connection(Stream(sock), self._limits, self._clock)
+        except OSError:  # it is over already
+            sock.close()
+            return
+        client = _Client(connection)
         with self._lock:
-            there = len(self._clients)
-            idle = [it for it in self._clients if it.waiting_since is not None]
+            room = self._make_room()
             self._clients.add(client)
-        if there >= self._connections:
-            # Those sent away go as soon as their threads notice: they are never many.
-            if not idle or there >= 2 * self._connections:
-                self._leave(client)
-                return
-            oldest = min(idle, key=lambda it: it.waiting_since or 0.0)
-            oldest.waiting_since = None
-            _shut(oldest.sock)
-        if self._tls is not None:
-            # Here and without the handshake, so that who ends this connection always finds it.
-            try:
-                client.sock = self._tls.wrap_socket(
-                    sock, server_side=True, do_handshake_on_connect=False
-                )
-            except OSError:  # it is over already
-                self._leave(client)
-                return
+        if not room:
+            self._leave(client)
+            return
         client.thread = Thread(
             target=self._attend, args=(client,), name="hexkv client", daemon=True
         )
@@ -166,12 +164,30 @@ class Server:
         except RuntimeError:  # the system gives no more threads
             self._leave(client)
 
+    def _make_room(self) -> bool:
+        """End the connection that gives way for one more, if one has to. False if none does."""
+        # Those sent away go as soon as their threads notice: they are never many.
+        if len(self._clients) >= 2 * self._connections:
+            return False
+        there = [it for it in self._clients if not it.dismissed]
+        strangers = [it for it in there if not it.connection.known]
+        if len(strangers) >= max(1, self._connections // 2):
+            there = strangers
+        elif len(there) < self._connections:
+            return True
+        lags = [(lag, it) for it in there if (lag := it.connection.lag) is not None]
+        if not lags:
+            return False
+        _, client = max(lags, key=itemgetter(0))
+        client.dismissed = True
+        client.connection.stream.abort()
+        return True
+
     def _attend(self, client: _Client) -> None:
         try:
-            soon = Deadline.after(self._clock, self._limits.patience)
-            stream = Stream(client.sock)
-            stream.secure(soon)
-            self._session(client, stream, soon).run()
+            connection = client.connection
+            connection.stream.secure(connection.opening)
+            self._session(connection).run()
         except (BadMessage, Refused) as error:
             log.info("a connection is closed: %s", error)
         except (OutOfTime, ConnectionBroken, OSError):
@@ -181,33 +197,25 @@ class Server:
         finally:
             self._leave(client)
 
-    def _session(self, client: _Client, stream: Stream, soon: Deadline) -> AnySession:
-        def idle(waiting: bool) -> None:
-            client.waiting_since = self._clock.now() if waiting else None
-
-        start = stream.take(START, soon)
+    def _session(self, connection: Connection) -> AnySession:
+        start = connection.look(START)
         if (wire := self._wires.get(start)) is not None:
-            idle(False)
-            incoming = Incoming(stream, start, self._limits, self._clock, idle)
-            return wire.session(incoming, self._values)
+            return wire.session(connection, self._values)
         if start != MAGIC[:START]:
             raise BadMessage("no wire that is spoken here begins like this")
-        limit = self._limits.max_value
-        agreed = answer(stream, start, self._secret, limit, soon, secrets.token_bytes)
-        return Session(
-            stream, self._shelf, self._limits, self._clock, checked=agreed.checked, idle=idle
-        )
+        agreed = answer(connection, self._secret, secrets.token_bytes)
+        return Session(connection, self._shelf, checked=agreed.checked)
 
     def _leave(self, client: _Client) -> None:
         with self._lock:
             self._clients.discard(client)
-        client.sock.close()
+        client.connection.stream.close()
 
     def _part(self) -> None:
         with self._lock:
             clients = list(self._clients)
         for client in clients:
-            _shut(client.sock)
+            client.connection.stream.abort()
         for client in clients:
             if client.thread is not None:
                 client.thread.join(self._limits.patience)
@@ -250,9 +258,3 @@ def _by_start(wires: Sequence[Wire]) -> dict[bytes, Wire]:
 
 def _asks_for_certificates(tls: ssl.SSLContext | None) -> bool:
     return tls is not None and tls.verify_mode == ssl.CERT_REQUIRED
-
-
-def _shut(sock: socket.socket) -> None:
-    with suppress(OSError):
-        # Not the method of a TLS socket: that one takes the session from under its thread.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -7,43 +7,17 @@ server no wire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from hexkv.adapters.net.stream import Stream
-from hexkv.ports import Clock, Deadline
+from hexkv.adapters.net.connection import Connection
 
 START = 4
 """Bytes by which the wires of one port are told apart."""
 
 DIGEST = 32
 """Bytes of what a value is kept under."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may take."""
-
-    max_value: int
-    """Bytes of a value, and of all values that a connection is sending at a time."""
-
-    patience: float = 10.0
-    """Seconds for the rest of a message that has begun, and for a handshake."""
-
-    rate: float = 8e6
-    """Bytes per second that a value moves at least, after the patience."""
-
-    idle: float = 600.0
-    """Seconds between two requests."""
-
-    wait: float = 5.0
-    """Seconds that a request waits for memory at most."""
-
-    def transfer(self, clock: Clock, size: int) -> Deadline:
-        """When *size* bytes must have gone over the connection."""
-        return Deadline.after(clock, self.patience + size / self.rate)
 
 
 class Room(Protocol):
@@ -123,21 +97,6 @@ class Session(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A connection that begins: what a session is made of."""
-
-    stream: Stream
-    start: bytes
-    """Its first bytes, which are taken from the stream."""
-
-    limits: Limits
-    clock: Clock
-
-    idle: Callable[[bool], None]
-    """To be called with ``True`` before each wait for a request, with ``False`` after it."""
-
-
 class Wire(Protocol):
     """A wire that a server speaks beside its own, over the same port."""
 
@@ -151,8 +110,11 @@ class Wire(Protocol):
         """How connections of the wire begin: the first ``START`` bytes, each."""
         ...
 
-    def session(self, incoming: Incoming, values: Values) -> Session:
-        """Answer one connection. Nothing has been checked about the client but its start."""
+    def session(self, connection: Connection, values: Values) -> Session:
+        """Answer one connection. Nothing has been checked about the client but its start.
+
+        The start comes again with the first request.
+        """
         ...
 
 

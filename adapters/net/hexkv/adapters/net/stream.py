@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from struct import pack
+from struct import calcsize, pack, unpack_from
 from typing import Any
 
 from hexkv.adapters.net.address import Address
@@ -30,6 +30,11 @@ _RECORDS = 4 << 20
 """Bytes that are encrypted in one call, so that the deadline is looked at in between."""
 
 _SCRATCH = 256 << 10
+
+_COUNTS, _COUNTS_AT = "=QQ", 120
+"""Where Linux has ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info``."""
+
+_COUNTED = _COUNTS_AT + calcsize(_COUNTS)
 
 
 class Stream:
@@ -167,6 +172,18 @@ class Stream:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return self.drained and not poll.poll(0)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that came and that the other end has taken, as the kernel counts them, so far.
+
+        Also amid a call of another thread. 0 where the kernel does not say.
+        """
+        try:
+            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTED)
+        except OSError:  # no TCP, or over already
+            return 0
+        return sum(unpack_from(_COUNTS, told, _COUNTS_AT)) if len(told) == _COUNTED else 0
 
     def abort(self) -> None:
         """Have whatever is under way fail now, from any thread. The socket stays open."""

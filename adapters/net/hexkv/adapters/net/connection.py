@@ -1,0 +1,122 @@
+"""A server's side of one connection: its requests, its deadlines, and how far it lags behind.
+
+A server waits for its client in two ways: between requests, and in a transfer. Either has an end,
+whatever the client sends meanwhile: single bytes buy no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import Clock, Deadline
+
+_GRACE = 1.0
+"""Seconds that a transfer may lag behind before it is in the way of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may take."""
+
+    max_value: int
+    """Bytes of a value, and of all values that a connection is sending at a time."""
+
+    patience: float = 10.0
+    """Seconds for all before the first request; for the rest of a request's head; and for all
+    transfers of one request together, beside what their bytes take at the *rate*."""
+
+    rate: float = 8e6
+    """Bytes per second that a value moves at least."""
+
+    idle: float = 600.0
+    """Seconds between two requests."""
+
+    wait: float = 5.0
+    """Seconds that a request waits for memory at most."""
+
+
+class Connection:
+    """One client. Its thread calls everything but :attr:`lag`, which is for any thread.
+
+    Args:
+        stream: connected.
+        limits: of this connection.
+        clock: for deadlines.
+    """
+
+    def __init__(self, stream: Stream, limits: Limits, clock: Clock) -> None:
+        self.stream = stream
+        self.limits = limits
+        self.clock = clock
+        self.known = False
+        """True once the client has shown whatever its wire asks for before the first request."""
+
+        self.opening = Deadline.after(clock, limits.patience)
+        """Of everything before the first request."""
+
+        self._start = b""
+        self._left = 0.0
+        self._waiting: tuple[float, int] | None = None
+        self._wait(0.0)
+
+    def look(self, size: int) -> bytes:
+        """Receive the first *size* bytes, which then come again with what the client begins by."""
+        self._start = self.stream.take(size, self.opening)
+        return self._start
+
+    def begin(self, size: int) -> bytes:
+        """Receive the *size* bytes by which the client begins: a greeting, or a first request."""
+        start, self._start = self._start, b""
+        return start + self.stream.take(size - len(start), self.opening)
+
+    def request(self, size: int, idle: float = float("inf")) -> bytes:
+        """Receive the next request's head of *size* bytes, for which *idle* seconds are waited.
+
+        Raises:
+            OutOfTime: it did not begin, or it began and did not end, in time.
+            ConnectionBroken: the connection is over.
+        """
+        self._wait(0.0)
+        if not self.known:
+            head = self.begin(size)
+        else:
+            until = Deadline.after(self.clock, idle)
+            head = self.stream.take_start(size, until, self.limits.patience)
+        self.known = True
+        self._waiting = None
+        self._left = self.limits.patience
+        return head
+
+    @contextmanager
+    def transfer(self, size: int = 0) -> Iterator[Deadline]:
+        """The deadline for *size* bytes of the request to come, or of its answer to go.
+
+        What the client takes longer than its bytes need, the rest of the request has less.
+        """
+        due = size / self.limits.rate
+        began = self.clock.now()
+        self._wait(_GRACE)
+        try:
+            yield Deadline.after(self.clock, self._left + due)
+        finally:
+            self._waiting = None
+            self._left -= max(0.0, self.clock.now() - began - due)
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds that the server waits for this client already, beside what moved at the rate.
+
+        ``None`` while it does not, or does not mind.
+        """
+        waiting = self._waiting
+        if waiting is None:
+            return None
+        since, moved = waiting
+        lag = self.clock.now() - since - (self.stream.moved - moved) / self.limits.rate
+        return lag if lag >= 0 else None
+
+    def _wait(self, grace: float) -> None:
+        self._waiting = self.clock.now() + grace, self.stream.moved
