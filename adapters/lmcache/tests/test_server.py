@@ -49,6 +49,19 @@ def test_a_client_that_stops_half_way_is_dropped(start):
         assert ended(server.address, start) == b""
 
 
+def test_what_is_no_line_of_a_listing_names_no_value(server, key):
+    with closing(RawLM(server.address)) as others:
+        others.put(key, b"value")
+        for name in (b"a\nb", b"a\rb", b"a\n", b""):
+            for command in (1, 2, 3):
+                ask = struct.pack("<9i150s", command, *[0] * 8, name.ljust(150))
+                assert ended(server.address, ask) == b""
+        assert others.keys() == {key}
+        assert others.names() == [others.name(key)]
+        others.ask(5, b"")  # the name that HEALTH has means nothing
+        assert others.answer()[0] == 200
+
+
 def test_a_value_that_breaks_off_leaves_what_was_there(server, key):
     with closing(RawLM(server.address)) as whole:
         whole.put(key, b"old")

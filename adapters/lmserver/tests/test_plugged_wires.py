@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from hexkv.adapters.lmserver._arena import Arena, room
-from hexkv.adapters.lmserver._shelf import MemoryShelf
+from hexkv.adapters.lmserver._shelf import HISTORIC, MemoryShelf
 from hexkv.adapters.lmserver.server import Server, listen
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.serving import part
@@ -67,7 +67,7 @@ class NotesSession:
                 stream.send(said, late)
             with self.values.lent(digest, 3, 4) as middle:
                 said = [b"?" if middle is None else b"".join(middle.views)]
-        stream.send([*said, bytes([len(self.values.list(9))])], late)
+        stream.send([*said, bytes([len(self.values.list(bytes(32), 9))])], late)
 
 
 @contextmanager
@@ -120,6 +120,12 @@ def test_values_of_a_plugins_wire_are_no_chunks_and_the_other_way_round():
             sock.sendall(b"p9876543210")
             assert exactly(sock, 2) == b"!\1"
             assert own.keys() == {bytes([1]) * 48}
+            inside = HISTORIC + sha256(b"notes the only one").digest()
+            for kind, more in [(1, b""), (2, b""), (3, bytes(8)), (4, b""), (5, bytes(16))]:
+                own.ask(kind, 1, inside + more)
+                assert own.answer() == (1, 0, b""), "one wire's value was named by another"
+            sock.sendall(b"g")
+            assert exactly(sock, 15) == b"9876543210" + b"6543" + b"\1"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from struct import Struct
 
@@ -20,13 +20,16 @@ from hexkv.adapters.lmcache.wire import (
 )
 from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
-from hexkv.adapters.net.serving import Room, Values, Wire, part
+from hexkv.adapters.net.serving import DIGEST, Kept, Room, Values, Wire, part
 
 _TAIL = Struct(f"<7i{KEY_LENGTH}s")
 """Kept behind each value: what its tensor was, and its name."""
 
 _MOST_NAMES = 100_000
 """That LIST gives."""
+
+_PAGE = 1000
+"""Values that are asked for at a time, so that other clients get their turn."""
 
 
 class LMWire:
@@ -118,8 +121,8 @@ class LMSession:
         self._values.touch(digest)
 
     def _names(self) -> list[bytes]:
-        names = []
-        for digest, size in self._values.list(_MOST_NAMES):
+        names: list[bytes] = []
+        for digest, size in self._kept():
             if size < _TAIL.size:
                 continue  # of another wire
             with self._values.lent(digest, size - _TAIL.size, _TAIL.size) as lent:
@@ -129,6 +132,15 @@ class LMSession:
             if _digest(name) == digest:  # or it was just replaced, and is no tail
                 names.append(name)
         return names
+
+    def _kept(self) -> Iterator[Kept]:
+        after = bytes(DIGEST)
+        for _ in range(_MOST_NAMES // _PAGE):
+            page = self._values.list(after, _PAGE)
+            if not page:
+                return
+            yield from page
+            after = page[-1].digest
 
     def _tell(self, answer: Answer, data: bytes = b"") -> None:
         with self._connection.transfer(len(data)) as deadline:

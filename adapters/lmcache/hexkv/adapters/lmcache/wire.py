@@ -8,7 +8,8 @@ them and a key of 150 bytes, padded with blanks; an answer is nine. Their order 
 
 PUT is followed by ``length`` bytes and never answered; GET is answered with as many. There is
 no batch, no deletion, no authentication and no checksum. What the published server leaves
-out is LIST; it is answered here with the keys, one per line.
+out is LIST; it is answered here with the keys, one per line, so a key with a line break in
+it names no value.
 
 Format, dtype, shape and location describe a tensor. To a server they are only numbers, which
 it gives back as it got them.
@@ -72,10 +73,12 @@ class Request(NamedTuple):
         """Its bytes.
 
         Raises:
-            ValueError: the key is too long, or the length.
+            ValueError: the key is too long, or the length; or the key is no name.
         """
         if len(self.key) > KEY_LENGTH:
             raise ValueError(f"a key has at most {KEY_LENGTH} bytes")
+        if self.command in _NAMING and not is_name(self.key):
+            raise ValueError(f"{self.key!r} is no line of a listing")
         if not 0 <= self.length <= LONGEST:
             raise ValueError(f"{self.length} bytes are more than the wire can say")
         it = self.tensor
@@ -105,12 +108,13 @@ def parse_request(data: bytes) -> Request:
     Raises:
         BadMessage: it is none.
     """
-    command, length, form, dtype, location, a, b, c, d, key = REQUEST.unpack(data)
+    command, length, form, dtype, location, a, b, c, d, padded = REQUEST.unpack(data)
+    key = padded.rstrip(b" ")
     if command not in _COMMANDS or length < 0:
         raise BadMessage("no request of the lm protocol")
-    return Request(
-        Command(command), key.rstrip(b" "), length, Tensor(form, dtype, (a, b, c, d), location)
-    )
+    if command in _NAMING and not is_name(key):
+        raise BadMessage("a name of the lm protocol is one line, and not empty")
+    return Request(Command(command), key, length, Tensor(form, dtype, (a, b, c, d), location))
 
 
 def parse_answer(data: bytes) -> Answer:
@@ -123,6 +127,11 @@ def parse_answer(data: bytes) -> Answer:
     if code not in (SUCCESS, FAIL) or length < 0:
         raise BadMessage("no answer of the lm protocol")
     return Answer(code == SUCCESS, length, Tensor(form, dtype, (a, b, c, d), location))
+
+
+def is_name(key: bytes) -> bool:
+    """True if a value may be called *key*: LIST gives one name a line."""
+    return len(key.splitlines()) == 1 and not key.endswith((b"\n", b"\r"))
 
 
 def name_of(key: ChunkKey) -> bytes:
@@ -139,5 +148,8 @@ def frame_tensor(size: int) -> Tensor:
 
 
 _COMMANDS = frozenset(Command)
+_NAMING = frozenset([Command.PUT, Command.GET, Command.EXIST])
+"""Commands about the value that the key names; of the others the key says nothing."""
+
 STARTS = tuple(command.to_bytes(4, "little") for command in Command)
 """How a connection of this wire begins."""

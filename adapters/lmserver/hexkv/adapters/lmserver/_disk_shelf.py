@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from hexkv.adapters.lmserver._arena import Arena, Block
-from hexkv.adapters.lmserver._shelf import Loan, NoRoom, Shelf, Value, page
+from hexkv.adapters.lmserver._shelf import Listing, Loan, NoRoom, Shelf, Value
 from hexkv.adapters.lmserver.wire import Verdict
 from hexkv.plugins.indexing import TierIndex
 from hexkv.ports import (
@@ -59,6 +59,9 @@ class DiskShelf:
         """Held while files change, so that index and files agree. Readers need none."""
         self._undeleted: list[ChunkKey] = []
         self._entries = {entry.key: entry for entry in store.scan()}
+        self._listing = Listing()
+        for key in self._entries:
+            self._listing.of(key).add(key)
         with self._lock:
             found = [it._replace(size=max(it.size, _LEAST)) for it in self._entries.values()]
             self._forget(index.restore(found))
@@ -122,6 +125,7 @@ class DiskShelf:
                     self._index.resize(key, max(last[key].size, _LEAST) if stored else old[key])
                 if stored:
                     self._entries[key] = Entry(key, last[key].size, self._clock.wall())
+                    self._listing.of(key).add(key)
             stored_keys = {key for key, verdict in verdicts.items() if verdict == Verdict.STORED}
             self._index.commit([key for key in reservation.keys if key in stored_keys])
             self._index.abort([key for key in reservation.keys if key not in stored_keys])
@@ -140,7 +144,8 @@ class DiskShelf:
 
     def list(self, after: ChunkKey, most: int, *, historic: bool = False) -> list[Entry]:
         with self._lock:
-            return page(self._entries.values(), after, most, historic=historic)
+            found = self._listing.after(after, most, historic=historic)
+            return [self._entries[key] for key in found]
 
     def close(self) -> None:
         self._store.close()
@@ -156,6 +161,7 @@ class DiskShelf:
             return
         for key in keys:
             self._entries.pop(key, None)
+            self._listing.of(key).discard(key)
         # What cannot be deleted still takes room, and is tried again with the next ones.
         self._undeleted.extend(keys)
         try:

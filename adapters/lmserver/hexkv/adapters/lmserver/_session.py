@@ -9,7 +9,7 @@ from typing import Any
 from xxhash import xxh3_128
 
 from hexkv.adapters.lmserver._arena import Block
-from hexkv.adapters.lmserver._shelf import NoRoom, Shelf, Value
+from hexkv.adapters.lmserver._shelf import NoRoom, Shelf, Value, is_historic
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
@@ -70,9 +70,9 @@ class Session:
             with self._connection.transfer(asked.length) as deadline:
                 body = self._stream.take(asked.length, deadline)
             verify(asked, body)
-            if _sound(asked):
-                kind = Kind(asked.kind)
-                self._answers[kind](list(REQUESTS[kind].iter_unpack(body)), asked)
+            entries = _entries(asked, body)
+            if entries:
+                self._answers[Kind(asked.kind)](entries, asked)
             else:
                 # Framed well, meaningless all the same: both sides know where they are.
                 refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
@@ -175,16 +175,25 @@ class Session:
         return min(asked.patience / 1000, self._limits.wait)
 
 
-def _sound(asked: Head) -> bool:
-    """Whether a request says what its kind may say."""
+def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
+    """What a request is about; nothing if it does not say what its kind may say.
+
+    No client of this wire names what came over another, whatever it asks of it; to list from
+    such a place on is another matter.
+    """
     entry = REQUESTS.get(asked.kind)  # type: ignore[call-overload]
-    return (
-        entry is not None
-        and asked.status == Status.DONE
-        and 0 < asked.entries <= MAX_ENTRIES
-        and asked.length == asked.entries * entry.size
-        and (asked.kind not in (Kind.RANGE, Kind.SCAN) or asked.entries == 1)
-    )
+    if (
+        entry is None
+        or asked.status != Status.DONE
+        or not 0 < asked.entries <= MAX_ENTRIES
+        or asked.length != asked.entries * entry.size
+        or (asked.kind in (Kind.RANGE, Kind.SCAN) and asked.entries != 1)
+    ):
+        return []
+    entries = list(entry.iter_unpack(body))
+    if asked.kind != Kind.SCAN and any(is_historic(key) for key, *_ in entries):
+        return []
+    return entries
 
 
 def _digest(views: Sequence[memoryview]) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.lmserver._arena import Arena, Block, room
+from hexkv.adapters.lmserver._sorted import SortedKeys
 from hexkv.adapters.lmserver.wire import Verdict
 from hexkv.plugins.indexing import TierIndex
 from hexkv.ports import NAMESPACE_BYTES, ChunkKey, Clock, Entry
@@ -103,6 +103,7 @@ class MemoryShelf:
         self._clock = clock
         self._lock = Lock()
         self._kept: dict[ChunkKey, _Kept] = {}
+        self._listing = Listing()
 
     def take(self, size: int, patience: float) -> Block | None:
         return self._arena.take(size, patience)
@@ -146,6 +147,7 @@ class MemoryShelf:
                 if key not in full and (key in new or key in self._kept):
                     self._drop(key)
                     self._kept[key] = _Kept(block.share(), now)
+                    self._listing.of(key).add(key)
             self._index.commit(reservation.keys)
         return [Verdict.FULL if value.key in full else Verdict.STORED for value in values]
 
@@ -162,12 +164,8 @@ class MemoryShelf:
 
     def list(self, after: ChunkKey, most: int, *, historic: bool = False) -> list[Entry]:
         with self._lock:
-            return page(
-                (Entry(key, it.block.size, it.stored) for key, it in self._kept.items()),
-                after,
-                most,
-                historic=historic,
-            )
+            found = self._listing.after(after, most, historic=historic)
+            return [Entry(key, self._kept[key].block.size, self._kept[key].stored) for key in found]
 
     def close(self) -> None:
         with self._lock:
@@ -182,15 +180,28 @@ class MemoryShelf:
     def _drop(self, key: ChunkKey) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
+            self._listing.of(key).discard(key)
             kept.block.release()
 
 
-def page(entries: Iterable[Entry], after: ChunkKey, most: int, *, historic: bool) -> list[Entry]:
-    """The first *most* of *entries* after a key, in the order of their keys."""
-    return heapq.nsmallest(
-        most,
-        (it for it in entries if it.key > after and it.key.startswith(HISTORIC) == historic),
-    )
+class Listing:
+    """The keys of a shelf in their order, apart by wire. Used under the shelf's lock."""
+
+    def __init__(self) -> None:
+        self._keys = {historic: SortedKeys() for historic in (False, True)}
+
+    def of(self, key: ChunkKey) -> SortedKeys:
+        """The keys beside which *key* is listed."""
+        return self._keys[is_historic(key)]
+
+    def after(self, key: ChunkKey, most: int, *, historic: bool) -> Sequence[ChunkKey]:
+        """The next *most* keys behind *key*, of the one wire or the other."""
+        return [ChunkKey(found) for found in self._keys[historic].after(key, most)]
+
+
+def is_historic(key: ChunkKey) -> bool:
+    """True if *key* is one that came over a plugin's wire, and over no other."""
+    return key.startswith(HISTORIC)
 
 
 def _keeps_the_protocol(shelf: MemoryShelf) -> Shelf:

@@ -9,7 +9,7 @@ from hexkv.adapters.lmserver._arena import Block
 from hexkv.adapters.lmserver._shelf import HISTORIC, Loan, NoRoom, Shelf, Value
 from hexkv.adapters.lmserver.wire import Verdict
 from hexkv.adapters.net.serving import DIGEST, Kept, Room, Values
-from hexkv.ports import KEY_BYTES, ChunkKey, StoreError
+from hexkv.ports import ChunkKey, StoreError
 
 
 class WireValues:
@@ -59,8 +59,8 @@ class WireValues:
     def touch(self, digest: bytes) -> None:
         self._shelf.touch([_key(digest)])
 
-    def list(self, most: int) -> list[Kept]:
-        found = self._shelf.list(ChunkKey(bytes(KEY_BYTES)), most, historic=True)
+    def list(self, after: bytes, most: int) -> list[Kept]:
+        found = self._shelf.list(_key(after), most, historic=True)
         return [Kept(entry.key[len(HISTORIC) :], entry.size) for entry in found]
 
 

@@ -79,8 +79,8 @@ class Values(Protocol):
         """Note for the policy that the value was asked for."""
         ...
 
-    def list(self, most: int) -> list[Kept]:
-        """The first *most* values, in the order of their digests."""
+    def list(self, after: bytes, most: int) -> list[Kept]:
+        """The next *most* values behind the digest *after*, in the order of their digests."""
         ...
 
 
