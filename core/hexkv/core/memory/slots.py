@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from hexkv.ports import frame_bytes
@@ -67,18 +67,18 @@ class Slots:
             self._free.append(block.slot)
             return
         runs = self._carved[block.slot]
-        insort(runs, (block.offset, block.offset + block.size))
-        merged = [runs[0]]
-        for start, end in runs[1:]:
-            if start == merged[-1][1]:
-                merged[-1] = (merged[-1][0], end)
-            else:
-                merged.append((start, end))
-        if merged[0][1] - merged[0][0] == self._slot_bytes:
+        start, end = block.offset, block.offset + block.size
+        place = bisect_left(runs, (start, end))
+        if place < len(runs) and runs[place][0] == end:
+            end = runs.pop(place)[1]
+        if place and runs[place - 1][1] == start:
+            place -= 1
+            start = runs.pop(place)[0]
+        if end - start == self._slot_bytes:
             del self._carved[block.slot]
             self._free.append(block.slot)
         else:
-            self._carved[block.slot] = merged
+            runs.insert(place, (start, end))
 
     def derive(self, blocks: Collection[Block]) -> None:
         """Free is what none of *blocks* takes."""
