@@ -31,6 +31,7 @@ from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import Totals
 from hexkv.plugins.threads import Threads
 from hexkv.ports import (
+    PAGE,
     Clock,
     ConfigError,
     EventSink,
@@ -85,46 +86,12 @@ def build(
     chunk = namespace.layout.chunk_bytes(settings.chunk.size)
     _check_sizes(loaded, frame_bytes(chunk))
     algorithm = hash_algorithm(settings.hash)
-    codec = frame_codec(registry, settings.checksum)
+    telemetry = telemetry or Totals()
+    serdes = _open_serdes(settings, registry, OpenContext(clock))
     with ExitStack() as opened:
-        context = OpenContext(clock)
-        pool = settings.pool
-        with _naming(loaded, ("pool", "settings")):
-            provider = registry.open("memory", pool.provider, pool.settings, context)
-        executor = Threads()
-        region = provider.allocate(pool.bytes)
-        blocks = BlockPool(
-            region,
-            frame_bytes(chunk),
-            poison=pool.poison,
-            executor=executor,
+        stack = open_stack(
+            opened, loaded, registry, clock, telemetry, events, serdes, frame_bytes(chunk)
         )
-        opened.callback(blocks.close)
-        serdes = _open_serdes(settings, registry, context)
-        tiers = []
-        for index, wanted in enumerate(settings.tiers):
-            with _naming(loaded, ("tiers", index, "settings")):
-                tier = _open_tier(wanted, loaded, registry, clock, blocks)
-            opened.callback(tier.store.close)
-            if isinstance(tier.store, SupportsRegistration):
-                tier.store.register(region)
-            if wanted.budget is not None and not tier.index.decides:
-                raise ConfigError(
-                    f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
-                    " list what it holds, so no budget can be kept after a restart"
-                )
-            tiers.append(tier)
-        runtime = Runtime(
-            blocks,
-            codec,
-            clock,
-            executor,
-            telemetry or Totals(),
-            events,
-            serdes,
-            settings.compute_rate,
-        )
-        stack = TierStack(tiers, runtime)
         engine = CacheEngine(
             namespace,
             stack,
@@ -141,6 +108,62 @@ def build(
         )
         opened.pop_all()
     return engine
+
+
+def open_stack(
+    opened: ExitStack,
+    loaded: Loaded,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+    serdes: Mapping[str, Serde],
+    block: int | None,
+) -> TierStack:
+    """The pool and the tiers of a configuration that was checked.
+
+    Args:
+        opened: closes what was opened.
+        loaded: the configuration.
+        registry: what is installed.
+        clock: of every tier.
+        telemetry: told about every operation.
+        events: told what each tier holds.
+        serdes: what frames may have been written with, beside plain ones.
+        block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
+            the pool wherever there is room, and a tier in memory keeps whatever its budget allows.
+
+    Raises:
+        ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
+    """
+    settings = loaded.settings
+    codec = frame_codec(registry, settings.checksum)
+    pool = settings.pool
+    with _naming(loaded, ("pool", "settings")):
+        provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
+    executor = Threads()
+    region = provider.allocate(pool.bytes)
+    size = len(region.buffer) // PAGE * PAGE
+    blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
+    opened.callback(blocks.close)
+    most = Pace.of(blocks).keepable(blocks) if block else size
+    tiers = []
+    for index, wanted in enumerate(settings.tiers):
+        with _naming(loaded, ("tiers", index, "settings")):
+            tier = _open_tier(wanted, loaded, registry, clock, most)
+        opened.callback(tier.store.close)
+        if isinstance(tier.store, SupportsRegistration):
+            tier.store.register(region)
+        if wanted.budget is not None and not tier.index.decides:
+            raise ConfigError(
+                f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
+                " list what it holds, so no budget can be kept after a restart"
+            )
+        tiers.append(tier)
+    runtime = Runtime(
+        blocks, codec, clock, executor, telemetry, events, serdes, settings.compute_rate
+    )
+    return TierStack(tiers, runtime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +303,9 @@ def _open_tier(
     loaded: Loaded,
     registry: Registry,
     clock: Clock,
-    pool: BlockPool,
+    most: int,
 ) -> TierPlan:
+    """A tier; one that keeps blocks of the pool has *most* bytes of it at most."""
     context = OpenContext(clock, wanted.name, wanted.budget)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
@@ -290,7 +314,6 @@ def _open_tier(
     if isinstance(store, SupportsSharing) and not (
         isinstance(store, SupportsOwnMemory) and store.own_memory
     ):
-        most = Pace.of(pool).keepable(pool)
         budget = most if budget is None else min(budget, most)
     breaker = BreakerRules(
         wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause

@@ -1,0 +1,149 @@
+"""A cache by key alone, for adapters that serve others: no model, no tokens, chunks of any size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from hexkv.core.engine.calls import Calls
+from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pace import Pace
+from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.tier import Tier
+from hexkv.plugins.compose import check, open_stack
+from hexkv.plugins.config import Loaded
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.telemetry import Totals
+from hexkv.ports import (
+    PAGE,
+    CacheEvent,
+    Change,
+    ChunkCache,
+    ChunkKey,
+    Clock,
+    CorruptFrame,
+    Deadline,
+    FrameHeader,
+    Hit,
+    StoreError,
+)
+
+log = logging.getLogger("hexkv")
+
+_PATIENCE = 60.0
+"""Seconds that opening waits for what a tier holds, and closing for what is under way."""
+
+
+class ServedChunks:
+    """A :class:`~hexkv.ports.ChunkCache` over configured tiers, and what it found there.
+
+    A context manager: closing it ends every tier and gives the pool back.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        registry: Registry,
+        clock: Clock,
+        gone: Callable[[Sequence[ChunkKey]], None],
+    ) -> None:
+        """Open the pool and the tiers.
+
+        Args:
+            loaded: says which pool and tiers; nothing else of it is asked.
+            registry: what is installed.
+            clock: for deadlines.
+            gone: told of chunks that no tier has any more, for whatever reason, after they went.
+                From any thread; must not block or raise.
+
+        Raises:
+            ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
+        """
+        check(loaded, registry)
+        leaving = _Leaving(gone)
+        self._clock = clock
+        self.telemetry = Totals()
+        with ExitStack() as opened:
+            self._stack: TierStack = open_stack(
+                opened, loaded, registry, clock, self.telemetry, [leaving], {}, None
+            )
+            opened.pop_all()
+        leaving.stack = stack = self._stack
+        stack.pool.reclaim = stack.make_room
+        copier = Copier()
+        none = Prefetches(stack, PrefetchRules(share=0.0))
+        self._calls = Calls(stack, none, copier, _PATIENCE)
+        self.chunks: ChunkCache = KeyedCache(
+            stack, copier, Pace.of(stack.pool), self._calls, _PATIENCE
+        )
+
+    def headers(self) -> Iterator[FrameHeader]:
+        """What lies on tiers that outlive a process, chunk by chunk. For the start.
+
+        Raises:
+            StoreError: a tier does not say in time what it holds.
+        """
+        until = Deadline.after(self._clock, _PATIENCE)
+        self._stack.flush(until)
+        for tier in self._stack.tiers:
+            if tier.indexing:
+                raise StoreError(f"tier {tier.name} does not say what it holds")
+            if tier.calls.ranges is not None:
+                yield from self._headers(tier, tier.index.keys(), until)
+
+    def close(self) -> None:
+        """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``."""
+        self._calls.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _headers(
+        self, tier: Tier, keys: Sequence[ChunkKey], until: Deadline
+    ) -> Iterator[FrameHeader]:
+        page = memoryview(bytearray(PAGE))
+        codec = self._stack.runtime.codec
+        damaged = 0
+        for key in keys:
+            if not isinstance(tier.calls.read_range(key, 0, page, until), Hit):
+                damaged += 1
+                continue
+            try:
+                header = codec.peek(page)
+            except (CorruptFrame, StoreError):
+                damaged += 1
+                continue
+            if header.key == key:
+                yield header
+        if damaged:
+            log.warning("tier %s: %d of %d chunks cannot be read", tier.name, damaged, len(keys))
+
+
+class _Leaving:
+    """An event sink. Knows nothing of the cache, which the tiers, that know it, may outlive."""
+
+    def __init__(self, gone: Callable[[Sequence[ChunkKey]], None]) -> None:
+        self._gone = gone
+        self.stack: TierStack | None = None
+
+    def emit(self, event: CacheEvent) -> None:
+        """See :class:`hexkv.ports.EventSink`. A chunk is gone when no tier's index has it."""
+        if event.change is Change.REMOVED and self.stack is not None:
+            tiers = self.stack.tiers
+            there = [any(tier.index.contains([key])[0] for tier in tiers) for key in event.keys]
+            left = [key for key, is_there in zip(event.keys, there, strict=True) if not is_there]
+            if left:
+                self._gone(left)
