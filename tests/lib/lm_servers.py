@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from zlib import crc32
 
 from hexkv.contracts.store import BehindProxy
@@ -57,9 +57,18 @@ class Served:
         """Threads that the process has."""
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
+    @property
+    def connections(self):
+        """Connections that the process has, beside what it listens at."""
+        folder, found = f"/proc/{self.process.pid}/fd", -1
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                found += os.readlink(f"{folder}/{name}").startswith("socket:")
+        return found
+
     def alone(self):
         """Wait until every connection is over, for whoever closed one heard nothing of its end."""
-        until(lambda: self.threads == 1)
+        until(lambda: not self.connections)
 
     def clear(self):
         """Delete what was stored over either wire, and what was on its way when this was called."""

@@ -2,20 +2,15 @@
 
 import socket
 from contextlib import closing, contextmanager
-from hashlib import sha256
 from threading import Thread
 
 import pytest
 
-from hexkv.adapters.lmserver._arena import Arena, room
-from hexkv.adapters.lmserver._shelf import HISTORIC, MemoryShelf
 from hexkv.adapters.lmserver.server import Server, listen
+from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.connection import Limits
-from hexkv.adapters.net.serving import part
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.indexing import tier_index
-from hexkv.plugins.spec import OpenContext
 from hexkv.ports import ConfigError
 from lm_servers import RawHexkv
 from processes import PATIENCE
@@ -41,43 +36,37 @@ class NotesSession:
         self.connection, self.values = connection, values
 
     def run(self):
-        stream, digest = self.connection.stream, sha256(b"notes the only one").digest()
         assert self.connection.begin(4) == b"NOTE"
         self.connection.known = True
         while True:
             asked = self.connection.request(1)
             with self.connection.transfer(100) as late:
-                self.answer(stream, asked, digest, late)
+                self.answer(asked, late)
 
-    def answer(self, stream, asked, digest, late):
+    def answer(self, asked, late):
+        stream, values, name = self.connection.stream, self.values, b"the only one"
         if asked == b"p":
-            with self.values.room(10) as room:
-                stream.fill_all(room.views, late)
-                assert self.values.put(digest, room)
-            said = [b"!"]
+            with values.room(name, 10, PATIENCE) as room:
+                stream.fill(room.data, late)
+                assert values.keep([room]) == [True]
+            said = b"!"
         elif asked == b"d":
-            self.values.delete(digest)
-            said = [b"!"]
+            assert values.delete([name, b"none"])[1:] == [False]
+            said = b"!"
         else:
-            said = [b"?" * 10]
-            with self.values.lent(digest) as lent:
-                if lent is not None:
-                    self.values.touch(digest)
-                    said = part(lent, 0, lent.size)
-                stream.send(said, late)
-            with self.values.lent(digest, 3, 4) as middle:
-                said = [b"?" if middle is None else b"".join(middle.views)]
-        stream.send([*said, bytes([len(self.values.list(bytes(32), 9))])], late)
+            with values.lent(name, PATIENCE) as lent:
+                said = b"?" * 10 if lent is None else bytes(lent)
+        stream.send([said, bytes([len(values.list(b"", 9))])], late)
 
 
 @contextmanager
 def serving(*wires, secret=b""):
     registry, clock = discover(), SystemClock()
-    context = OpenContext(clock)
-    region = registry.open("memory", "mmap", {}, context).allocate(room(BUDGET) + BUDGET)
-    shelf = MemoryShelf(Arena(region), tier_index(registry, "lru", BUDGET, context), clock)
     limits = Limits(1 << 20, patience=PATIENCE)
-    server = Server(listen("127.0.0.1", 0), shelf, clock, limits, wires=wires, secret=secret)
+    values = ServedValues(
+        ["hexkv", *(wire.scheme for wire in wires)], registry, clock, budget=BUDGET, transit=BUDGET
+    )
+    server = Server(listen("127.0.0.1", 0), values, clock, limits, wires=wires, secret=secret)
     thread = Thread(target=server.run)
     thread.start()
     try:
@@ -85,8 +74,7 @@ def serving(*wires, secret=b""):
     finally:
         server.stop()
         thread.join(PATIENCE)
-        shelf.close()
-        region.close()
+        values.close()
 
 
 def exactly(sock, size):
@@ -101,10 +89,8 @@ def exactly(sock, size):
 def test_each_connection_is_answered_on_the_wire_that_it_begins_with():
     with serving(Notes()) as server, socket.create_connection(server.address, PATIENCE) as sock:
         sock.sendall(b"NOTE" + b"g" + b"p" + b"0123456789" + b"g" + b"d" + b"g")
-        said = exactly(sock, 43)
-        assert said == (
-            b"?" * 10 + b"?\0" + b"!\1" + b"0123456789" + b"3456\1" + b"!\0" + b"?" * 10 + b"?\0"
-        )
+        said = exactly(sock, 37)
+        assert said == b"?" * 10 + b"\0" + b"!\1" + b"0123456789\1" + b"!\0" + b"?" * 10 + b"\0"
         with closing(RawHexkv("{}:{}".format(*server.address))) as own:
             own.put(bytes(48), b"a chunk")
             assert own.get(bytes(48)) == b"a chunk"
@@ -120,12 +106,14 @@ def test_values_of_a_plugins_wire_are_no_chunks_and_the_other_way_round():
             sock.sendall(b"p9876543210")
             assert exactly(sock, 2) == b"!\1"
             assert own.keys() == {bytes([1]) * 48}
-            inside = HISTORIC + sha256(b"notes the only one").digest()
-            for kind, more in [(1, b""), (2, b""), (3, bytes(8)), (4, b""), (5, bytes(16))]:
-                own.ask(kind, 1, inside + more)
-                assert own.answer() == (1, 0, b""), "one wire's value was named by another"
+            inside = server._values._served._stack.tiers[0].index
+            for key in list(inside.keys()):
+                assert own.get(key) is None
+                own.put(key, b"another")
+                own.ask(4, 1, key)
+                assert own.answer()[2] == b"\1"
             sock.sendall(b"g")
-            assert exactly(sock, 15) == b"9876543210" + b"6543" + b"\1"
+            assert exactly(sock, 11) == b"9876543210\1"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +134,9 @@ def test_a_wire_that_is_not_spoken_here_ends_the_connection(wires, secret):
         (Notes(), Notes()),
         (Notes((b"hexk",)),),
         (Notes((b"NOT",)),),
+        (Notes(), Notes((b"note",))),
     ],
-    ids=["each other", "the server's", "too short"],
+    ids=["each other", "the server's", "too short", "by name"],
 )
 def test_wires_that_cannot_be_told_apart_are_refused(wires):
     with listen("127.0.0.1", 0) as listener, pytest.raises(ConfigError, match="notes://"):

@@ -51,9 +51,6 @@ class Pieces(Stream):
     def _receive(self, into, deadline, *, whole):
         return super()._receive(into[: self._next()], deadline, whole=False)
 
-    def _scatter(self, views, deadline):
-        return super()._receive(views[0][: self._next()], deadline, whole=False)
-
     def _gather(self, views, deadline):
         return super()._gather([views[0][: self._next()]], deadline)
 
@@ -82,7 +79,8 @@ def test_lines_and_values_are_received_in_whatever_pieces_they_come(parts, sizes
         stream = Pieces(mine, sizes)
         assert stream.take_until(b"\n", 100, deadline(), ahead=behind) == line + b"\n"
         into = [bytearray(len(part)) for part in parts]
-        stream.fill_all([memoryview(view) for view in into], deadline())
+        for view in into:
+            stream.fill(memoryview(view), deadline())
         assert into == parts
         assert stream.take_until(b"\n", 100, deadline(), ahead=behind) == line + b"\n"
         assert stream.drained
@@ -119,7 +117,6 @@ def test_what_was_taken_back_comes_again_first():
 
 WAITS = {
     "fill": lambda stream, late: stream.fill(memoryview(bytearray(4)), late),
-    "fill_all": lambda stream, late: stream.fill_all([memoryview(bytearray(2))] * 2, late),
     "take": lambda stream, late: stream.take(4, late),
     "take_start": lambda stream, late: stream.take_start(4, late, 0.05),
     "take_until": lambda stream, late: stream.take_until(b"\n", 9, late, ahead=4),
@@ -288,7 +285,8 @@ def test_tls_is_spoken_with_who_is_trusted(encrypted, authority):
     sent = bytes(range(256)) * 200
     stream.send([sent[:100], sent[100:]], deadline())
     first, rest = bytearray(10), bytearray(len(sent) - 10)
-    stream.fill_all([memoryview(first), memoryview(rest)], deadline())
+    stream.fill(memoryview(first), deadline())
+    stream.fill(memoryview(rest), deadline())
     assert first + rest == sent
     with pytest.raises(OutOfTime):
         stream.take(1, soon())

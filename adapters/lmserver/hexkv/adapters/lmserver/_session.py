@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from xxhash import xxh3_128
 
-from hexkv.adapters.lmserver._arena import Block
-from hexkv.adapters.lmserver._shelf import NoRoom, Shelf, Value, is_historic
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
@@ -30,7 +29,9 @@ from hexkv.adapters.lmserver.wire import (
     verify,
 )
 from hexkv.adapters.net.connection import Connection
-from hexkv.ports import ChunkKey, StoreError
+from hexkv.adapters.net.serving import Room, Unreadable, Values
+
+log = logging.getLogger("hexkv")
 
 
 class Session:
@@ -38,16 +39,20 @@ class Session:
 
     Args:
         connection: after the handshake.
-        shelf: what the server holds.
+        values: what the server holds of this wire.
         checked: whether a digest follows each value.
+        durable: whether what is not kept failed; else there was no room that may be cleared.
     """
 
-    def __init__(self, connection: Connection, shelf: Shelf, *, checked: bool) -> None:
+    def __init__(
+        self, connection: Connection, values: Values, *, durable: bool, checked: bool
+    ) -> None:
         self._connection = connection
         self._stream = connection.stream
         self._limits = connection.limits
-        self._shelf = shelf
+        self._values = values
         self._checked = checked
+        self._refused = Verdict.FAILED if durable else Verdict.FULL
         self._answers: dict[Kind, Callable[[list[tuple[Any, ...]], Head], None]] = {
             Kind.CONTAINS: self._contains,
             Kind.READ: self._read,
@@ -63,7 +68,7 @@ class Session:
         Raises:
             BadMessage: the client does not speak the protocol.
             OutOfTime, ConnectionBroken: the connection is over.
-            StoreError: the shelf broke; the client must not take that for an answer.
+            EngineClosed: the server ends; the client must not take that for an answer.
         """
         while True:
             asked = head(self._connection.request(HEAD_BYTES, self._limits.idle))
@@ -78,91 +83,84 @@ class Session:
                 refusal = message(Kind.CONTAINS, 0, b"", status=Status.BAD_REQUEST)
                 self._send([refusal])
 
-    def _contains(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
-        self._tell(asked, bytes(self._shelf.contains([key for (key,) in entries])))
+    def _contains(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+        self._tell(asked, bytes(self._values.contains([key for (key,) in entries])))
 
-    def _delete(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
-        self._tell(asked, bytes(self._shelf.delete([key for (key,) in entries])))
+    def _delete(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
+        self._tell(asked, bytes(self._values.delete([key for (key,) in entries])))
 
-    def _scan(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+    def _scan(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
         del asked
-        found = self._shelf.list(entries[0][0], MAX_ENTRIES)
-        body = b"".join(ENTRIES.pack(*entry) for entry in found)
+        found = self._values.list(entries[0][0], MAX_ENTRIES)
+        body = b"".join(ENTRIES.pack(*kept) for kept in found)
         self._send([message(Kind.SCAN, len(found), body)], len(body))
 
-    def _read(self, entries: Sequence[tuple[ChunkKey]], asked: Head) -> None:
+    def _read(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
         before = message(Kind.READ, len(entries), b"")
-        wait = self._wait(asked)
         for (key,) in entries:
-            self._give(before, key, 0, None, wait)
+            self._give(before, key, asked)
             before = b""
-        self._shelf.touch([key for (key,) in entries])
 
-    def _range(self, entries: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
-        before = message(Kind.RANGE, len(entries), b"")
-        wait = self._wait(asked)
+    def _range(self, entries: Sequence[tuple[bytes, int, int]], asked: Head) -> None:
         for key, start, size in entries:
-            self._give(before, key, start, size, wait)
-            before = b""
+            self._give(message(Kind.RANGE, len(entries), b""), key, asked, (start, size))
 
     def _give(
-        self, before: bytes, key: ChunkKey, start: int, size: int | None, wait: float
+        self, before: bytes, key: bytes, asked: Head, part: tuple[int, int] | None = None
     ) -> None:
         try:
-            loan = self._shelf.borrow(key, start, size, patience=wait)
-        except (NoRoom, StoreError):
+            with self._values.lent(key, asked.patience / 1000) as lent:
+                if lent is not None and part is not None:
+                    start, size = part
+                    lent = lent[start : start + size] if start + size <= len(lent) else None
+                if lent is None:
+                    self._send([before, pack_size(ABSENT)])
+                    return
+                digest = _digest(lent) if self._checked else b""
+                self._send([before, pack_size(len(lent)), lent, digest], len(lent))
+        except Unreadable as error:
+            log.info("hexkv: %s", error)
             self._send([before, pack_size(UNREADABLE)])
-            return
-        if loan is None:
-            self._send([before, pack_size(ABSENT)])
-            return
-        with loan.block:
-            digest = _digest(loan.views) if self._checked else b""
-            self._send([before, pack_size(loan.size), *loan.views, digest], loan.size)
 
-    def _write(self, entries: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
+    def _write(self, entries: Sequence[tuple[bytes, int]], asked: Head) -> None:
         with ExitStack() as held:
-            blocks = self._grant([size for _, size in entries], self._wait(asked), held)
-            grants = [it if isinstance(it, Grant) else Grant.SEND for it in blocks]
-            self._tell(asked, bytes(grants))
-            arrived: list[Value] = []
-            whole: list[bool] = []
-            for (key, _), block in zip(entries, blocks, strict=True):
-                if isinstance(block, Block):
-                    whole.append(self._receive(block))
-                    if whole[-1]:
-                        arrived.append(Value(key, block))
-            kept = iter(self._shelf.put(arrived))
-            verdicts = [next(kept) if right else Verdict.DAMAGED for right in whole]
+            rooms = self._grant(entries, min(asked.patience / 1000, self._limits.wait), held)
+            self._tell(asked, bytes(it if isinstance(it, Grant) else Grant.SEND for it in rooms))
+            granted = [room for room in rooms if not isinstance(room, Grant)]
+            whole = [self._receive(room.data) for room in granted]
+            arrived = [room for room, right in zip(granted, whole, strict=True) if right]
+            kept = iter(self._values.keep(arrived))
+            verdicts = [
+                (Verdict.STORED if next(kept) else self._refused) if right else Verdict.DAMAGED
+                for right in whole
+            ]
             self._tell(asked, bytes(verdicts))
 
-    def _grant(self, sizes: Sequence[int], wait: float, held: ExitStack) -> list[Block | Grant]:
+    def _grant(
+        self, entries: Sequence[tuple[bytes, int]], wait: float, held: ExitStack
+    ) -> list[Room | Grant]:
         """Room for as many values as there is, the first ones first."""
-        granted: list[Block | Grant] = []
+        granted: list[Room | Grant] = []
         total = 0
-        for size in sizes:
-            block = None
+        for key, size in entries:
+            room = None
             if size > self._limits.max_value:
                 granted.append(Grant.TOO_LARGE)
                 continue
             if total + size <= self._limits.max_value:
-                block = self._shelf.take(size, 0.0 if total else wait)
-            if block is None:
-                granted.append(Grant.LATER)
-            else:
-                held.enter_context(block)
-                granted.append(block)
-                total += max(1, size)
+                room = held.enter_context(self._values.room(key, size, 0.0 if total else wait))
+            granted.append(Grant.LATER if room is None else room)
+            total += 0 if room is None else max(1, size)
         return granted
 
-    def _receive(self, block: Block) -> bool:
-        """Fill *block*. Whether its digest says that it arrived whole."""
-        with self._connection.transfer(block.size) as deadline:
-            self._stream.fill_all(block.views, deadline)
+    def _receive(self, data: memoryview) -> bool:
+        """Fill *data*. Whether its digest says that it arrived whole."""
+        with self._connection.transfer(len(data)) as deadline:
+            self._stream.fill(data, deadline)
             if not self._checked:
                 return True
             digest = self._stream.take(DIGEST_BYTES, deadline)
-        return digest == _digest(block.views)
+        return digest == _digest(data)
 
     def _tell(self, asked: Head, body: bytes) -> None:
         self._send([message(Kind(asked.kind), len(body), body)])
@@ -171,16 +169,9 @@ class Session:
         with self._connection.transfer(size) as deadline:
             self._stream.send(views, deadline)
 
-    def _wait(self, asked: Head) -> float:
-        return min(asked.patience / 1000, self._limits.wait)
-
 
 def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
-    """What a request is about; nothing if it does not say what its kind may say.
-
-    No client of this wire names what came over another, whatever it asks of it; to list from
-    such a place on is another matter.
-    """
+    """What a request is about; nothing if it does not say what its kind may say."""
     entry = REQUESTS.get(asked.kind)  # type: ignore[call-overload]
     if (
         entry is None
@@ -190,15 +181,11 @@ def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
         or (asked.kind in (Kind.RANGE, Kind.SCAN) and asked.entries != 1)
     ):
         return []
-    entries = list(entry.iter_unpack(body))
-    if asked.kind != Kind.SCAN and any(is_historic(key) for key, *_ in entries):
-        return []
-    return entries
+    return list(entry.iter_unpack(body))
 
 
-def _digest(views: Sequence[memoryview]) -> bytes:
+def _digest(data: memoryview) -> bytes:
     digest = xxh3_128()
-    for view in views:
-        for start in range(0, len(view), SLICE):
-            digest.update(view[start : start + SLICE])
+    for start in range(0, len(data), SLICE):
+        digest.update(data[start : start + SLICE])
     return digest.digest()

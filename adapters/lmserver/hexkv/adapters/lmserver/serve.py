@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from hexkv.adapters.lmserver._arena import Arena, room
-from hexkv.adapters.lmserver._disk_shelf import DiskShelf
-from hexkv.adapters.lmserver._shelf import MemoryShelf, Shelf
 from hexkv.adapters.lmserver.security import read_secret
-from hexkv.adapters.lmserver.server import Server, listen
+from hexkv.adapters.lmserver.server import SCHEME, Server, listen
+from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.serving import Wire
@@ -22,11 +20,10 @@ from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.indexing import tier_index
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import Clock, ConfigError
+from hexkv.ports import PAGE, Clock, ConfigError, frame_bytes
 
 
 def serve(
@@ -67,8 +64,9 @@ def serve(
     if tls_client_ca and not tls_certificate:
         raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
     budget_bytes, transit_bytes, largest_bytes = map(_bytes, (budget, transit, largest))
-    if largest_bytes > min(budget_bytes, transit_bytes):
-        raise typer.BadParameter("--largest is more than the budget, or than --transit")
+    if frame_bytes(largest_bytes) > min(budget_bytes, transit_bytes):
+        most = "the budget, or than --transit"
+        raise typer.BadParameter(f"--largest with a header of {PAGE} bytes is more than {most}")
     secret = read_secret(secret_file) if secret_file else b""
     tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     with ExitStack() as opened:
@@ -76,10 +74,21 @@ def serve(
         listener = opened.enter_context(listen(host, port))
         registry, clock = discover(), SystemClock()
         wires = [] if secret or tls else _wires(registry, clock)
-        shelf = _shelf(opened, registry, policy, budget_bytes, transit_bytes, directory)
+        schemes = [SCHEME, *(wire.scheme for wire in wires)]
+        values = opened.enter_context(
+            ServedValues(
+                schemes,
+                registry,
+                clock,
+                budget=budget_bytes,
+                transit=transit_bytes,
+                policy=policy,
+                directory=directory,
+            )
+        )
         server = Server(
             listener,
-            shelf,
+            values,
             clock,
             Limits(largest_bytes, patience=patience),
             wires=wires,
@@ -89,7 +98,7 @@ def serve(
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())
-        _announce(server, ["hexkv", *(wire.scheme for wire in wires)], as_json=as_json)
+        _announce(server, schemes, as_json=as_json)
         server.run()
 
 
@@ -97,34 +106,6 @@ def _wires(registry: Registry, clock: Clock) -> list[Wire]:
     """What plugins speak beside the server's own wire."""
     context = OpenContext(clock)
     return [registry.open("wire", name, {}, context) for name in registry.names("wire")]
-
-
-def _shelf(
-    opened: ExitStack,
-    registry: Registry,
-    policy: str,
-    budget: int,
-    transit: int,
-    directory: Path | None,
-) -> Shelf:
-    clock = SystemClock()
-    context = OpenContext(clock)
-    index = tier_index(registry, policy, budget, context)
-    memory = registry.open("memory", "mmap", {}, context)
-    size = transit if directory is not None else room(budget) + transit
-    region = memory.allocate(size)
-    opened.callback(region.close)
-    arena = Arena(region)
-    shelf: Shelf
-    if directory is None:
-        shelf = MemoryShelf(arena, index, clock)
-    else:
-        # Not around the page cache, which is what makes a hot chunk fast here.
-        settings = {"root": str(directory), "exclusive": True, "direct": "off"}
-        store = registry.open("store", "disk", settings, context)
-        shelf = DiskShelf(store, arena, index, clock)
-    opened.callback(shelf.close)
-    return shelf
 
 
 def _announce(server: Server, schemes: Sequence[str], *, as_json: bool) -> None:

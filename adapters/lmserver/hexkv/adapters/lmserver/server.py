@@ -19,18 +19,20 @@ from operator import itemgetter
 from threading import Lock, Thread
 
 from hexkv.adapters.lmserver._session import Session
-from hexkv.adapters.lmserver._shelf import Shelf
-from hexkv.adapters.lmserver._values import WireValues
 from hexkv.adapters.lmserver.handshake import Refused, answer
+from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.lmserver.wire import MAGIC
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.serving import START, Wire
 from hexkv.adapters.net.serving import Session as AnySession
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import Clock, ConfigError
+from hexkv.ports import Clock, ConfigError, EngineClosed
 
 log = logging.getLogger("hexkv")
+
+SCHEME = "hexkv"
+"""Of the server's own wire."""
 
 _LOOK_UP = 1.0
 """Seconds of waiting for somebody to connect, after which a server looks whether it is to end."""
@@ -47,7 +49,7 @@ class _Client:
 
 
 class Server:
-    """Serves one shelf over its own wire, and over those of plugins.
+    """Serves values over its own wire, and over those of plugins.
 
     Nothing is known of how a plugin's wire authenticates its clients, so it is spoken only where
     the server asks for neither a secret nor certificates.
@@ -56,7 +58,7 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
-        shelf: Shelf,
+        values: ServedValues,
         clock: Clock,
         limits: Limits,
         *,
@@ -69,7 +71,7 @@ class Server:
 
         Args:
             listener: bound and listening, from now on the server's.
-            shelf: what is served; closed by whoever made it, after :meth:`run`.
+            values: what is served, of every wire; closed by whoever made it, after :meth:`run`.
             clock: for deadlines.
             limits: of each connection.
             wires: what is spoken beside the server's own wire.
@@ -93,14 +95,13 @@ class Server:
         self._listener = listener
         # A signal that comes just before accept() begins wakes nobody: Python sees to it after.
         self._listener.settimeout(_LOOK_UP)
-        self._shelf = shelf
+        self._values = values
         self._clock = clock
         self._limits = limits
         self._connections = connections
         self._secret = secret
         self._tls = tls
         self._wires = {} if secret or tls else _by_start(wires)
-        self._values = WireValues(shelf, limits.wait)
         self._lock = Lock()
         self._clients: set[_Client] = set()
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
@@ -190,7 +191,7 @@ class Server:
             self._session(connection).run()
         except (BadMessage, Refused) as error:
             log.info("a connection is closed: %s", error)
-        except (OutOfTime, ConnectionBroken, OSError):
+        except (OutOfTime, ConnectionBroken, EngineClosed, OSError):
             pass  # clients come and go
         except Exception:
             log.exception("a connection is closed")
@@ -200,11 +201,14 @@ class Server:
     def _session(self, connection: Connection) -> AnySession:
         start = connection.look(START)
         if (wire := self._wires.get(start)) is not None:
-            return wire.session(connection, self._values)
+            return wire.session(connection, self._values.of(wire.scheme))
         if start != MAGIC[:START]:
             raise BadMessage("no wire that is spoken here begins like this")
         agreed = answer(connection, self._secret, secrets.token_bytes)
-        return Session(connection, self._shelf, checked=agreed.checked)
+        values = self._values
+        return Session(
+            connection, values.of(SCHEME), checked=agreed.checked, durable=values.durable
+        )
 
     def _leave(self, client: _Client) -> None:
         with self._lock:
@@ -243,10 +247,14 @@ def _by_start(wires: Sequence[Wire]) -> dict[bytes, Wire]:
     """The wire of each way in which a connection may begin.
 
     Raises:
-        ConfigError: two wires begin alike.
+        ConfigError: two wires begin alike, or have one name.
     """
     found: dict[bytes, Wire] = {}
+    schemes = {SCHEME}
     for wire in wires:
+        if wire.scheme in schemes:
+            raise ConfigError(f"{wire.scheme}:// is spoken by another wire, too")
+        schemes.add(wire.scheme)
         for start in wire.starts:
             if len(start) != START:
                 raise ConfigError(f"a wire begins with {START} bytes; {wire.scheme}://: {start!r}")

@@ -12,75 +12,77 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.net.connection import Connection
+from hexkv.ports import StoreError
 
 START = 4
 """Bytes by which the wires of one port are told apart."""
 
-DIGEST = 32
-"""Bytes of what a value is kept under."""
+
+class Unreadable(StoreError):
+    """A value is there, and cannot be read at present."""
 
 
 class Room(Protocol):
-    """Memory that a value is received into, or lies in while it is sent."""
+    """Memory that a value is received into."""
 
     @property
-    def views(self) -> Sequence[memoryview]:
-        """The value's bytes, in order."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many these are."""
+    def data(self) -> memoryview:
+        """The value's bytes."""
         ...
 
 
 class Kept(NamedTuple):
     """A value in a listing."""
 
-    digest: bytes
+    name: bytes
     size: int
+
+    stored: float
+    """Wall-clock seconds at which it was stored."""
 
 
 class Values(Protocol):
     """The values of one wire, within the server's budget. Safe from any thread.
 
-    Each is kept under a digest of ``DIGEST`` bytes, which the wire makes of its own names. The
-    wires of all plugins share these digests: a hash that begins with the wire's name keeps them
-    apart. Chunks of the server's own wire are never among them.
+    No wire reaches the values of another, whatever its names are.
     """
 
-    def room(self, size: int) -> AbstractContextManager[Room | None]:
-        """Memory to receive a value into, while the block lasts; ``None`` if there is none."""
-        ...
+    def room(self, name: bytes, size: int, seconds: float) -> AbstractContextManager[Room | None]:
+        """Memory to receive a value into, while the block lasts; ``None`` if there is none.
 
-    def put(self, digest: bytes, room: Room) -> bool:
-        """Keep what is in *room*, which :meth:`room` gave, in place of what was there, whole.
-
-        Returns:
-            True if it is kept. If not, what was there may be, or not.
+        Args:
+            name: of the value, at most 512 bytes.
+            size: bytes of the value.
+            seconds: to wait for memory.
         """
         ...
 
-    def lent(
-        self, digest: bytes, start: int = 0, size: int | None = None
-    ) -> AbstractContextManager[Room | None]:
-        """A value or a range of it, while the block lasts; ``None`` if it cannot be read."""
+    def keep(self, rooms: Sequence[Room]) -> list[bool]:
+        """Keep what is in *rooms*, each in place of what its name stood for, whole.
+
+        Returns:
+            True for each value that is kept. If not, its name stands for what it did before.
+        """
         ...
 
-    def contains(self, digest: bytes) -> bool:
-        """True if the value is there."""
+    def lent(self, name: bytes, seconds: float) -> AbstractContextManager[memoryview | None]:
+        """A value, while the block lasts; ``None`` if there is none.
+
+        Raises:
+            Unreadable: it is there, and was not read within *seconds*.
+        """
         ...
 
-    def delete(self, digest: bytes) -> None:
-        """Forget the value."""
+    def contains(self, names: Sequence[bytes]) -> list[bool]:
+        """True for each value that is there."""
         ...
 
-    def touch(self, digest: bytes) -> None:
-        """Note for the policy that the value was asked for."""
+    def delete(self, names: Sequence[bytes]) -> list[bool]:
+        """Forget values. True for each that was there."""
         ...
 
     def list(self, after: bytes, most: int) -> list[Kept]:
-        """The next *most* values behind the digest *after*, in the order of their digests."""
+        """The next *most* values behind the name *after*, in the order of their names."""
         ...
 
 
@@ -116,16 +118,3 @@ class Wire(Protocol):
         The start comes again with the first request.
         """
         ...
-
-
-def part(room: Room, start: int, size: int) -> list[memoryview]:
-    """Views of a range of a value, which must lie within it."""
-    found = []
-    for view in room.views:
-        length = len(view)
-        if start < length and size:
-            piece = view[start : start + size]
-            found.append(piece)
-            size -= len(piece)
-        start = max(0, start - length)
-    return found

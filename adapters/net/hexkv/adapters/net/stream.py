@@ -92,16 +92,6 @@ class Stream:
         while done < len(into):
             done += self._got(self._receive(into[done:], deadline, whole=True))
 
-    def fill_all(self, views: Sequence[memoryview], deadline: Deadline) -> None:
-        """Receive exactly as many bytes as all *views* have, in order."""
-        if len(views) == 1 or self._tls is not None or self._ahead:
-            for view in views:
-                self.fill(view, deadline)
-            return
-        rest = _Rest(views)
-        while rest.views:
-            rest.advance(self._got(self._scatter(rest.views, deadline)))
-
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""
         data = bytearray(size)
@@ -213,15 +203,6 @@ class Stream:
                 got = self._tls.recv_into(into)
             else:
                 got = self._socket.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
-        except OSError as error:
-            raise _translated(error, self._peer) from error
-        self.received += got
-        return got
-
-    def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
-        self._arm(socket.SO_RCVTIMEO, deadline)
-        try:
-            got = self._socket.recvmsg_into(views[:_VIEWS], 0, socket.MSG_WAITALL)[0]
         except OSError as error:
             raise _translated(error, self._peer) from error
         self.received += got

@@ -1,0 +1,107 @@
+"""What a server keeps, over all its wires: a cache by key, within one budget."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hexkv.adapters.lmserver._transit import Transit
+from hexkv.adapters.lmserver._values import WireValues
+from hexkv.plugins.config import load
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.served import ServedChunks
+from hexkv.ports import ChunkKey, Clock, FrameHeader, frame_bytes, namespace_of
+
+log = logging.getLogger("hexkv")
+
+
+class ServedValues:
+    """The values of every wire. A context manager that closes the cache.
+
+    In memory, or in a directory with memory before it for what is on its way and was used last.
+    """
+
+    def __init__(
+        self,
+        schemes: Iterable[str],
+        registry: Registry,
+        clock: Clock,
+        *,
+        budget: int,
+        transit: int,
+        policy: str = "lru",
+        directory: Path | None = None,
+    ) -> None:
+        """Open the cache, and learn what a directory holds.
+
+        Args:
+            schemes: of the wires that are spoken.
+            registry: what is installed.
+            clock: for deadlines.
+            budget: bytes of all values together, headers of their frames included.
+            transit: bytes of memory for values on their way, on top of the budget.
+            policy: says which value goes first.
+            directory: where values are kept that outlive the server.
+
+        Raises:
+            ConfigError, PoolExhausted, StoreError: the cache cannot be opened.
+        """
+        kept: dict[str, object] = {"store": "memory", "budget": budget, "policy": policy}
+        tiers, pool = [kept], frame_bytes(budget + transit)
+        if directory is not None:
+            # Not around the page cache, which is what makes a hot chunk fast here.
+            own = {"root": str(directory), "exclusive": True, "direct": "off"}
+            tiers = [{"store": "memory"}, kept | {"store": "disk", "settings": own}]
+            pool = frame_bytes(transit)
+        settings = load(environ={}, overrides={"pool": {"bytes": pool}, "tiers": tiers})
+        self._values: dict[bytes, WireValues] = {}
+        self._served = ServedChunks(settings, registry, clock, self._gone)
+        room = Transit(transit)
+        self.durable = directory is not None
+        self._wires = {
+            scheme: WireValues(scheme, self._served.chunks, str(tiers[-1]["store"]), room, clock)
+            for scheme in schemes
+        }
+        self._values = {values.prefix: values for values in self._wires.values()}
+        try:
+            self._restore(self._served.headers())
+        except BaseException:
+            self.close()
+            raise
+
+    def of(self, scheme: str) -> WireValues:
+        """The values of one wire."""
+        return self._wires[scheme]
+
+    def close(self) -> None:
+        """Close the cache. Twice is allowed."""
+        self._served.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _restore(self, headers: Iterable[FrameHeader]) -> None:
+        found: dict[bytes, list[FrameHeader]] = defaultdict(list)
+        for header in headers:
+            found[namespace_of(header.key)].append(header)
+        for prefix, values in self._values.items():
+            values.restore(found.pop(prefix, []))
+        if others := sum(map(len, found.values())):
+            log.warning("%d chunks are of no wire that is spoken here: they go for room", others)
+
+    def _gone(self, keys: Sequence[ChunkKey]) -> None:
+        for key in keys:
+            if (values := self._values.get(namespace_of(key))) is not None:
+                values.gone([key])
