@@ -63,8 +63,9 @@ class NotesSession:
 def serving(*wires, secret=b""):
     registry, clock = discover(), SystemClock()
     limits = Limits(1 << 20, patience=PATIENCE)
+    schemes = ["hexkv", *(wire.scheme for wire in wires)]
     values = ServedValues(
-        ["hexkv", *(wire.scheme for wire in wires)], registry, clock, budget=BUDGET, transit=BUDGET
+        schemes, registry, clock, budget=BUDGET, transit=BUDGET, largest=limits.max_value
     )
     server = Server(listen("127.0.0.1", 0), values, clock, limits, wires=wires, secret=secret)
     thread = Thread(target=server.run)

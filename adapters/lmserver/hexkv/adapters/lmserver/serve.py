@@ -82,6 +82,7 @@ def serve(
                 clock,
                 budget=budget_bytes,
                 transit=transit_bytes,
+                largest=largest_bytes,
                 policy=policy,
                 directory=directory,
             )

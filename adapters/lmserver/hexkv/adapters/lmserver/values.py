@@ -33,6 +33,7 @@ class ServedValues:
         *,
         budget: int,
         transit: int,
+        largest: int,
         policy: str = "lru",
         directory: Path | None = None,
     ) -> None:
@@ -43,7 +44,8 @@ class ServedValues:
             registry: what is installed.
             clock: for deadlines.
             budget: bytes of all values together, headers of their frames included.
-            transit: bytes of memory for values on their way, on top of the budget.
+            transit: bytes of memory for values on their way in, on top of the budget.
+            largest: bytes of a value. Beside a directory there is memory to read one more into.
             policy: says which value goes first.
             directory: where values are kept that outlive the server.
 
@@ -56,7 +58,7 @@ class ServedValues:
             # Not around the page cache, which is what makes a hot chunk fast here.
             own = {"root": str(directory), "exclusive": True, "direct": "off"}
             tiers = [{"store": "memory"}, kept | {"store": "disk", "settings": own}]
-            pool = frame_bytes(transit)
+            pool = frame_bytes(transit) + frame_bytes(largest)
         settings = load(environ={}, overrides={"pool": {"bytes": pool}, "tiers": tiers})
         self._values: dict[bytes, WireValues] = {}
         self._served = ServedChunks(settings, registry, clock, self._gone)
