@@ -4,8 +4,11 @@ import pytest
 
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.chunk_cache import ChunkCacheContract
-from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, spec
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.served import ServedChunks
 from hexkv.ports import Namespace, frame_bytes
 from prompts import disk, tier
 from rigging import MEMORY
@@ -69,3 +72,36 @@ class TestKeyedCacheOnDisk(TestKeyedCache):
             clock=SystemClock(),
             namespace=Namespace("contract", LAYOUT),
         )
+
+
+@pytest.mark.thorough
+class TestServedChunks(TestKeyedCache):
+    """Without an engine, in a pool that is one slot."""
+
+    @pytest.fixture
+    def made(self, tmp_path):
+        tiers = [
+            {"store": "memory", "budget": 12 * FRAME},
+            {"store": "disk", "budget": "1GiB", "settings": {"root": str(tmp_path)}},
+        ]
+        loaded = load(environ={}, overrides={"pool": {"bytes": 32 * FRAME}, "tiers": tiers})
+        with ServedChunks(loaded, discover(), SystemClock(), lambda keys: None) as served:
+            yield served
+
+    @pytest.fixture
+    def cache(self, made):
+        return made.chunks
+
+    @pytest.fixture
+    def ledger(self, made):
+        def held():
+            made.chunks.flush(soon())
+            ours = made._stack.pool.ledger().items()
+            return {owner: count for owner, count in ours if owner != MEMORY}
+
+        return held
+
+    @pytest.fixture
+    def closed(self, made, cache):
+        made.close()
+        return cache
