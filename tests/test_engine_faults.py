@@ -96,6 +96,7 @@ def garbage(size):
         pytest.param(raises(StoreUnreachable("gone")), id="unreachable"),
         pytest.param(raises(RuntimeError("bug")), id="bug"),
         pytest.param(raises(MemoryError()), id="memory"),
+        pytest.param(raises(SystemExit("bug")), id="exit"),
         pytest.param(lambda keys, sink: [], id="short answer"),
         pytest.param(lambda keys, sink: [Failed(OSError())] * len(keys), id="failed"),
         pytest.param(lambda keys, sink: [TimedOut()] * len(keys), id="late"),

@@ -1,5 +1,6 @@
 """What one lane promises, with workers that the test moves by hand."""
 
+from asyncio import CancelledError
 from collections import deque
 from contextlib import suppress
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
@@ -278,12 +280,21 @@ def test_an_abandoned_task_gives_back_what_it_holds_behind_workers_that_hang(lan
     lane.submit(Priority.GET, 40, saying("more"))
 
 
-def test_work_that_raises_ends_all_the_same(lane, executor, caplog):
+@each("error", [RuntimeError("a bug"), SystemExit("a bug"), CancelledError("a bug")])
+def test_work_that_raises_ends_all_the_same(error):
+    clock, telemetry = ManualClock(), RecordingTelemetry()
+    executor = ByHand(clock)
+    rules = LaneRules(workers=1, queue_bytes=100, breaker=BreakerRules(failures=1))
+    lane = Lane("disk/read", rules, executor, clock, telemetry)
+
     def work(go):
-        raise RuntimeError("a bug")
+        if go:
+            raise error
+        return None, None
 
     ticket = lane.submit(Priority.GET, 1, work)
     executor.work()
     assert (ticket.done, ticket.result) == (True, None)
     assert (lane.pending, lane.pending_bytes) == (0, 0)
-    assert "a bug" in caplog.text
+    assert lane.breaker.refuses
+    assert telemetry.total(Counter.BREAKER_OPENED) == 1

@@ -323,8 +323,11 @@ class Lane:
         well: bool | None
         try:
             result, well = task.work(wanted)
-        except Exception:
-            # A bug of ours, or of a serde or a policy. Whoever waits must hear of the end.
+        except BaseException as error:
+            # A bug of ours, or of a serde or a policy, which may even exit. Whoever waits must
+            # hear of the end, and the queue get its bytes back.
+            if not (wanted or isinstance(error, Exception)):
+                raise  # of a caller, who gives up the task or closes: no worker's
             log.exception("work for %s failed", self.name)
             result, well = None, False
 

@@ -66,11 +66,20 @@ class StoreCalls:
         """Whether the store leases what it holds, where it is."""
         return self.sharing is not None
 
+    @property
+    def _errors(self) -> type[BaseException]:
+        """What a call ends with where it is the store that failed.
+
+        A store that does I/O is called by workers, which its lanes must keep though it exits.
+        One that lends is called by the engine's callers, whom a signal may have told to exit.
+        """
+        return Exception if self.lends else BaseException
+
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether the store has each chunk; ``False`` if it fails."""
         try:
             return answers.flags(self.store.contains(tuple(keys), deadline), len(keys))
-        except Exception as error:  # noqa: BLE001 - a store's failure is never the engine's
+        except self._errors as error:  # a store's failure is never the engine's
             self.failed("contains", error)
             return [False] * len(keys)
 
@@ -81,9 +90,8 @@ class StoreCalls:
             # A tuple: a store that sorts its batch would have one chunk served for another.
             answer = self.store.read(tuple(keys), rooms, deadline)
             outcomes, wrong = answers.read_outcomes(answer, rooms)
-        except Exception as error:  # noqa: BLE001
-            self.failed("read", error)
-            return [Failed(error)] * len(keys)
+        except self._errors as error:
+            return [Failed(self.failed("read", error))] * len(keys)
         finally:
             rooms.end()
         if wrong is not None:
@@ -99,18 +107,16 @@ class StoreCalls:
         try:
             answer = self.ranges.read_range(key, start, into, deadline)
             return answers.range_outcome(answer, len(into))
-        except Exception as error:  # noqa: BLE001
-            self.failed("read_range", error)
-            return Failed(error)
+        except self._errors as error:
+            return Failed(self.failed("read_range", error))
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
         """The store's answers, or its failure once for each chunk."""
         try:
             answer = self.store.write(tuple(items), deadline)
             outcomes, wrong = answers.write_outcomes(answer, items)
-        except Exception as error:  # noqa: BLE001
-            self.failed("write", error)
-            return [Failed(error)] * len(items)
+        except self._errors as error:
+            return [Failed(self.failed("write", error))] * len(items)
         if wrong is not None:
             self.failed("write", wrong)
         return outcomes
@@ -121,7 +127,7 @@ class StoreCalls:
             return []
         try:
             return list(answers.entries(self.scanning.scan()))
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("scan", error)
             return None
 
@@ -131,7 +137,7 @@ class StoreCalls:
             return [None] * len(keys)
         try:
             found, wrong = answers.leases(self.sharing.lend(tuple(keys), owner), keys, owner)
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("lend", error)
             return [None] * len(keys)
         if wrong is not None:
@@ -146,7 +152,7 @@ class StoreCalls:
             # Of a lease of its own: what the store does with it cannot end the caller's.
             with lease.share(f"keep {self._name}") as mine:
                 answer: object = self.sharing.keep(key, mine)  # type: ignore[func-returns-value]
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("keep", error)
             return False
         if answer is None:
@@ -159,7 +165,7 @@ class StoreCalls:
         """Whether the store says of each chunk that it was there, or was not."""
         try:
             answers.flags(self.store.delete(tuple(keys), deadline), len(keys))
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("delete", error)
             return False
         return True
@@ -170,7 +176,7 @@ class StoreCalls:
             return None
         try:
             return answers.count(self.clearing.clear_prefix(prefix, deadline))
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("clear_prefix", error)
             return None
 
@@ -183,7 +189,7 @@ class StoreCalls:
                 tuple(keys), deadline
             )
             answers.nothing(answer)
-        except Exception as error:  # noqa: BLE001
+        except self._errors as error:
             self.failed("quarantine", error)
             return False
         return True
@@ -196,10 +202,11 @@ class StoreCalls:
         except Exception as error:  # noqa: BLE001
             self.failed("close", error)
 
-    def failed(self, what: str, error: Exception) -> None:
-        """Count a call that the store did not answer."""
+    def failed(self, what: str, error: BaseException) -> Exception:
+        """Count a call that the store did not answer. What an outcome says of it."""
         self.failures += 1
         log.warning("tier %s: %s failed: %s", self._name, what, answers.words(error))
+        return error if isinstance(error, Exception) else StoreError(answers.words(error))
 
 
 def _declared(name: str, what: str, value: object) -> bool:
