@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +13,32 @@ import pytest
 
 from hexkv.plugins import AdapterSpec, CommandSpec
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Origin, Registry, missing
+from hexkv.plugins.registry import Origin, Registry, missing, words
 from hexkv.ports import ConfigError
 
 FOUND = Path(__file__).parent / "found"
+
+HOOKS = "hexkv_adapters, hexkv_commands"
+WRONG = {
+    "raising-import": "RuntimeError: this plugin does not load",
+    "no-module": "ModuleNotFoundError: .*no_such_module.*",
+    "no-attribute": "AttributeError: .*nothing.*",
+    "exits": "SystemExit: 3",
+    "raising-hook": "ZeroDivisionError",
+    "wrong-type": "TypeError: offers a str, not a AdapterSpec",
+    "bad-spec": "TypeError: 'unconfigurable': settings must be a dataclass",
+    "typo": f"AttributeError: there is no hook 'hexkv_adapterz'; hooks: {HOOKS}",
+    "halfway": "OSError: no second half",
+    "no-list": "TypeError: hexkv_adapters gave a int, not a list of them",
+    "bad-command": "ValueError: 'Not A Word' is no name.*",
+    "no-hooks": f"AttributeError: it implements no hook; hooks: {HOOKS}",
+    "forgotten": "AttributeError: hexkv_adapters is no hook: write @hookimpl above it",
+    "half-forgotten": "AttributeError: hexkv_adapters is no hook: write @hookimpl above it",
+    "no-return": "TypeError: hexkv_adapters gave None: return or yield each AdapterSpec",
+    "no-instance": "TypeError: no_instance is a class, and hexkv_adapters needs an instance.*",
+    "letters": "TypeError: 'spelt': requires must be a tuple of texts",
+}
+"""What is said of each plugin in the folder ``broken``."""
 
 
 @pytest.fixture
@@ -65,31 +90,34 @@ def test_broken_plugins_are_recorded_and_stop_nobody(found):
     found("broken")
     registry = discover()
     broken = {
-        origin.plugin: type(error)
+        origin.plugin: words(error)
         for origin, error in registry.broken.items()
         if origin.distribution == "broken_plugins 0.1"
     }
-    assert broken == {
-        "raising-import": RuntimeError,
-        "no-module": ModuleNotFoundError,
-        "no-attribute": AttributeError,
-        "exits": SystemExit,
-        "raising-hook": ZeroDivisionError,
-        "wrong-type": TypeError,
-        "bad-spec": TypeError,
-        "typo": AttributeError,
-        "halfway": OSError,
-        "no-list": TypeError,
-        "bad-command": ValueError,
-    }
+    assert broken.keys() == WRONG.keys()
+    for plugin, message in WRONG.items():
+        assert re.fullmatch(message, broken[plugin]), f"{plugin}: {broken[plugin]}"
     assert ("policy", "lru") in registry.adapters
     assert ("store", "disk") in registry.adapters
 
 
 def test_a_broken_plugin_offers_nothing_not_even_its_sound_half(found):
     found("broken")
-    offered = {name for _, name in discover().adapters}
-    assert offered.isdisjoint({"first-half", "beside-a-bad-command", "misspelt"})
+    found("rival")
+    offers = discover().adapters.values()
+    assert offers
+    assert all(spec.summary != "never offered" for spec in offers)
+
+
+def test_an_unknown_name_is_answered_with_the_broken_plugins_that_might_have_brought_it(found):
+    found("broken")
+    registry = discover()
+    with pytest.raises(ConfigError) as raised:
+        registry.find("store", "first-half")
+    message = str(raised.value)
+    assert "broken plugins: " in message
+    assert "halfway (broken_plugins 0.1): OSError: no second half" in message
+    assert "\n" not in message
 
 
 def test_an_interrupt_while_a_plugin_loads_is_no_broken_plugin(found, monkeypatch):
@@ -103,19 +131,36 @@ def test_an_interrupt_while_a_plugin_loads_is_no_broken_plugin(found, monkeypatc
         discover()
 
 
-def test_two_plugins_that_offer_the_same_are_an_error_that_names_both(found):
+def test_a_plugin_that_claims_a_name_that_is_taken_stops_itself_alone(found):
+    before = discover()
     found("rival")
-    with pytest.raises(
-        ConfigError,
-        match=r"policy adapter 'lru' is offered twice: by builtin \(.*\) and by rival \(rival_p",
-    ):
-        discover()
-
-
-def test_two_distributions_with_one_plugin_name_are_an_error_that_names_both(found):
     found("twins")
-    with pytest.raises(ConfigError, match=r"'twin': .*twin_(one|two).* and .*twin_(one|two)"):
-        discover()
+    registry = discover()
+    assert registry.origin.items() >= before.origin.items()
+    assert ("store", "beside-the-disk") not in registry.adapters
+    said = {origin.plugin: str(error) for origin, error in registry.broken.items()}
+    local = registry.origin["store", "disk"]
+    builtin = registry.origin["policy", "lru"]
+    rival, another = "rival (rival_plugin 0.1)", "another (rival_plugin 0.1)"
+    assert said == {
+        "rival": f"policy adapter 'lru' is offered twice: by {builtin} and by {rival}",
+        "another": f"store adapter 'disk' is offered twice: by {local} and by {another}",
+        "twin": "two plugins are called 'twin': twin (twin_one 0.1) and twin (twin_two 0.1)",
+    }
+
+
+def test_what_a_plugin_prints_does_not_stand_in_the_answer_of_a_command(found):
+    found("loud")
+    done = subprocess.run(
+        [sys.executable, "-m", "hexkv.plugins", "adapters", "--json"],
+        env={**os.environ, "PYTHONPATH": str(FOUND / "loud")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "noise" in {row["name"] for row in json.loads(done.stdout)}
+    assert done.stderr.count("hello from the import") == 1
+    assert "hello from the hook" in done.stderr
 
 
 def test_two_commands_of_one_name_are_an_error_that_names_both():

@@ -181,7 +181,7 @@ def test_a_black_box_that_nothing_installed_checks_says_what_to_install(check, m
         registry.adapters = {k: s for k, s in registry.adapters.items() if not s.black_box}
         return registry
 
-    monkeypatch.setattr("hexkv.contracts.check.command.discover", without)
+    monkeypatch.setattr("hexkv.contracts.check.command.installed", without)
     code, out, err = check("lm://127.0.0.1:1", "--black-box")
     assert (code, out) == (1, "")
     assert "pip install hexkv-lmcache" in err

@@ -7,7 +7,6 @@ import pytest
 
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.discovery import discover
-from hexkv.ports import ConfigError
 
 SOUND = """
     from dataclasses import dataclass, field
@@ -125,5 +124,4 @@ def test_a_plugin_that_is_not_installed_is_caught():
 def test_a_plugin_that_is_installed_twice_is_caught(install):
     install(SOUND)
     install(SOUND, "gramophone_again")
-    with pytest.raises(ConfigError, match="'gramophone'"):
-        broken_tests()
+    assert "test_is_installed_once" in broken_tests()

@@ -36,7 +36,7 @@ def registry(monkeypatch):
     found = discover()
     found.broken.clear()  # an adapter of this repository may lack what it needs here
     for module in ("__main__", "cli.adapters", "cli.config", "cli.inspect"):
-        monkeypatch.setattr(f"hexkv.plugins.{module}.discover", lambda: found)
+        monkeypatch.setattr(f"hexkv.plugins.{module}.installed", lambda: found)
     for name in ("HEXKV_CONFIG", "HEXKV_POOL__BYTES"):
         monkeypatch.delenv(name, raising=False)
     return found
@@ -298,7 +298,7 @@ def test_plugins_that_contradict_each_other_are_one_line(capsys, monkeypatch):
     def contradict():
         raise ConfigError("store adapter 'a' is offered twice: by x and by y")
 
-    monkeypatch.setattr("hexkv.plugins.__main__.discover", contradict)
+    monkeypatch.setattr("hexkv.plugins.__main__.installed", contradict)
     assert main(["adapters"]) == 1
     assert capsys.readouterr().err == "error: store adapter 'a' is offered twice: by x and by y\n"
 
@@ -331,7 +331,7 @@ def test_every_command_explains_itself(words, run):
 
 
 def test_a_registry_of_nothing_still_gives_help(monkeypatch, capsys):
-    monkeypatch.setattr("hexkv.plugins.__main__.discover", Registry)
+    monkeypatch.setattr("hexkv.plugins.__main__.installed", Registry)
     assert main(["--help"]) == 0
     assert "demo" in capsys.readouterr().out
 

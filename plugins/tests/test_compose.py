@@ -58,6 +58,20 @@ class Shelf:
         self.closed = True
 
 
+class PlainSerde:
+    """A serde whose name no frame can give."""
+
+    name = ""
+    lossless = True
+    per_layer = False
+
+    def bound(self, raw_bytes):
+        return raw_bytes
+
+    def encode(self, chunk, layout, tokens, into): ...
+    def decode(self, payload, layout, tokens, into): ...
+
+
 @pytest.fixture
 def registry():
     found = discover()
@@ -72,12 +86,20 @@ def registry():
     def fail(settings, context):
         raise StoreBusy("somebody else owns it")
 
+    def burst(settings, context):
+        raise OSError("no such device")
+
     found.offer(
         Origin("test", ""),
         [
             AdapterSpec("store", "shelf", "", shelf),
             AdapterSpec("store", "locked", "", fail),
             AdapterSpec("store", "far", "", shelf, requires=("no_such_module",), hint="walk"),
+            AdapterSpec("store", "bursting", "", burst),
+            # Of these nobody asked for one.
+            AdapterSpec("serde", "bursting", "", burst),
+            AdapterSpec("serde", "nameless", "", lambda settings, context: PlainSerde()),
+            AdapterSpec("checksum", "bursting", "", burst),
         ],
     )
     return found
@@ -166,6 +188,14 @@ def test_an_adapter_learns_its_tiers_name_and_the_clock(registry):
         ({"pool": {"provider": "nmap"}}, r"pool\.provider .*did you mean 'mmap'"),
         ({"pool": {"settings": {"huge": True}}}, r"pool\.settings\.huge .* known: huge_pages"),
         ({"checksum": "md5"}, r"checksum \(from code\): no checksum adapter 'md5'"),
+        (
+            {"tiers": [{"store": "shelf"}, {"store": "bursting"}]},
+            r"tiers\[1\]\.settings \(from code\): store adapter .* opened: OSError: no such device",
+        ),
+        (
+            {"tiers": [{"store": "memory", "serde": "bursting"}]},
+            r"tiers\[0\]\.serde \(from code\): serde adapter 'bursting' of test cannot be opened",
+        ),
         (
             {"tiers": [{"store": "shelf", "budget": "1GiB"}]},
             r"tiers\[0\]\.budget \(from code\): store 'shelf' cannot list what it holds",

@@ -10,6 +10,7 @@ from hexkv.contracts.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import AdapterUnavailable, ConfigError
 
 CONTEXT = OpenContext(SystemClock())
@@ -63,6 +64,10 @@ def test_a_spec_that_could_never_be_opened_is_refused():
         AdapterSpec("store", "a", "", lambda s, c: None, settings=dict)
     with pytest.raises(TypeError, match="schemes need a setting 'url' or 'address'"):
         AdapterSpec("store", "a", "", lambda s, c: None, Settings, schemes=("shelf",))
+    with pytest.raises(TypeError, match="schemes must be a tuple of texts"):
+        AdapterSpec("store", "a", "", lambda s, c: None, schemes="shelf")
+    with pytest.raises(TypeError, match="contract must be a whole number"):
+        AdapterSpec("store", "a", "", lambda s, c: None, contract="1")
     with pytest.raises(TypeError, match="run must be callable"):
         CommandSpec("a", "", None)
 
@@ -111,7 +116,52 @@ def test_a_bad_setting_is_named(settings, message):
     assert not opened
 
 
-def test_an_adapter_that_builds_something_else_is_found_out():
-    registry, _ = offering()
-    with pytest.raises(ConfigError, match=r"'shelf' of plug \(plug-dist 1.0\) built a object, wh"):
+class Half:
+    """A store without some of its methods."""
+
+    delete = None
+
+    def read(self, keys, sink, deadline): ...
+    def contains(self, keys, deadline): ...
+    def close(self): ...
+
+
+class Whole(Half):
+    def delete(self, keys, deadline): ...
+    def write(self, items, deadline): ...
+
+
+def raising(error):
+    raise error
+
+
+@each(
+    ("open_it", "message"),
+    [
+        (lambda s, c: object(), "built a object, which is no ChunkStore: it lacks close, contains"),
+        (lambda s, c: Half(), r"built a Half, which is no ChunkStore: it lacks delete, write$"),
+        (lambda s, c: None, "built a NoneType"),
+        (lambda s, c: Whole, r"built the class Whole, not an instance of it$"),
+        (lambda s, c: raising(OSError("no\nroom")), r"cannot be opened: OSError: no room$"),
+        (lambda s, c: raising(SystemExit(3)), r"cannot be opened: SystemExit: 3$"),
+        (lambda s, c: raising(ConfigError("no such file")), r"no such file$"),
+    ],
+)
+def test_an_adapter_that_cannot_be_built_is_found_out(open_it, message):
+    registry, _ = offering(open=open_it)
+    with pytest.raises(ConfigError, match=message) as raised:
         registry.open("store", "shelf", {"path": "x"}, CONTEXT)
+    said = str(raised.value)
+    assert (
+        said.startswith("store adapter 'shelf' of plug (plug-dist 1.0) ") or said == "no such file"
+    )
+
+
+def test_an_adapter_of_other_contracts_is_not_built_and_stops_nobody_who_did_not_ask(caplog):
+    for contract in (CONTRACT - 1, CONTRACT + 1):
+        registry, opened = offering(contract=contract)
+        with pytest.raises(AdapterUnavailable, match=f"contract {contract}, and this hexkv keeps"):
+            registry.open("store", "shelf", {"path": "x"}, CONTEXT)
+        assert not opened
+        assert list(registry.open_all("store", CONTEXT)) == []
+    assert caplog.text.count("store adapter shelf is left out: shelf") == 2

@@ -33,5 +33,5 @@ def test_it_opens_by_its_name_in_a_configuration():
 
 @pytest.mark.parametrize("level", [23, -1])
 def test_a_level_that_there_is_not_is_an_error(level):
-    with pytest.raises(ConfigError, match="level: .*between 0 and 22"):
+    with pytest.raises(ConfigError, match=r"level: .*between 0 and 22"):
         discover().open("serde", "zstd", {"level": level}, CONTEXT)

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import pytest
 
-from hexkv.contracts.promise import CONTRACT, promise
+from hexkv.contracts.promise import promise
 from hexkv.contracts.whole import Whole
 from hexkv.plugins.discovery import GROUP, discover
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.secret import Secret
-from hexkv.plugins.spec import AdapterSpec, CommandSpec
+from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec
 
 HEAVY = frozenset(
     {
@@ -82,7 +82,7 @@ class PluginContract(Whole):
         "plugin.1",
         "is installed once",
         clause="entry point",
-        why="two of one name stop every command, and none is not found",
+        why="the second of two is left out, and what is nowhere is not found",
         hint="[project.entry-points.hexkv], pip install -e .",
     )
     def test_is_installed_once(self) -> None:

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hexkv.plugins.cli.output import new_app, run_app
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.cli.output import installed, new_app, run_app
 from hexkv.plugins.registry import Registry, require
 from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, HexKVError
@@ -27,12 +26,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before anything is parsed: discovery can fail, too.
     debug = words[:1] == ["--debug"]
     try:
-        return run_app(_application(discover()), "hexkv", words)
+        registry = installed()
+        code = run_app(_application(registry), "hexkv", words)
     except HexKVError as error:
         if debug:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
+    wanted = next((word for word in words if not word.startswith("-")), "")
+    if wanted and wanted not in {*registry.commands, "demo"} and registry.broken:
+        print(registry.said_of_broken().removeprefix("; "), file=sys.stderr)
+    return code
 
 
 def _application(registry: Registry) -> typer.Typer:
@@ -80,10 +84,9 @@ def _caller(command: CommandSpec) -> Callable[[typer.Context], None]:
 
 
 def _no_demo(registry: Registry) -> int:
-    broken = ", ".join(map(str, registry.broken))
     raise AdapterUnavailable(
         "demo",
-        f"no plugin offers it{f'; broken: {broken}' if broken else ''}",
+        f"no plugin offers it{registry.said_of_broken()}",
         'pip install "hexkv[hf]"',
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.hashing import BLAKE2B, SHA256
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import AdapterUnavailable, HashFunction
 
@@ -32,11 +32,7 @@ def frame_codec(registry: Registry, checksum: str) -> FrameCodec:
         AdapterUnavailable: it cannot be imported here.
     """
     context = OpenContext(SystemClock())
-    others = [
-        registry.open("checksum", name, {}, context)
-        for name in registry.names("checksum")
-        if name != checksum and not missing(registry.find("checksum", name))
-    ]
+    others = [other for _, other in registry.open_all("checksum", context, without=[checksum])]
     return FrameCodec(registry.open("checksum", checksum, {}, context), others)
 
 

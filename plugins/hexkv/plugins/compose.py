@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.places import Path, suggestion
-from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings, TierSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import Totals
@@ -45,6 +46,8 @@ from hexkv.ports import (
     Telemetry,
     frame_bytes,
 )
+
+log = logging.getLogger("hexkv")
 
 VOUCHED = "vouched for: "
 """Before a configured ``model.weights``: no digest begins like this."""
@@ -80,6 +83,8 @@ def build(
     loaded = _loaded(settings)
     settings = loaded.settings
     registry = discover() if registry is None else registry
+    for origin, error in registry.broken.items():
+        log.warning("plugin %s is broken: %s", origin, words(error))
     clock = SystemClock() if clock is None else clock
     check(loaded, registry)
     namespace = identify(namespace, loaded)
@@ -87,7 +92,7 @@ def build(
     _check_sizes(loaded, frame_bytes(chunk))
     algorithm = hash_algorithm(settings.hash)
     telemetry = telemetry or Totals()
-    serdes = _open_serdes(settings, registry, OpenContext(clock))
+    serdes = _open_serdes(loaded, registry, OpenContext(clock))
     with ExitStack() as opened:
         stack = open_stack(
             opened, loaded, registry, clock, telemetry, events, serdes, frame_bytes(chunk)
@@ -281,21 +286,23 @@ def _check_sizes(loaded: Loaded, frame: int) -> None:
             )
 
 
-def _open_serdes(
-    settings: EngineSettings, registry: Registry, context: OpenContext
-) -> dict[str, Serde]:
+def _open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dict[str, Serde]:
     """Every serde that can be opened here: frames may have been written with any of them.
 
     Each under the name that frames give it, and under the one that configurations use.
     """
-    serdes: dict[str, Serde] = {}
-    wanted = {name for tier in settings.tiers for name in tier.serdes} | set(settings.serdes)
-    for name in registry.names("serde"):
-        if name in wanted or not missing(registry.find("serde", name)):
-            opened = registry.open("serde", name, settings.serdes.get(name, {}), context)
-            serde = CheckedSerde.of(opened)
-            serdes[name] = serdes[serde.name] = serde
-    return serdes
+    settings = loaded.settings
+    wanted: dict[str, Path] = {}
+    for index, tier in enumerate(settings.tiers):
+        wanted |= dict.fromkeys(tier.serdes, ("tiers", index, "serde"))
+    wanted |= {name: ("serdes", name) for name in settings.serdes}
+    opened = dict(registry.open_all("serde", context, wanted, CheckedSerde.of))
+    for name, path in wanted.items():
+        if name != RAW:
+            values = settings.serdes.get(name, {})
+            with _naming(loaded, path):
+                opened[name] = CheckedSerde.of(registry.open("serde", name, values, context))
+    return {serde.name: serde for serde in opened.values()} | opened
 
 
 def _open_tier(

@@ -1,14 +1,16 @@
 """Finding plugins: every installed entry point of the group ``hexkv``.
 
-A broken plugin is recorded in :attr:`Registry.broken`, offers nothing, and stops nobody.
-Two plugins that claim one name are an error instead: which of them wins must not depend on
-the order in which they were found. Nothing heavy is imported: a plugin module describes
-adapters and imports what they need when one is opened.
+A broken plugin is recorded in :attr:`Registry.broken`, offers nothing, and stops nobody; so is
+one that claims a name that is taken. hexkv's own distributions are taken in first, then the
+others by name: which plugin keeps a name does not depend on the order in which they were found.
+Nothing heavy is imported: a plugin module describes adapters and imports what they need when
+one is opened.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -21,18 +23,23 @@ from hexkv.ports import ConfigError
 
 GROUP = "hexkv"
 
+_HOOKS = ("hexkv_adapters", "hexkv_commands")
+
 _Spec = TypeVar("_Spec", AdapterSpec, CommandSpec)
 
 
 def discover(*, group: str = GROUP) -> Registry:
-    """What the installed plugins offer.
-
-    Raises:
-        ConfigError: two plugins have one name, or offer one thing under the same name.
-    """
+    """What the installed plugins offer, and which of them are broken."""
     registry = Registry()
     _take(registry, Origin("builtin", _distribution("hexkv")), builtin)
+    first: dict[str, Origin] = {}
     for origin, entry in _entries(group):
+        holder = first.setdefault(origin.plugin, origin)
+        if holder is not origin:
+            registry.broken[origin] = ConfigError(
+                f"two plugins are called {origin.plugin!r}: {holder} and {origin}"
+            )
+            continue
         try:
             plugin = entry.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
@@ -43,26 +50,25 @@ def discover(*, group: str = GROUP) -> Registry:
 
 
 def _entries(group: str) -> list[tuple[Origin, importlib.metadata.EntryPoint]]:
-    """The entry points by name, so that the order of ``sys.path`` changes nothing."""
-    found: dict[str, tuple[Origin, importlib.metadata.EntryPoint]] = {}
+    """The entry points in an order to which that of ``sys.path`` means nothing."""
+    found = []
     for entry in importlib.metadata.entry_points(group=group):
         label = f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
-        origin = Origin(entry.name, label)
-        if entry.name in found:
-            first = found[entry.name][0]
-            raise ConfigError(f"two plugins are called {entry.name!r}: {first} and {origin}")
-        found[entry.name] = origin, entry
-    return [found[name] for name in sorted(found)]
+        found.append((Origin(entry.name, label), entry))
+    return sorted(found, key=lambda one: (not _is_ours(one[0]), one[0].plugin, one[0].distribution))
+
+
+def _is_ours(origin: Origin) -> bool:
+    return origin.distribution.startswith(("hexkv-", "hexkv_"))
 
 
 def _take(registry: Registry, origin: Origin, plugin: object) -> None:
     """Ask one plugin what it offers: everything of it is taken in, or nothing."""
     try:
         adapters, commands = _ask(plugin)
+        registry.offer(origin, adapters, commands)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
         registry.broken[origin] = error
-    else:
-        registry.offer(origin, adapters, commands)
 
 
 def _ask(plugin: object) -> tuple[list[AdapterSpec], list[CommandSpec]]:
@@ -70,19 +76,36 @@ def _ask(plugin: object) -> tuple[list[AdapterSpec], list[CommandSpec]]:
     manager = pluggy.PluginManager("hexkv")
     manager.add_hookspecs(Hooks)
     manager.register(plugin)
-    for hook in manager.get_hookcallers(plugin) or ():
-        if not hook.has_spec():
-            raise AttributeError(f"there is no hook {hook.name!r}")
+    implemented = {hook.name for hook in manager.get_hookcallers(plugin) or ()}
+    for name in sorted(implemented.difference(_HOOKS)):
+        raise AttributeError(f"there is no hook {name!r}; hooks: {', '.join(_HOOKS)}")
+    for name in _HOOKS:
+        if name not in implemented and callable(getattr(plugin, name, None)):
+            raise AttributeError(f"{name} is no hook: write @hookimpl above it")
+    if not implemented:
+        raise AttributeError(f"it implements no hook; hooks: {', '.join(_HOOKS)}")
+    if isinstance(plugin, type):
+        for name in sorted(implemented):
+            if inspect.signature(getattr(plugin, name)).parameters:
+                raise TypeError(
+                    f"{plugin.__name__} is a class, and {name} needs an instance of it: name one,"
+                    " or make the hook a static method"
+                )
     return (
-        _flat(manager.hook.hexkv_adapters(), AdapterSpec),
-        _flat(manager.hook.hexkv_commands(), CommandSpec),
+        _offers(manager.hook.hexkv_adapters, AdapterSpec),
+        _offers(manager.hook.hexkv_commands, CommandSpec),
     )
 
 
-def _flat(offers: Iterable[Iterable[object]], wanted: type[_Spec]) -> list[_Spec]:
-    """All offers in one list, each what the hook promised."""
+def _offers(hook: pluggy.HookCaller, wanted: type[_Spec]) -> list[_Spec]:
+    """What the hook gives, each what was promised."""
+    offers: list[Iterable[object]] = hook()
+    if len(offers) < len(hook.get_hookimpls()):  # pluggy passes over what gives None
+        raise TypeError(f"{hook.name} gave None: return or yield each {wanted.__name__}")
     found: list[_Spec] = []
     for offer in offers:
+        if not isinstance(offer, Iterable):
+            raise TypeError(f"{hook.name} gave a {type(offer).__name__}, not a list of them")
         for spec in offer:
             if not isinstance(spec, wanted):
                 raise TypeError(f"offers a {type(spec).__name__}, not a {wanted.__name__}")

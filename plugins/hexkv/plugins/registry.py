@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hexkv.plugins.distributions import distribution_of
 from hexkv.plugins.places import Locate, suggestion
-from hexkv.plugins.spec import AdapterSpec, CommandSpec, Kind, OpenContext
+from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
     ChunkStore,
     ConfigError,
     HashFunction,
+    HexKVError,
     MemoryProvider,
     Policy,
     Serde,
 )
+
+log = logging.getLogger("hexkv")
 
 _PORTS: Mapping[Kind, type] = {
     "store": ChunkStore,
@@ -62,17 +66,25 @@ class Registry:
         adapters: Iterable[AdapterSpec] = (),
         commands: Iterable[CommandSpec] = (),
     ) -> None:
-        """Take in what the plugin *origin* offers.
+        """Take in what the plugin *origin* offers: all of it, or nothing.
 
         Raises:
             ConfigError: something of the same kind and name is offered already.
         """
-        for adapter in adapters:
-            self._claim(adapter.kind, adapter.name, origin)
-            self.adapters[adapter.kind, adapter.name] = adapter
-        for command in commands:
-            self._claim("command", command.name, origin)
-            self.commands[command.name] = command
+        adapters, commands = list(adapters), list(commands)
+        new: dict[tuple[Kind | Literal["command"], str], Origin] = {}
+        specs: list[AdapterSpec | CommandSpec] = [*adapters, *commands]
+        for spec in specs:
+            kind = spec.kind if isinstance(spec, AdapterSpec) else "command"
+            if taken := (self.origin | new).get((kind, spec.name)):
+                what = "command" if kind == "command" else f"{kind} adapter"
+                raise ConfigError(
+                    f"{what} {spec.name!r} is offered twice: by {taken} and by {origin}"
+                )
+            new[kind, spec.name] = origin
+        self.origin |= new
+        self.adapters |= {(adapter.kind, adapter.name): adapter for adapter in adapters}
+        self.commands |= {command.name: command for command in commands}
 
     def names(self, kind: Kind) -> list[str]:
         """The adapters of one kind, sorted."""
@@ -82,14 +94,19 @@ class Registry:
         """The adapter that a configuration calls *name*.
 
         Raises:
-            ConfigError: no installed plugin offers it.
+            ConfigError: no installed plugin offers it; says which are broken and might have.
         """
         if found := self.adapters.get((kind, name)):
             return found
         hint = suggestion(name, self.names(kind))
         if ours := distribution_of(kind, name):  # a near name would be the wrong one
             hint = f": pip install {ours}"
-        raise ConfigError(f"no {kind} adapter {name!r}{hint}")
+        raise ConfigError(f"no {kind} adapter {name!r}{hint}{self.said_of_broken()}")
+
+    def said_of_broken(self) -> str:
+        """How a message ends about what a broken plugin might have brought; empty if none is."""
+        broken = [f"{origin}: {words(error)}" for origin, error in self.broken.items()]
+        return f"; broken plugins: {', '.join(broken)}" if broken else ""
 
     def parse(
         self, kind: Kind, name: str, settings: Mapping[str, object], locate: Locate | None = None
@@ -119,26 +136,77 @@ class Registry:
         """Build an adapter; arguments as for :meth:`parse`. Gives what the kind's port asks for.
 
         Raises:
-            ConfigError: as :meth:`parse`; or what was built does not have the port's methods.
-            AdapterUnavailable: it requires something that cannot be imported here.
+            ConfigError: as :meth:`parse`; or it raised something that is no error of hexkv's; or
+                what was built does not have the port's methods.
+            AdapterUnavailable: it requires something that cannot be imported here, or was written
+                for other contracts.
+            StoreError: of a store: it cannot be opened.
         """
         parsed = self.parse(kind, name, settings)
         spec = self.find(kind, name)
         require(spec)
-        built = spec.open(parsed, context)
-        port = _PORTS.get(kind)
-        if port is not None and not isinstance(built, port):
+        what = f"{kind} adapter {name!r} of {self.origin[kind, name]}"
+        try:
+            built = spec.open(parsed, context)
+        except HexKVError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"{what} cannot be opened: {words(error)}") from error
+        port = _PORTS.get(kind, object)
+        if isinstance(built, type):
+            raise ConfigError(f"{what} built the class {built.__name__}, not an instance of it")
+        if not isinstance(built, port):
+            lacks = _lacking(built, port)
+            more = f": it lacks {', '.join(lacks)}" if lacks else ""
             raise ConfigError(
-                f"{kind} adapter {name!r} of {self.origin[kind, name]} built a"
-                f" {type(built).__name__}, which is no {port.__name__}"
+                f"{what} built a {type(built).__name__}, which is no {port.__name__}{more}"
             )
         return built
 
-    def _claim(self, kind: Kind | Literal["command"], name: str, origin: Origin) -> None:
-        if (taken := self.origin.get((kind, name))) is not None:
-            what = kind if kind == "command" else f"{kind} adapter"
-            raise ConfigError(f"{what} {name!r} is offered twice: by {taken} and by {origin}")
-        self.origin[kind, name] = origin
+    def open_all(
+        self,
+        kind: Kind,
+        context: OpenContext,
+        without: Collection[str] = (),
+        checked: Callable[[Any], Any] = lambda built: built,
+    ) -> Iterator[tuple[str, Any]]:
+        """Every adapter of a kind, by name, as it is by default, that can be opened here.
+
+        For those that nobody asked for: what cannot be opened is left out and logged, unless it
+        only lacks a module.
+
+        Args:
+            kind: of the adapters.
+            context: for each of them.
+            without: names of those that are not wanted.
+            checked: what each is passed through; may refuse it with an error of hexkv's.
+        """
+        for name in self.names(kind):
+            if name in without or missing(self.find(kind, name)):
+                continue
+            try:
+                built = checked(self.open(kind, name, {}, context))
+            except HexKVError as error:
+                log.warning("%s adapter %s is left out: %s", kind, name, error)
+            else:
+                yield name, built
+
+
+def words(error: BaseException) -> str:
+    """An error of somebody else's for people, in one line, also where its own text fails."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - somebody else's class
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _lacking(built: object, port: type) -> list[str]:
+    """The members of *port*, a protocol, that *built* does not have."""
+    named = {name for base in port.__mro__ if base is not object for name in vars(base)}
+    return sorted(
+        name for name in named if not name.startswith("_") and getattr(built, name, None) is None
+    )
 
 
 def missing(spec: AdapterSpec | CommandSpec) -> tuple[str, ...]:
@@ -147,13 +215,21 @@ def missing(spec: AdapterSpec | CommandSpec) -> tuple[str, ...]:
 
 
 def require(spec: AdapterSpec | CommandSpec) -> None:
-    """Nothing, where everything that *spec* requires can be imported.
+    """Nothing, where everything that *spec* requires can be imported, and its contracts are ours.
 
     Raises:
         AdapterUnavailable: something is missing; says what, and what to do.
     """
-    if lacking := missing(spec):
-        raise AdapterUnavailable(spec.name, f"needs {', '.join(lacking)}", spec.hint)
+    if why := unfit(spec):
+        raise AdapterUnavailable(spec.name, why, spec.hint)
+
+
+def unfit(spec: AdapterSpec | CommandSpec) -> str:
+    """Why *spec* cannot be used here, in a few words; empty if it can."""
+    if isinstance(spec, AdapterSpec) and spec.contract != CONTRACT:
+        return f"is written for contract {spec.contract}, and this hexkv keeps {CONTRACT}"
+    lacking = missing(spec)
+    return f"needs {', '.join(lacking)}" if lacking else ""
 
 
 def _importable(name: str) -> bool:

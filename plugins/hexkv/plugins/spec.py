@@ -23,6 +23,12 @@ Kind = Literal["store", "memory", "policy", "serde", "checksum", "device", "wire
 """What an adapter may be. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
+CONTRACT = 1
+"""Version of the contracts that this hexkv keeps with its adapters, and that they promise.
+
+It grows when an adapter that kept them all may fail. One written for another is not built.
+"""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -141,7 +147,7 @@ class AdapterSpec:
     """
 
     contract: int = 1
-    """Version of the contracts it was written for: ``hexkv.contracts.promise.CONTRACT``."""
+    """Version of the contracts it was written for: :data:`CONTRACT` as its author knew it."""
 
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""
@@ -159,8 +165,12 @@ class AdapterSpec:
             raise ValueError(f"{self.name!r}: no adapter is of kind {self.kind!r}")
         if not callable(self.open):
             raise TypeError(f"{self.name!r}: open must be callable")
-        if not is_dataclass(self.settings):
+        settings: object = self.settings
+        if not (isinstance(settings, type) and is_dataclass(settings)):
             raise TypeError(f"{self.name!r}: settings must be a dataclass")
+        _check_words(self.name, requires=self.requires, schemes=self.schemes)
+        if type(self.contract) is not int:
+            raise TypeError(f"{self.name!r}: contract must be a whole number")
         if self.schemes and not self.url_setting:
             raise TypeError(f"{self.name!r}: schemes need a setting 'url' or 'address'")
 
@@ -188,10 +198,18 @@ class CommandSpec:
         _check_name(self.name)
         if not callable(self.run):
             raise TypeError(f"{self.name!r}: run must be callable")
+        _check_words(self.name, requires=self.requires)
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+def _check_words(name: str, **given: object) -> None:
+    """Refuse a text where a tuple of them is meant: each of its letters would be a word."""
+    for field, words in given.items():
+        if not isinstance(words, tuple | list) or not all(isinstance(w, str) for w in words):
+            raise TypeError(f"{name!r}: {field} must be a tuple of texts")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name: lower case letters, digits, '.', '_' and '-'")
 
 

@@ -60,3 +60,44 @@ class bad_command:  # noqa: N801
     @hookimpl
     def hexkv_commands():
         return [CommandSpec("Not A Word", "", lambda words: 0)]
+
+
+class no_hooks:  # noqa: N801
+    """A module of anything, for instance the one that has the store."""
+
+
+class forgotten:  # noqa: N801
+    @staticmethod
+    def hexkv_adapters():
+        return [spec("unmarked")]
+
+
+class half_forgotten:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_commands():
+        return []
+
+    @staticmethod
+    def hexkv_adapters():
+        return [spec("unmarked-too")]
+
+
+class no_return:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        [spec("not-returned")]
+
+
+class no_instance:  # noqa: N801
+    @hookimpl
+    def hexkv_adapters(self):
+        return [spec("of-an-instance")]
+
+
+class letters:  # noqa: N801
+    @staticmethod
+    @hookimpl
+    def hexkv_adapters():
+        return [spec("spelt", requires="redis")]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hexkv.contracts.check import suite
 from hexkv.contracts.promise import Level, Promise
 from hexkv.contracts.whole import Whole
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.cli.output import installed
 
 
 def promises() -> dict[str, Promise]:
@@ -23,7 +23,7 @@ def _order(promise: Promise) -> tuple[Level, list[tuple[str, int]]]:
 
 def every_promise() -> Iterator[Promise]:
     """The promise of each test, in no order."""
-    boxes = {spec.black_box for spec in discover().adapters.values()} - {""}
+    boxes = {spec.black_box for spec in installed().adapters.values()} - {""}
     modules = [suite, *map(importlib.import_module, sorted(boxes))]
     for contract in (found for module in modules for found in vars(module).values()):
         if isinstance(contract, type) and issubclass(contract, Whole):

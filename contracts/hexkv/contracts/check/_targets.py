@@ -96,7 +96,7 @@ def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
     if offered:
         raise ConfigError(f"no contract for adapters of kind {offered[0]!r} can be checked so")
     known = sorted(name for kind, name in registry.adapters if kind in SUITES)
-    raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}")
+    raise ConfigError(f"no adapter {word!r}{suggestion(word, known)}{registry.said_of_broken()}")
 
 
 def black_box(url: str, registry: Registry) -> Target:
@@ -141,7 +141,7 @@ def _of_url(word: str, scheme: str, registry: Registry, settings: Mapping[str, s
     schemes = {scheme: spec for spec in registry.adapters.values() for scheme in spec.schemes}
     if (spec := schemes.get(scheme)) is None:
         hint = suggestion(scheme, sorted(schemes))
-        raise ConfigError(f"no adapter for {scheme}://{hint}")
+        raise ConfigError(f"no adapter for {scheme}://{hint}{registry.said_of_broken()}")
     if spec.url_setting in settings:
         raise ConfigError(f"the URL is the setting {spec.url_setting!r} already")
     return _of_spec(_public(word), spec, registry, {**settings, spec.url_setting: word})

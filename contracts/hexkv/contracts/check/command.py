@@ -19,9 +19,8 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.contracts.limits import DEFAULT, Limits, Overdue
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard import badge, show
-from hexkv.plugins.cli.output import new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
 from hexkv.ports import ChunkStore, ConfigError
 
 _PATIENCE = 30.0
@@ -68,10 +67,10 @@ def check(
     if outside:
         if chosen:
             raise typer.BadParameter("a black box has no settings")
-        found = black_box(target, discover())
+        found = black_box(target, installed())
     else:
         with _limited(target, limit):
-            found = find(target, discover(), chosen)
+            found = find(target, installed(), chosen)
             _is_there(found)
     try:
         scorecard = run_contracts(found, level or [], waived, limit)

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from hexkv.plugins.cli.output import new_app, run_app
-from hexkv.plugins.discovery import discover
+from hexkv.plugins.cli.output import installed, new_app, run_app
 
 _TEMPLATE = Path(__file__).with_name("template")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -52,7 +51,7 @@ def new_adapter(
     ] = None,
 ) -> None:
     """Make a package that keeps its contract: a toy to be made one's own."""
-    if taken := discover().origin.get((kind.value, name)):
+    if taken := installed().origin.get((kind.value, name)):
         raise typer.BadParameter(f"{taken} has a {kind} of this name")
     root = Path(name) if into is None else into
     if root.exists():

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from hexkv.contracts.promise import CONTRACT, Level, Promise
+from hexkv.contracts.promise import Level, Promise
+from hexkv.plugins.spec import CONTRACT
 
 SCHEMA = 1
 """Version of the JSON: grows when a reader of the version before would misread it."""

@@ -23,6 +23,7 @@ from hexkv.ports import (
     ReadOutcome,
     Reason,
     Sink,
+    StoreError,
     SupportsClear,
     SupportsOthers,
     SupportsOwnMemory,

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 import typer
 
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import Registry, missing
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
+from hexkv.plugins.registry import Registry, missing, unfit, words
 from hexkv.plugins.spec import AdapterSpec, CommandSpec
 
 
@@ -36,15 +35,14 @@ def rows(registry: Registry) -> list[Row]:
     ]
     for spec in specs:
         kind = spec.kind if isinstance(spec, AdapterSpec) else "command"
-        lacking = missing(spec)
-        state = f"needs {', '.join(lacking)}" if lacking else "ready"
-        hint = f" ({spec.hint})" if lacking and spec.hint else ""
+        state = unfit(spec) or "ready"
+        hint = f" ({spec.hint})" if missing(spec) and spec.hint else ""
         origin = registry.origin[kind, spec.name]
         contract = spec.contract if isinstance(spec, AdapterSpec) else None
         about = spec.summary, origin.plugin, origin.distribution
         found.append(Row(kind, spec.name, state + hint, *about, contract))
     for origin, error in registry.broken.items():
-        reason = f"{type(error).__name__}: {error}"
+        reason = words(error)
         found.append(
             Row("plugin", origin.plugin, "broken", reason, origin.plugin, origin.distribution)
         )
@@ -53,7 +51,7 @@ def rows(registry: Registry) -> list[Row]:
 
 def adapters(as_json: Json = False) -> None:
     """List what is installed. Exit code 1 if a plugin is broken."""
-    registry = discover()
+    registry = installed()
     found = rows(registry)
     if as_json:
         print_json([asdict(row) for row in found])

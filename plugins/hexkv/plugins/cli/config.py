@@ -12,10 +12,9 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.compose import check
 from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.discovery import discover
 from hexkv.plugins.places import Path, render
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.secret import HIDDEN
@@ -63,7 +62,7 @@ def show(
 ) -> None:
     """Show the configuration that an engine built here would get."""
     loaded = load(config)
-    values = effective(loaded, discover())
+    values = effective(loaded, installed())
     if origin:
         listed = [(path, value, loaded.origin(path)) for path, value in _leaves(values)]
         if as_json:

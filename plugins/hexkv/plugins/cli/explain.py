@@ -18,10 +18,9 @@ from hexkv.core.keys.hashing import UNSEEDED, Keyer, identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.compose import identify
 from hexkv.plugins.config import load
-from hexkv.plugins.discovery import discover
 from hexkv.plugins.survey import Contents, survey
 from hexkv.ports import (
     AdapterUnavailable,
@@ -112,7 +111,7 @@ def explain(
     try:
         packed = pack(_tokens(prompt))
         expected = None if config is None else _expected(config)
-        place = _Directory(directory, frame_codec(discover(), "crc32"), verify)
+        place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
         answers = [_answer(text, packed, place, expected) for text in place.identities]
     except HexKVError as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)

@@ -15,13 +15,13 @@ from hexkv.plugins.cli.output import (
     Json,
     human_age,
     human_size,
+    installed,
     new_app,
     print_json,
     print_table,
     run_app,
 )
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
 from hexkv.plugins.survey import Contents, survey
 from hexkv.ports import NAMESPACE_BYTES, FrameHeader, frame_bytes, namespace_of
 
@@ -35,7 +35,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Describe the frames in a directory. Exit code 1 if some are damaged."""
-    codec = frame_codec(discover(), "crc32")  # seals nothing here
+    codec = frame_codec(installed(), "crc32")  # seals nothing here
     contents = survey(directory, codec, verify=verify)
     now = SystemClock().wall()
     if as_json:

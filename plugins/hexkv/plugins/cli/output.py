@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from typer.main import get_command
+
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import Registry
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -31,6 +36,22 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def installed() -> Registry:
+    """What the installed plugins offer; what they print is not mixed with a command's answer."""
+    with aside():
+        return discover()
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Whatever Python prints meanwhile goes to the standard error stream.
+
+    For commands alone: other threads of a host would find their output there, too.
+    """
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def print_json(value: object) -> None:

@@ -23,9 +23,8 @@ from hexkv.core.planning import (
     unlimited,
 )
 from hexkv.plugins.cli.chart import Series, bar, to_svg
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
@@ -94,7 +93,7 @@ class Replayer:
 
 def _run_apart(plan: Plan, jobs: Sequence[Job]) -> list[tuple[Job, Replay]]:
     """In a process of its own, which reads the trace itself: that is faster than sending it."""
-    replayer = Replayer(plan, plan.requests(), discover())
+    replayer = Replayer(plan, plan.requests(), installed())
     return [(job, replayer.run(job)) for job in jobs]
 
 
@@ -102,7 +101,7 @@ def _results(
     plan: Plan, requests: Sequence[Request], jobs: Sequence[Job], processes: int
 ) -> Iterator[tuple[Job, Replay]]:
     if processes == 1:
-        replayer = Replayer(plan, requests, discover())
+        replayer = Replayer(plan, requests, installed())
         for job in jobs:
             yield job, replayer.run(job)
         return
@@ -153,7 +152,7 @@ def plan(
         chunks = sorted({parse_chunks(text.strip(), room) for text in sizes.split(",")})
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--sizes, --block-bytes") from error
-    registry = discover()
+    registry = installed()
     names = [name.strip() for name in policies.split(",")] if policies else registry.names("policy")
     for name in names:
         registry.find("policy", name)

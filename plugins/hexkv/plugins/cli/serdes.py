@@ -15,10 +15,16 @@ import typer
 
 from hexkv.core.tiers.encoding_choice import Form, choose
 from hexkv.core.tiers.runtime import RAW
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    aside,
+    installed,
+    new_app,
+    print_json,
+    print_table,
+    run_app,
+)
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
-from hexkv.plugins.registry import missing
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import DType, KVLayout, Serde
@@ -45,7 +51,8 @@ def serdes(
         size = tokens * _size(row)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    forms = measured(patience, threads)
+    with aside():
+        forms = measured(patience, threads)
     chosen = [
         choose(forms, size=size, tokens=tokens, link_rate=rate, prefill_rate=prefill, within=within)
         for rate in rates
@@ -87,12 +94,10 @@ def _size(text: str) -> int:
 
 def measured(patience: float, threads: int) -> list[Form]:
     """Raw KV and every serde that can be opened here: lossless first, then the larger first."""
-    registry, context = discover(), OpenContext(SystemClock())
+    registry, context = installed(), OpenContext(SystemClock())
     found: list[tuple[bool, Form]] = []
-    for name in registry.names("serde"):
-        if not missing(registry.find("serde", name)):
-            serde = registry.open("serde", name, {}, context)
-            found.append((not serde.lossless, _measure(name, serde, patience, threads)))
+    for name, serde in registry.open_all("serde", context):
+        found.append((not serde.lossless, _measure(name, serde, patience, threads)))
     found.sort(key=lambda one: (one[0], one[1].ratio))
     return [Form(RAW, 1.0, inf), *(form for _, form in found)]
 

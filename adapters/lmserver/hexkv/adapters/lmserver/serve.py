@@ -17,9 +17,8 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.serving import Wire
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
@@ -72,7 +71,7 @@ def serve(
     with ExitStack() as opened:
         # Listening first: what is refused is refused before memory is taken.
         listener = opened.enter_context(listen(host, port))
-        registry, clock = discover(), SystemClock()
+        registry, clock = installed(), SystemClock()
         wires = [] if secret or tls else _wires(registry, clock)
         schemes = [SCHEME, *(wire.scheme for wire in wires)]
         values = opened.enter_context(
@@ -106,7 +105,7 @@ def serve(
 def _wires(registry: Registry, clock: Clock) -> list[Wire]:
     """What plugins speak beside the server's own wire."""
     context = OpenContext(clock)
-    return [registry.open("wire", name, {}, context) for name in registry.names("wire")]
+    return [wire for _, wire in registry.open_all("wire", context)]
 
 
 def _announce(server: Server, schemes: Sequence[str], *, as_json: bool) -> None:

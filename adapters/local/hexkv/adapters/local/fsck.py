@@ -22,12 +22,12 @@ from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.cli.output import (
     Json,
     human_size,
+    installed,
     new_app,
     print_json,
     print_table,
     run_app,
 )
-from hexkv.plugins.discovery import discover
 
 
 def fsck(
@@ -45,7 +45,7 @@ def fsck(
     root = resolved(directory)
     if not os.path.isfile(f"{root}/{MARKER}"):
         raise typer.BadParameter(f"{directory} is no disk tier's directory: it has no {MARKER}")
-    codec = frame_codec(discover(), "crc32")  # seals nothing here
+    codec = frame_codec(installed(), "crc32")  # seals nothing here
     try:
         findings = (repair_directory if repair else check)(root, codec, _watched)
     except OSError as error:
