@@ -28,4 +28,11 @@ def _open_tape(settings: TapeSettings, context: OpenContext) -> object:
 
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
-    yield AdapterSpec("store", "tape", "an imaginary tape", _open_tape, TapeSettings)
+    yield AdapterSpec(
+        "store",
+        "tape",
+        "an imaginary tape",
+        _open_tape,
+        TapeSettings,
+        isolate={},  # each tape that is opened is another one
+    )

@@ -7,7 +7,7 @@ hook call costs some thirty plain calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -87,8 +87,29 @@ class OpenContext:
     """Bytes that the core will let the tier hold. A store may refuse to exceed it, too."""
 
 
-class BackDoor(Protocol):
-    """A store's medium, reached without any method of the store: so damage can be tried."""
+Replacing = Literal["folder", "file", "prefix"] | Callable[[Any, str], object]
+"""How a setting is replaced to give a store a place of its own.
+
+``folder``: by a new folder below the one that it names; ``file``: by a file of the same name in a
+new folder beside it. Both are removed afterwards. ``prefix``: a random word is put behind it.
+A function gets the value and a random word, and gives the value to take instead. What is written
+under a prefix, or to what a function names, is deleted chunk by chunk.
+"""
+
+Isolation = Mapping[str, Replacing] | Literal["keys"]
+"""What gives a store a place of its own: settings by name, and how each is replaced.
+
+None at all (``{}``): each opening is a place of its own, as in a process's memory. ``"keys"``: no
+setting does; every key is moved to a random namespace, and deleted from there.
+"""
+
+
+class RawAccess(Protocol):
+    """A store's medium, reached without any method of the store: so damage can be tried.
+
+    Were the store's own methods used, a store that drops a byte on the way in and adds it on
+    the way out would test itself and pass.
+    """
 
     def get(self, key: ChunkKey) -> bytes | None:
         """The bytes that the medium holds as *key*'s frame, or ``None``."""
@@ -105,6 +126,10 @@ class BackDoor(Protocol):
             StoreError: the medium cannot be listed.
         """
         ...
+
+
+class BackDoor(RawAccess, Protocol):
+    """The same, opened for a check, which closes it."""
 
     def close(self) -> None:
         """End it; the medium stays as it is."""
@@ -152,6 +177,12 @@ class AdapterSpec:
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""
 
+    isolate: Isolation | None = None
+    """For ``hexkv check``: what gives a store a place where it meets no data of others.
+
+    ``None``: nobody knows; then it is not checked where settings say, unless data may be lost.
+    """
+
     black_box: str = ""
     """For ``hexkv check --black-box``: the module that checks servers of *schemes* from outside.
 
@@ -169,6 +200,7 @@ class AdapterSpec:
         if not (isinstance(settings, type) and is_dataclass(settings)):
             raise TypeError(f"{self.name!r}: settings must be a dataclass")
         _check_words(self.name, requires=self.requires, schemes=self.schemes)
+        _check_isolation(self)
         if type(self.contract) is not int:
             raise TypeError(f"{self.name!r}: contract must be a whole number")
         if self.schemes and not self.url_setting:
@@ -206,6 +238,23 @@ def _check_words(name: str, **given: object) -> None:
     for field, words in given.items():
         if not isinstance(words, tuple | list) or not all(isinstance(w, str) for w in words):
             raise TypeError(f"{name!r}: {field} must be a tuple of texts")
+
+
+def _check_isolation(spec: AdapterSpec) -> None:
+    isolate: object = spec.isolate
+    if isolate is None or isolate == "keys":
+        return
+    if not isinstance(isolate, Mapping):
+        raise TypeError(f"{spec.name!r}: isolate must be settings by name, or 'keys'")
+    names = {setting.name for setting in fields(spec.settings)}
+    for name, how in isolate.items():
+        if name not in names:
+            raise ValueError(f"{spec.name!r}: isolate names {name!r}, which is no setting")
+        if how not in ("folder", "file", "prefix") and not callable(how):
+            raise ValueError(
+                f"{spec.name!r}: isolate replaces {name!r} by {how!r}, not by a"
+                " 'folder', a 'file', a 'prefix' or a function"
+            )
 
 
 def _check_name(name: object) -> None:

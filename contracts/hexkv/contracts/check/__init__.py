@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.device import Holed, RawKV
     from hexkv.contracts.prefix_cache import Damaged, Stuck
     from hexkv.contracts.serde import Close
-    from hexkv.contracts.store import Foreign, Limit, RawAccess, Service
+    from hexkv.contracts.store import Foreign, Limit, Service
+    from hexkv.plugins.spec import RawAccess
 
 __all__ = ["Candidate"]
 

@@ -6,7 +6,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -14,34 +14,45 @@ from urllib.parse import urlsplit, urlunsplit
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.check._apart import Apart, RawApart, Salt, apart, sweep
 from hexkv.contracts.check._limits import Loopback
+from hexkv.contracts.doubles import deadline
 from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
-from hexkv.plugins.spec import AdapterSpec, OpenContext
-from hexkv.ports import ChunkStore, StoreError, SupportsScan
+from hexkv.plugins.spec import AdapterSpec, OpenContext, Replacing
+from hexkv.ports import ChunkStore, ConfigError, StoreError, SupportsScan
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
-    from hexkv.contracts.store import Limit, RawAccess
-
-_PREFIXES = ("prefix", "namespace")
-"""Settings that keep stores on one service apart."""
-
-_FOLDERS = ("root", "directory")
-"""Settings that say where a store lies."""
+    from hexkv.contracts.store import Limit
+    from hexkv.plugins.spec import RawAccess
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
     """Opens an adapter as a configuration does, each time in a place of its own.
 
-    A prefix is made a random one; in a folder, a random one is made. Where a service's adapter
-    has no prefix, every key is moved to a random namespace. Nothing is ever flushed: what was
-    written is deleted, chunk by chunk.
+    The adapter's spec says what gives it one (:data:`~hexkv.plugins.spec.Isolation`). Nothing is
+    ever flushed: what was written is deleted, chunk by chunk. One that does not say, and has a
+    place all the same, is opened in that very place, which is emptied before and after.
     """
 
     registry: Registry
     spec: AdapterSpec
     settings: Mapping[str, object]
+    _looked: list[bool] = field(default_factory=list, init=False)
+
+    @property
+    def exposed(self) -> bool:
+        """True if a check would write and delete where the settings say, among others' data.
+
+        Numbers name no place; any other setting that the user gave, or any text, may.
+        """
+        if self.spec.kind != "store" or self.spec.isolate is not None:
+            return False
+        parsed = self.registry.parse("store", self.spec.name, self.settings)
+        values = [getattr(parsed, setting.name, None) for setting in fields(self.spec.settings)]
+        return bool(self.settings) or not all(
+            value is None or isinstance(value, int | float) or not value for value in values
+        )
 
     @contextmanager
     def __call__(self, wanted: Collection[str]) -> Iterator[Candidate]:
@@ -65,16 +76,15 @@ class Installed:
             settings = self._at(direct, proxy.address)
         store, again, salt = self._visit(settings, direct, ended)
         sibling = None
-        if "sibling" in wanted and self._setting(_PREFIXES):
+        if "sibling" in wanted and self._among_others:
             beside = self._placed(ended)
             sibling, _, _ = self._visit(beside, beside, ended)
         raw = self._raw(direct, salt, ended) if "raw" in wanted else None
         limit = self._limit(ended) if "limit" in wanted else None
-        lasting = bool(self.spec.schemes or self._setting(_FOLDERS))
         return Candidate(
             store,
             raw,
-            reopen=again if lasting else None,
+            reopen=again if self.spec.isolate or self.exposed else None,
             service=service,
             sibling=sibling,
             limit=limit,
@@ -103,6 +113,10 @@ class Installed:
         reached with the settings *direct* for that.
         """
         first = self._opened(settings)
+        if self._replaced and not self._looked:
+            self._look(first)
+        if self.exposed and isinstance(first, SupportsScan):
+            sweep(first, [entry.key for entry in first.scan()])
         salt = self._salt(first)
         opened = [first if salt is None else apart(first, salt)]
 
@@ -113,27 +127,61 @@ class Installed:
             return opened[-1]
 
         ended.callback(lambda: opened[-1].close())
-        if self.spec.schemes:
+        if salt is not None or self._among_others or self.exposed:
             ended.callback(lambda: self._leave(direct, salt, opened[-1]))
         return opened[-1], again, salt
+
+    def _look(self, store: ChunkStore) -> None:
+        """Look, before anything is deleted, whether a place of one's own is one.
+
+        Raises:
+            ConfigError: the store, opened there for the first time, has chunks.
+        """
+        self._looked.append(True)
+        found = False
+        with suppress(Exception):  # what it raises is for the promises to tell
+            found = _has_chunks(store)
+        if found:
+            store.close()
+            raise ConfigError(
+                f"{self.spec.name}: what AdapterSpec.isolate replaces gives the store no place of"
+                " its own: there are chunks in a new one already; nothing was checked"
+            )
 
     def _placed(self, ended: ExitStack) -> dict[str, object]:
         """The settings, for a place where nobody else is."""
         settings = dict(self.settings)
         mark = f"hexkv-check-{secrets.token_hex(8)}"
-        if prefix := self._setting(_PREFIXES):
-            settings[prefix] = f"{settings.get(prefix, self._default(prefix))}{mark}:"
-        if folder := self._setting(_FOLDERS):
-            place = Path(str(settings.get(folder, self._default(folder)))) / mark
-            settings[folder] = str(place)
-            ended.callback(shutil.rmtree, place, ignore_errors=True)
+        for name, how in self._replaced.items():
+            former = settings.get(name, self._default(name))
+            if callable(how):
+                settings[name] = how(former, mark)
+            elif how == "prefix":
+                settings[name] = f"{former}{mark}:"
+            else:
+                path = Path(str(former))
+                folder = (path.parent if how == "file" else path) / mark
+                folder.mkdir(mode=0o700, parents=True)
+                ended.callback(shutil.rmtree, folder, ignore_errors=True)
+                settings[name] = str(folder / path.name if how == "file" else folder)
         return settings
 
+    @property
+    def _replaced(self) -> Mapping[str, Replacing]:
+        isolate = self.spec.isolate
+        return {} if isolate is None or isinstance(isolate, str) else isolate
+
+    @property
+    def _among_others(self) -> bool:
+        """True if other stores are beside this one, and a setting keeps them apart."""
+        return any(how not in ("folder", "file") for how in self._replaced.values())
+
     def _salt(self, store: ChunkStore) -> Salt | None:
-        """For a service where neither a prefix nor a listing tells what is ours."""
-        if not self.spec.schemes:
-            return None
-        return None if isinstance(store, SupportsScan) and self._setting(_PREFIXES) else Salt()
+        """For a place where neither a setting nor a listing tells what is ours."""
+        if self.spec.isolate == "keys":
+            return Salt()
+        listed = isinstance(store, SupportsScan) or not (self._among_others or self.exposed)
+        return None if listed else Salt()
 
     def _leave(self, direct: Mapping[str, object], salt: Salt | None, store: ChunkStore) -> None:
         """Delete what the test left on the service, with *store* if that is still of use."""
@@ -192,8 +240,10 @@ class Installed:
         return next((name for name in names if name in found), "")
 
     def _default(self, name: str) -> object:
-        (found,) = (s.default for s in fields(self.spec.settings) if s.name == name)
-        return "" if found is MISSING else found
+        (found,) = (s for s in fields(self.spec.settings) if s.name == name)
+        if found.default_factory is not MISSING:
+            return found.default_factory()
+        return "" if found.default is MISSING else found.default
 
     def _opened(self, settings: Mapping[str, object]) -> ChunkStore:
         store = self._built(settings)
@@ -204,3 +254,10 @@ class Installed:
         chosen = self.settings if settings is None else settings
         context = OpenContext(SystemClock(), name="check")
         return self.registry.open(self.spec.kind, self.spec.name, chosen, context)
+
+
+def _has_chunks(store: ChunkStore) -> bool:
+    if not isinstance(store, SupportsScan):
+        return False
+    listed = next((entry.key for entry in store.scan()), None)
+    return listed is not None and list(store.contains([listed], deadline())) == [True]

@@ -70,21 +70,24 @@ class Target:
     """Where that class is. Nothing imports it before pytest does: its messages would be lost."""
 
 
-def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
+def find(
+    word: str, registry: Registry, settings: Mapping[str, str], *, destructive: bool = False
+) -> Target:
     """What *word* names: a URL, ``module:factory``, or an installed adapter.
 
     Args:
         word: as the user wrote it.
         registry: what is installed.
         settings: the adapter's, as the user wrote them.
+        destructive: whether data may be lost that is where the settings say.
 
     Raises:
-        ConfigError: nothing like it is installed, or it cannot be checked.
+        ConfigError: nothing like it is installed, or it cannot be checked; or data would be lost.
         AdapterUnavailable: a requirement is missing.
     """
     scheme, colon, rest = word.partition(":")
     if colon and rest.startswith("//"):
-        return _of_url(word, scheme, registry, settings)
+        return _of_url(word, scheme, registry, settings, destructive=destructive)
     if colon:
         if settings:
             raise ConfigError("a factory takes no settings: give them in its module")
@@ -92,7 +95,8 @@ def find(word: str, registry: Registry, settings: Mapping[str, str]) -> Target:
     offered = [kind for kind, name in registry.adapters if name == word]
     for kind in offered:
         if kind in SUITES:
-            return _of_spec(word, registry.adapters[kind, word], registry, settings)
+            spec = registry.adapters[kind, word]
+            return _of_spec(word, spec, registry, settings, destructive=destructive)
     if offered:
         raise ConfigError(f"no contract for adapters of kind {offered[0]!r} can be checked so")
     known = sorted(name for kind, name in registry.adapters if kind in SUITES)
@@ -137,27 +141,47 @@ def black_box(url: str, registry: Registry) -> Target:
     return Target(Subject(url), "TestBlackBox", opened, module=modules[parts.scheme])
 
 
-def _of_url(word: str, scheme: str, registry: Registry, settings: Mapping[str, str]) -> Target:
+def _of_url(
+    word: str,
+    scheme: str,
+    registry: Registry,
+    settings: Mapping[str, str],
+    *,
+    destructive: bool,
+) -> Target:
     schemes = {scheme: spec for spec in registry.adapters.values() for scheme in spec.schemes}
     if (spec := schemes.get(scheme)) is None:
         hint = suggestion(scheme, sorted(schemes))
         raise ConfigError(f"no adapter for {scheme}://{hint}{registry.said_of_broken()}")
     if spec.url_setting in settings:
         raise ConfigError(f"the URL is the setting {spec.url_setting!r} already")
-    return _of_spec(_public(word), spec, registry, {**settings, spec.url_setting: word})
+    values = {**settings, spec.url_setting: word}
+    return _of_spec(_public(word), spec, registry, values, destructive=destructive)
 
 
 def _of_spec(
-    name: str, spec: AdapterSpec, registry: Registry, settings: Mapping[str, str]
+    name: str,
+    spec: AdapterSpec,
+    registry: Registry,
+    settings: Mapping[str, str],
+    *,
+    destructive: bool,
 ) -> Target:
     kind: Kind = spec.kind
     origin = registry.origin[kind, spec.name]
     require(spec)
     values = {key: _value(spec, key, text) for key, text in settings.items()}
     registry.parse(kind, spec.name, values)  # says now what is wrong with them
+    installed = Installed(registry, spec, values)
+    if installed.exposed and not destructive:
+        raise ConfigError(
+            f"{name}: a check writes and deletes chunks, and this adapter does not say how to give"
+            " it a place of its own (AdapterSpec.isolate); --destructive checks it in the very"
+            " place that its settings name: what is there is lost"
+        )
     subject = Subject(name, f"{spec.name} of {origin}", spec.contract)
     plugin = "" if origin.plugin == "builtin" else origin.plugin
-    return Target(subject, SUITES[kind][1], Installed(registry, spec, values), plugin)
+    return Target(subject, SUITES[kind][1], installed, plugin)
 
 
 def _of_factory(word: str) -> Target:

@@ -19,7 +19,7 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.contracts.limits import DEFAULT, Limits, Overdue
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard import badge, show
-from hexkv.plugins.cli.output import installed, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import aside, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import ChunkStore, ConfigError
 
@@ -54,6 +54,12 @@ def check(
     outside: Annotated[
         bool, typer.Option("--black-box", help="The target is a server: lm://host:port.")
     ] = False,
+    destructive: Annotated[
+        bool,
+        typer.Option(
+            "--destructive", help="Check a store in its very place: what is there is lost."
+        ),
+    ] = False,
     listing: Annotated[bool, typer.Option("--list", help="List every promise.")] = False,
 ) -> None:
     """Check an adapter against its contract. Exit code 1 if a promise is broken."""
@@ -69,8 +75,8 @@ def check(
             raise typer.BadParameter("a black box has no settings")
         found = black_box(target, installed())
     else:
-        with _limited(target, limit):
-            found = find(target, installed(), chosen)
+        with _limited(target, limit), aside():
+            found = find(target, installed(), chosen, destructive=destructive)
             _is_there(found)
     try:
         scorecard = run_contracts(found, level or [], waived, limit)

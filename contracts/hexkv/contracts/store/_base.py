@@ -13,32 +13,13 @@ from hexkv.contracts import waiting
 from hexkv.contracts.doubles import ListSink, deadline
 from hexkv.contracts.store._service import Service
 from hexkv.contracts.whole import Whole
+from hexkv.plugins.spec import RawAccess as RawAccess  # an installed adapter may bring one
 from hexkv.ports import ChunkKey, ChunkStore, Hit, Item, Miss, ReadOutcome, Stored
 
 T = TypeVar("T")
 
 PATIENCE = 5.0
 """Seconds of this process's time after which a call counts as hanging."""
-
-
-class RawAccess(Protocol):
-    """The back door: the store's medium, reached without any method of the store.
-
-    Were the store's own methods used, a store that drops a byte on the way in and adds it
-    on the way out would test itself and pass.
-    """
-
-    def get(self, key: ChunkKey) -> bytes | None:
-        """The bytes that the medium holds as *key*'s frame, or ``None``."""
-        ...
-
-    def put(self, key: ChunkKey, frame: bytes) -> None:
-        """Make the medium hold *frame* under *key*, in place of what was there."""
-        ...
-
-    def keys(self) -> set[ChunkKey]:
-        """Every key under which the medium holds a frame."""
-        ...
 
 
 Foreign = Callable[[], Mapping[str, bytes]]

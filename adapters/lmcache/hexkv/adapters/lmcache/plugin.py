@@ -65,6 +65,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             LMSettings,
             schemes=("lm",),
             back_door=_back_door,
+            isolate="keys",
             black_box="hexkv.adapters.lmcache.suite",
         ),
         AdapterSpec("wire", "lm", "LMCache's lm://, for `hexkv serve` to speak", _open_wire),

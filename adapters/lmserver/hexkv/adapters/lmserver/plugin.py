@@ -123,6 +123,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             HexkvSettings,
             schemes=("hexkv",),
             back_door=_hexkv_door,
+            isolate="keys",
         ),
     ]
 

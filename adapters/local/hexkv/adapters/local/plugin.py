@@ -117,7 +117,7 @@ def _fsck(arguments: Sequence[str]) -> int:
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
         AdapterSpec("memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings),
-        AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory),
+        AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory, isolate={}),
         AdapterSpec(
             "store",
             "disk",
@@ -125,6 +125,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_disk,
             DiskSettings,
             back_door=_behind_disk,
+            isolate={"root": "folder"},
         ),
         AdapterSpec(
             "store",
@@ -132,6 +133,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "one file per chunk in a directory that many hosts share",
             _open_fs,
             SharedFileSettings,
+            isolate={"root": "folder"},
         ),
     ]
 

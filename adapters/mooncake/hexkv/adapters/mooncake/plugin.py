@@ -134,5 +134,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             hint="pip install hexkv-mooncake[tcp], or [cuda] where CUDA is",
             schemes=("mooncake",),
             back_door=_back_door,
+            isolate={"prefix": "prefix"},
         )
     ]

@@ -133,5 +133,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             hint="pip install hexkv-redis",
             schemes=("redis", "rediss", "unix"),
             back_door=_back_door,
+            isolate={"prefix": "prefix"},
         )
     ]

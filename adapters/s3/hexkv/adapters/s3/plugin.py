@@ -184,5 +184,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             hint="pip install hexkv-s3[crt]",
             schemes=("s3",),
             back_door=_back_door,
+            isolate="keys",
         )
     ]
