@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hexkv.adapters.lmcache.plugin import LMSettings
 from hexkv.adapters.lmcache.wire import (
     ANSWER,
     NOTHING,
@@ -30,8 +29,8 @@ _PATIENCE = 10.0
 class LMDoor:
     """What the server of a store ``lm`` holds."""
 
-    def __init__(self, settings: LMSettings) -> None:
-        self._address = Address.of_url(settings.address, "lm")
+    def __init__(self, address: Address) -> None:
+        self._address = address
         with self._soon() as deadline:
             self._stream = connect(self._address, deadline)
 

@@ -51,7 +51,7 @@ def _open_wire(settings: NoSettings, context: OpenContext) -> object:
 def _back_door(settings: LMSettings) -> BackDoor:
     from hexkv.adapters.lmcache.back_door import LMDoor
 
-    return LMDoor(settings)
+    return LMDoor(Address.of_url(settings.address, "lm"))
 
 
 @hookimpl

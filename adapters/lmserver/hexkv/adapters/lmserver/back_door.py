@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ssl import SSLContext
 
 from hexkv.adapters.lmserver.handshake import greet
-from hexkv.adapters.lmserver.plugin import HexkvSettings, secret_of, tls_of
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     ENTRIES,
@@ -34,16 +34,22 @@ _PATIENCE = 10.0
 
 
 class HexkvDoor:
-    """What the server of a store ``hexkv`` holds."""
+    """What the server of a store ``hexkv`` holds.
 
-    def __init__(self, settings: HexkvSettings) -> None:
-        self._address = Address.of_url(settings.address, "hexkv")
+    Args:
+        address: of the server.
+        secret: what it asks for.
+        tls: what encrypts the connection, if anything does.
+    """
+
+    def __init__(self, address: Address, secret: bytes, tls: SSLContext | None) -> None:
+        self._address = address
         with self._soon() as deadline:
-            self._stream = connect(self._address, deadline, tls_of(settings))
+            self._stream = connect(self._address, deadline, tls)
             try:
                 self._stream.secure(deadline)
                 nonce = secrets.token_bytes
-                greet(self._stream, secret_of(settings), deadline, nonce, checked=False)
+                greet(self._stream, secret, deadline, nonce, checked=False)
             except BaseException:
                 self._stream.close()
                 raise

@@ -61,7 +61,7 @@ class HexkvSettings:
             raise SettingError("connections", "must be at least 1")
 
 
-def secret_of(settings: HexkvSettings) -> bytes:
+def _secret_of(settings: HexkvSettings) -> bytes:
     """What the server asks for.
 
     Raises:
@@ -75,7 +75,7 @@ def secret_of(settings: HexkvSettings) -> bytes:
     return settings.secret.reveal().encode()
 
 
-def tls_of(settings: HexkvSettings) -> SSLContext | None:
+def _tls_of(settings: HexkvSettings) -> SSLContext | None:
     """What encrypts connections, if anything does.
 
     Raises:
@@ -93,17 +93,18 @@ def _open_hexkv(settings: HexkvSettings, context: OpenContext) -> object:
     return HexkvStore(
         Address.of_url(settings.address, "hexkv"),
         context.clock,
-        secret=secret_of(settings),
+        secret=_secret_of(settings),
         checked=settings.checksums,
         connections=settings.connections,
-        tls=tls_of(settings),
+        tls=_tls_of(settings),
     )
 
 
 def _hexkv_door(settings: HexkvSettings) -> BackDoor:
     from hexkv.adapters.lmserver.back_door import HexkvDoor
 
-    return HexkvDoor(settings)
+    address = Address.of_url(settings.address, "hexkv")
+    return HexkvDoor(address, _secret_of(settings), _tls_of(settings))
 
 
 def _serve(arguments: Sequence[str]) -> int:

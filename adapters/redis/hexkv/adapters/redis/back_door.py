@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import redis
 
-from hexkv.adapters.redis.address import Location
-from hexkv.adapters.redis.plugin import RedisSettings
 from hexkv.ports import ChunkKey
-
-_PATIENCE = 10.0
-"""Seconds after which a server that says nothing counts as gone."""
 
 
 class BackDoor:
-    """A plain client of the one server that *settings* name."""
+    """A plain client of the one server, and its keys that begin with *prefix*."""
 
-    def __init__(self, settings: RedisSettings) -> None:
-        location = Location.parse(settings.url)
-        address = location.address
-        self._prefix = settings.prefix.encode()
-        self._client = redis.Redis(
-            host=address.host,
-            port=address.port,
-            unix_socket_path=address.path or None,
-            db=location.database,
-            username=settings.username or None,
-            password=settings.password.reveal() or None,
-            socket_timeout=_PATIENCE,
-            ssl=location.tls,
-            ssl_ca_certs=settings.tls_authorities or None,
-            ssl_certfile=settings.tls_certificate or None,
-            ssl_keyfile=settings.tls_key or None,
-            ssl_check_hostname=settings.tls_verify,
-            ssl_cert_reqs="required" if settings.tls_verify else "none",
-        )
+    def __init__(self, client: redis.Redis, prefix: bytes) -> None:
+        self._client = client
+        self._prefix = prefix
 
     def get(self, key: ChunkKey) -> bytes | None:
         """The frame of *key*, as the server has it."""

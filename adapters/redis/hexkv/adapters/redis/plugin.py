@@ -11,6 +11,9 @@ from hexkv.adapters.redis.address import PORT, Location
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
 
+_PATIENCE = 10.0
+"""Seconds after which a server that says nothing to the back door counts as gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
@@ -115,9 +118,30 @@ def _open(settings: RedisSettings, context: OpenContext) -> object:
 
 
 def _back_door(settings: RedisSettings) -> BackDoor | None:
+    if settings.topology != "single":
+        return None
+    import redis
+
     from hexkv.adapters.redis.back_door import BackDoor
 
-    return BackDoor(settings) if settings.topology == "single" else None
+    location = Location.parse(settings.url)
+    address = location.address
+    client = redis.Redis(
+        host=address.host,
+        port=address.port,
+        unix_socket_path=address.path or None,
+        db=location.database,
+        username=settings.username or None,
+        password=settings.password.reveal() or None,
+        socket_timeout=_PATIENCE,
+        ssl=location.tls,
+        ssl_ca_certs=settings.tls_authorities or None,
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
+        ssl_check_hostname=settings.tls_verify,
+        ssl_cert_reqs="required" if settings.tls_verify else "none",
+    )
+    return BackDoor(client, settings.prefix.encode())
 
 
 @hookimpl
