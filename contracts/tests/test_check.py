@@ -374,6 +374,17 @@ def test_only_told_so_a_check_empties_the_place_that_the_settings_name(library, 
     assert live(library) == {}
 
 
+def test_what_makes_windows_is_not_taken_for_one():
+    registry = Registry()
+    spec = AdapterSpec("device", "maker", "makes windows", lambda settings, context: object())
+    registry.offer(Origin("builtin", ""), [spec])
+    with (
+        pytest.raises(ConfigError, match="give hexkv check a function that makes one"),
+        find("maker", registry, {}).open(()),
+    ):
+        pass
+
+
 def test_every_store_of_ours_says_how_a_check_is_alone():
     ours = [s for (kind, _), s in discover().adapters.items() if kind == "store"]
     assert len(ours) > 6

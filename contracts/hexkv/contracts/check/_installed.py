@@ -19,7 +19,7 @@ from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext, Replacing
-from hexkv.ports import ChunkStore, ConfigError, StoreError, SupportsScan
+from hexkv.ports import ChunkStore, ConfigError, DeviceKV, StoreError, SupportsScan
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.store import Limit
@@ -57,7 +57,13 @@ class Installed:
     @contextmanager
     def __call__(self, wanted: Collection[str]) -> Iterator[Candidate]:
         if self.spec.kind != "store":
-            yield Candidate(self._built())
+            built = self._built()
+            if self.spec.kind == "device" and not isinstance(built, DeviceKV):
+                raise ConfigError(
+                    f"{self.spec.name}: it makes windows on its host's memory; give hexkv check"
+                    " a function that makes one, as module:function"
+                )
+            yield Candidate(built)
             return
         with ExitStack() as ended:
             yield self._store(wanted, ended)

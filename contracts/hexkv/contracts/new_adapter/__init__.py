@@ -24,6 +24,13 @@ class Kind(StrEnum):
     STORE = "store"
     SERDE = "serde"
     POLICY = "policy"
+    MEMORY = "memory"
+    DEVICE = "device"
+    CHUNKER = "chunker"
+    CHECKSUM = "checksum"
+    COMMAND = "command"
+    EVENTS = "events"
+    TELEMETRY = "telemetry"
 
 
 def make(name: str, kind: Kind, into: Path) -> None:
@@ -44,14 +51,30 @@ def make(name: str, kind: Kind, into: Path) -> None:
 
 
 def new_adapter(
-    name: Annotated[str, typer.Argument(help="Of the package, and of the adapter.")],
-    kind: Annotated[Kind, typer.Option(help="What it is.")] = Kind.STORE,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[KIND] NAME",
+            help=f"What it is ({', '.join(Kind)}; a store if nothing is said), and the name of the"
+            " package and of the adapter.",
+            show_default=False,
+        ),
+    ],
+    kind: Annotated[Kind | None, typer.Option(help="The kind, in another place.")] = None,
     into: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where; by default a folder NAME here.")
     ] = None,
 ) -> None:
     """Make a package that keeps its contract: a toy to be made one's own."""
-    if taken := installed().origin.get((kind.value, name)):
+    *kinds, name = words
+    if len(kinds) > 1 or (kinds and kind is not None):
+        raise typer.BadParameter("say one kind and one name")
+    try:
+        kind = Kind(kinds[0]) if kinds else kind or Kind.STORE
+    except ValueError as error:
+        raise typer.BadParameter(f"{kinds[0]!r} is none of {', '.join(Kind)}") from error
+    offered = {(str(what), known): origin for (what, known), origin in installed().origin.items()}
+    if taken := offered.get((kind.value, name)):
         raise typer.BadParameter(f"{taken} has a {kind} of this name")
     root = Path(name) if into is None else into
     if root.exists():
