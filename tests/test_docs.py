@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from _pytest.fixtures import FixtureFunctionDefinition
 from pydantic_core import PydanticUndefined
 
 import hexkv.core
@@ -130,6 +131,42 @@ def test_the_tutorial_quotes_every_file_of_its_package_as_it_is():
     assert set(quoted) == written
     for path, text in quoted.items():
         assert text == (ROOT / path).read_text(), path
+
+
+def given(contract):
+    """What an author may give a contract: fixtures of its base, and attributes of its class."""
+    found = set()
+    for base in contract.__mro__:
+        if base.__module__.endswith("._base") or base is contract:
+            found |= {
+                name
+                for name, value in vars(base).items()
+                if isinstance(value, FixtureFunctionDefinition) and name not in KITS_OWN
+            }
+        found |= {
+            name
+            for name, kind in vars(base).get("__annotations__", {}).items()
+            if str(kind).startswith("ClassVar")
+        }
+    return found
+
+
+KITS_OWN = {"restless", "same", "chunk", "allocate", "registry"}
+"""Fixtures that a contract makes of what it was given."""
+
+
+def test_the_guide_names_everything_that_an_author_may_give_a_contract():
+    guide = ROOT / "docs" / "writing-an-adapter.md"
+    listed, contract = {}, ""
+    for row in table(guide, "contract, in `hexkv.contracts`", "fixture", "is", "for"):
+        contract = row[0] or contract
+        words = re.findall(r"\w+", row[1].replace("*", " "))
+        listed.setdefault(contract, set()).update(words)
+    assert len(listed) == 10
+    for contract, words in listed.items():
+        module, _, cls = contract.rpartition(".")
+        found = given(getattr(importlib.import_module(f"hexkv.contracts.{module}"), cls))
+        assert words == found, contract
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

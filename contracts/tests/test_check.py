@@ -22,7 +22,7 @@ from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin, Registry
-from hexkv.ports import ConfigError, Item, Stored, SupportsRangeRead, SupportsScan
+from hexkv.ports import ConfigError, Item, StoreBusy, Stored, SupportsRangeRead, SupportsScan
 from lm_servers import SMALL, RawHexkv, served
 
 BROKEN = "broken"
@@ -279,13 +279,27 @@ class Shelf:
 
 
 def shelving(isolate):
-    """A registry with a store ``shelf``: a directory, and the chunks under a label in it."""
+    """A registry with a store ``shelf``: a directory, and the chunks under a label in it.
+
+    Each may be open once in a process, as some embedded databases are.
+    """
     registry = Registry()
+    in_use = set()
+
+    class Once(DiskStore):
+        def __init__(self, root):
+            if root in in_use:
+                raise StoreBusy(f"{root} is open in this process already")
+            super().__init__(root)
+            self.place = root
+            in_use.add(root)
+
+        def close(self):
+            super().close()
+            in_use.discard(self.place)
 
     def opened(settings, context):
-        return DiskStore(
-            f"{settings.path}/of {settings.label}" if settings.label else settings.path
-        )
+        return Once(settings.path + (f"/of {settings.label}" if settings.label else ""))
 
     spec = AdapterSpec("store", "shelf", "a directory", opened, Shelf, isolate=isolate)
     registry.offer(Origin("builtin", ""), [spec])

@@ -195,6 +195,8 @@ class Installed:
             with suppress(StoreError):
                 sweep(store.inner, sorted(store.salt.used))
                 return
+        with suppress(StoreError):
+            store.close()  # a database may let itself be opened once in a process
         store = self._opened(direct)
         try:
             if salt is not None:
