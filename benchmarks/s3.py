@@ -1,5 +1,8 @@
 """``python -m benchmarks.s3``: both data paths of the S3 adapter, beside a bare connection.
 
+Beside them a minimal store over obstore, which the environment of the tests does not have:
+``pip install obstore==0.12.1`` first.
+
 The server is the tests' small one, in a process of its own on loopback, without verifying
 signatures: no server that can be had is as fast as the client. Speed is by the clock; cost is
 the CPU seconds of this process with all its threads, the kernel's work for it included; there,
@@ -24,10 +27,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.late import LATE, Closing, late_reads
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import buffers
+from benchmarks.rig import Buffers, buffers
+from benchmarks.s3_obstore import Obstore
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.adapters.s3.store import S3Store
@@ -92,22 +97,10 @@ class Bare:
         return 0 if isinstance(self.sock, ssl.SSLSocket) else socket.MSG_WAITALL
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """A sink that always has the same room."""
-
-    frames: Sequence[memoryview]
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """The buffer of that chunk."""
-        must(size == len(self.frames[index]), "a frame of another size")
-        return self.frames[index]
-
-
-def store_at(server: Double, client: str) -> S3Store:
+def store_at(server: Double, client: str, **others: str) -> S3Store:
     """A store as a configuration opens it, that believes nothing it heard before."""
     (spec,) = hexkv_adapters()
-    options = {"client": client, "present_ttl": 0.0, "absent_ttl": 0.0} | server.settings
+    options = {"client": client, "present_ttl": 0.0, "absent_ttl": 0.0} | server.settings | others
     if client == "awscrt":
         # Its own default, and cheapest: larger parts come in fresh memory each time.
         options |= {"part_size": 8 << 20, "multipart_threshold": 8 << 20}
@@ -133,24 +126,27 @@ def comparisons(scale: Scale, server: Double) -> Generator[Comparison, None, Non
         opened.callback(bare.sock.close)
         names = [f"bare/{i}" for i in range(CHUNKS)]
 
-        def writing(store: S3Store) -> Callable[[], None]:
+        def writing(store: Closing) -> Callable[[], None]:
             def write() -> None:
                 outcomes = store.write(items, Deadline.after(clock, 60))
                 must(list(outcomes) == [Stored(size)] * CHUNKS, f"not stored: {outcomes}")
 
             return write
 
-        def reading(store: S3Store) -> Callable[[], None]:
+        def reading(store: Closing) -> Callable[[], None]:
             def read() -> None:
                 outcomes = store.read(keys, sink, Deadline.after(clock, 60))
                 must(list(outcomes) == [Hit(size)] * CHUNKS, f"not read: {outcomes}")
 
             return read
 
-        stores = {
-            client: opened.enter_context(closing(store_at(server, client)))
-            for client in ("http", "awscrt")
+        stores: dict[str, Closing] = {
+            "http": store_at(server, "http"),
+            "awscrt": store_at(server, "awscrt"),
+            "obstore": Obstore(BUCKET, server.settings, timeout=60),
         }
+        for store in stores.values():
+            opened.enter_context(closing(store))
         limits = {
             "store": lambda: bare.put(names, frames),
             "retrieve": lambda: bare.get(names, frames),
@@ -170,12 +166,12 @@ def comparisons(scale: Scale, server: Double) -> Generator[Comparison, None, Non
                         Turn(limits[what]),
                         Goal(kind),
                     )
-                if kind == "cost":
+                for other in ("awscrt", "obstore") if kind == "cost" else ():
                     yield Comparison(
-                        f"s3: {what} over {scheme}, awscrt beside ours",
+                        f"s3: {what} over {scheme}, {other} beside ours",
                         "client: http",
                         CHUNKS * size,
-                        Turn(paths["awscrt"][what]),
+                        Turn(paths[other][what]),
                         Turn(paths["http"][what]),
                         Goal("cost", AFFORDABLE),
                     )
@@ -202,6 +198,27 @@ def lookup(server: Double) -> dict[str, object]:
     }
 
 
+def deadlines(server: Double) -> list[dict[str, object]]:
+    """What a call gives, and when, whose deadline a server misses."""
+
+    def at(address: str) -> dict[str, str]:
+        return server.settings | {"endpoint": f"http://{address}"}
+
+    def ours(client: str) -> Callable[[str], Closing]:
+        return lambda address: store_at(server, client, **at(address))
+
+    def over_obstore(retries: int) -> Callable[[str], Closing]:
+        return lambda address: Obstore(BUCKET, at(address), timeout=LATE, retries=retries)
+
+    stores = {
+        "http": ours("http"),
+        "awscrt": ours("awscrt"),
+        "obstore": over_obstore(0),
+        "obstore, 10 retries": over_obstore(10),
+    }
+    return list(late_reads(stores, server))
+
+
 def measured(scale: Scale, server: Double) -> Iterator[Result]:
     """Every comparison: of speed by the clock, of cost by the CPU."""
     with closing(comparisons(scale, server)) as all_:
@@ -226,21 +243,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Double(trusting=True) as server:
         results += measured(scale, server)
         looked_up = lookup(server)
+        late = deadlines(server)
     with tempfile.TemporaryDirectory() as folder:
         certificate = Certificate(Path(folder))
         with Double(trusting=True, certificate=certificate) as server:
             results += measured(scale, server)
     console.print(table(results))
     console.print(looked_up)
+    console.print(late)
     run = {
         "format": FORMAT,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": asked.quick,
         "rounds": scale.rounds,
         "machine": machine,
-        "versions": versions() | {name: version(name) for name in ("hexkv-s3", "awscrt")},
+        "versions": versions()
+        | {name: version(name) for name in ("hexkv-s3", "awscrt", "obstore")},
         "results": [to_json(result) for result in results],
         "lookup": looked_up,
+        "deadlines": late,
     }
     asked.output.write_text(json.dumps(run, indent=1) + "\n")
     return 0
