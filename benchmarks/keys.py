@@ -11,7 +11,7 @@ from benchmarks.measure import Comparison, Goal, Turn
 from benchmarks.rig import TokenArray, prompt
 from benchmarks.scale import THIN, Scale
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack
 from hexkv.ports import Namespace, Tokens
 
@@ -39,7 +39,7 @@ def keys(scale: Scale) -> Generator[Comparison, None, None]:
     """From tokens as callers have them to the names of all chunks."""
     tokens = prompt(scale.prompt)
     limit = bare_chain(tokens, scale.chunk)
-    keyer = Keyer(Namespace("benchmark", THIN), chunker=PrefixChunker(scale.chunk))
+    keyer = NamespaceHasher(Namespace("benchmark", THIN), chunker=PrefixChunker(scale.chunk))
     forms: list[tuple[str, Tokens, float | None]] = [
         ("uint32 buffer", tokens, 1.5),
         ("int64 numpy array", tokens.astype(np.int64), None),

@@ -13,9 +13,9 @@ from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key
 from hexkv.contracts.faults import Seeded, SlowStore
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.pool import BlockPool
+from hexkv.core.tiers.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.encoding import form_on
-from hexkv.core.tiers.encoding_choice import Form, choose
-from hexkv.core.tiers.rates import PROBE_EVERY
+from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, Counter, Deadline, Namespace, Reason, StoreError, frame_bytes
@@ -206,7 +206,7 @@ def picked(link_rate, forms):
 @given(rates.filter(bool), measured)
 def test_a_tier_gets_what_the_rule_chooses(link_rate, forms):
     name, names = picked(link_rate, forms)
-    known = [Form("raw"), *(Form(n, *form) for n, form in zip(names, forms, strict=True))]
+    known = [Encoding("raw"), *(Encoding(n, *form) for n, form in zip(names, forms, strict=True))]
     size = DEEP.chunk_bytes(CHUNK)
     best = choose(known, size=size, tokens=CHUNK, link_rate=link_rate, prefill_rate=0.0)
     (got,) = [form for form in known if form.serde == name]
@@ -217,8 +217,8 @@ def test_a_tier_gets_what_the_rule_chooses(link_rate, forms):
 def test_a_slower_link_never_gets_a_larger_form(one, other, forms):
     slow, fast = sorted((one, other))
     (at_slow, names), (at_fast, _) = picked(slow, forms), picked(fast, forms)
-    known = {"raw": Form("raw")} | {
-        name: Form(name, *form) for name, form in zip(names, forms, strict=True)
+    known = {"raw": Encoding("raw")} | {
+        name: Encoding(name, *form) for name, form in zip(names, forms, strict=True)
     }
     if known[at_slow].seconds(1, slow) < 0.999999 * known[at_fast].seconds(1, slow):
         assert known[at_slow].ratio >= known[at_fast].ratio * 0.999999

@@ -24,7 +24,7 @@ CORRECT = [
 ]
 MODEST = {
     "TestPlainStore": (
-        "SupportsClear, SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsSharing, "
+        "SupportsClear, SupportsQuarantine, SupportsRangeRead, SupportsScan, SupportsZeroCopy, "
         "foreign, huge, limit, reopen, service.cut, service.full, service.garbage, service.kill, "
         "service.slow, service.stall, sibling"
     ),

@@ -13,7 +13,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
-from hexkv.core.keys.prompts import Namer
+from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
@@ -261,7 +261,7 @@ def test_meeting_one_namespace_holds_up_no_other():
         if namespace.lora:
             hold.wait(PATIENCE)
 
-    namer = Namer(PrefixChunker(CHUNK), SHA256, meet)
+    namer = ChunkHasher(PrefixChunker(CHUNK), SHA256, meet)
     slow = [Thread(target=lambda: namer.name(PROMPT, RED_LORA), daemon=True) for _ in range(2)]
     for thread in slow:
         thread.start()

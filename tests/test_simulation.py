@@ -11,13 +11,13 @@ from depth import thorough
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
-from hexkv.core.keys.hashing import Keyer
-from hexkv.core.keys.prompts import Namer
+from hexkv.core.keys.hashing import NamespaceHasher
+from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.calls import StoreCalls
-from hexkv.core.tiers.claims import Fetch
 from hexkv.core.tiers.evicting import far
 from hexkv.core.tiers.index import TierIndex
+from hexkv.core.tiers.pending_reads import Fetch
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Writer
@@ -145,15 +145,17 @@ def deleting_callers(patch):
 def naming_under_a_lock(patch):
     """Whose a namespace is, and what goes because of it, is settled under the lock of all names."""
     deleting_callers(patch)
-    real = Namer.keyer
+    real = ChunkHasher.keyer
 
     def keyer(self, namespace):
         with self._lock:
             if namespace not in self._keyers:
-                self._met(namespace, Keyer(namespace, self._algorithm, self._chunker).prefix)
+                self._met(
+                    namespace, NamespaceHasher(namespace, self._algorithm, self._chunker).prefix
+                )
         return real(self, namespace)
 
-    patch.setattr(Namer, "keyer", keyer)
+    patch.setattr(ChunkHasher, "keyer", keyer)
 
 
 def uncounted_victims(patch):

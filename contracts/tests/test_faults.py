@@ -24,16 +24,16 @@ from hexkv.ports import (
     Hit,
     Item,
     Miss,
+    SharedMedium,
     Stored,
     StoreFull,
     StoreUnreachable,
     SupportsClear,
-    SupportsOthers,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     TimedOut,
 )
 
@@ -82,9 +82,9 @@ def test_a_wrapped_store_has_the_abilities_of_the_store_inside_and_no_others(wra
     abilities = (
         SupportsScan,
         SupportsQuarantine,
-        SupportsSharing,
+        SupportsZeroCopy,
         SupportsRangeRead,
-        SupportsOthers,
+        SharedMedium,
         SupportsOwnMemory,
         SupportsClear,
     )

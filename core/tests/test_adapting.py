@@ -7,15 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.contracts.cases import each
-from hexkv.core.tiers.encoding_choice import Decision, Form, Rate, choose
+from hexkv.core.tiers.encoding_choice import Decision, Encoding, Rate, choose
 
-RAW = Form("raw")
-LEVELS = [RAW, Form("zstd", 1.6, 2e9), Form("cachegen", 3.9, 0.8e9), Form("small", 5.1, 0.8e9)]
+RAW = Encoding("raw")
+LEVELS = [
+    RAW,
+    Encoding("zstd", 1.6, 2e9),
+    Encoding("cachegen", 3.9, 0.8e9),
+    Encoding("small", 5.1, 0.8e9),
+]
 TOKEN = 131_072
 """Bytes of a token: 32 layers, 8 heads of 128, bfloat16."""
 
 rates = st.floats(1e5, 1e11)
-forms = st.builds(Form, st.text(max_size=3), st.floats(1, 20), st.one_of(st.just(inf), rates))
+forms = st.builds(Encoding, st.text(max_size=3), st.floats(1, 20), st.one_of(st.just(inf), rates))
 
 
 def chosen(link_rate, prefill_rate=1.0, tokens=1000, within=0.0, some=LEVELS):
@@ -98,7 +103,7 @@ def test_each_link_has_its_form(link_rate, fastest, in_time):
 
 
 def test_what_is_slower_than_computing_is_not_loaded():
-    lossy = [Form("cachegen", 3.9, 0.8e9)]
+    lossy = [Encoding("cachegen", 3.9, 0.8e9)]
     assert chosen(1e7, prefill_rate=1000.0, within=5.0, some=lossy) == Decision(None, 1.0)
 
 

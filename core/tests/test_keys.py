@@ -19,7 +19,7 @@ import hexkv.ports
 from depth import thorough
 from hexkv.contracts.cases import each
 from hexkv.core.keys.chunking import PrefixChunker, SegmentChunker
-from hexkv.core.keys.hashing import BLAKE2B, SHA256, Keyer, identity
+from hexkv.core.keys.hashing import BLAKE2B, SHA256, NamespaceHasher, identity
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import (
     IDENTITY_BYTES,
@@ -100,7 +100,7 @@ def of_golden(case):
     tokens = case["tokens"]
     if isinstance(tokens, dict):
         tokens = [i * tokens["multiplier"] % tokens["modulus"] for i in range(tokens["count"])]
-    return Keyer(namespace, algorithm, chunker), tokens
+    return NamespaceHasher(namespace, algorithm, chunker), tokens
 
 
 @each("case", CASES, ids=lambda case: case["case"])
@@ -123,13 +123,13 @@ def test_a_version_of_frames_has_keys_of_its_own():
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import DType, KVLayout, Namespace, ParallelSlice
 layout = KVLayout.latent(DType.BFLOAT16, layers=61, latent_width=512, rope_width=64)
 extra = (("image", "0f3a"), ("quant", "awq"))
 namespace = Namespace("m", layout, "r", ParallelSlice(3, 8), "lora", "salt", extra)
-print(Keyer(namespace).name(pack(range(1024))).keys[-1].hex(), hash("a") % 1000)
+print(NamespaceHasher(namespace).name(pack(range(1024))).keys[-1].hex(), hash("a") % 1000)
 """
 
 
@@ -158,7 +158,7 @@ def test_processes_with_other_hash_seeds_agree(processes):
 @pytest.mark.parametrize("algorithm", [SHA256, BLAKE2B], ids=lambda algorithm: algorithm.name)
 @given(prompt=st.lists(st.integers(0, 2**32 - 1), max_size=20), size=st.integers(1, 5))
 def test_keys_follow_the_documented_rule(algorithm, prompt, size):
-    keyer = Keyer(PLAIN, algorithm, PrefixChunker(size, keep_tail=True))
+    keyer = NamespaceHasher(PLAIN, algorithm, PrefixChunker(size, keep_tail=True))
     link = algorithm.digest(identity(PLAIN, f"prefix/{size}", algorithm.name).encode())
     assert keyer.root == link
     expected = []
@@ -179,7 +179,7 @@ def test_any_single_changed_field_changes_every_key(data, base, prompt):
     values = [value for value in CHANGES[field] if value != getattr(base, field)]
     changed = replace(base, **{field: data.draw(st.sampled_from(values))})
     chunker = PrefixChunker(2, keep_tail=True)
-    one, other = (Keyer(namespace, chunker=chunker) for namespace in (base, changed))
+    one, other = (NamespaceHasher(namespace, chunker=chunker) for namespace in (base, changed))
     assert one.prefix != other.prefix
     assert not set(name(one, prompt).keys) & set(name(other, prompt).keys)
 
@@ -198,7 +198,7 @@ def test_two_spellings_of_a_layout_are_one():
 def test_algorithm_and_scheme_change_every_key():
     renamed = HashFunction("sha256/2", SHA256.digest)
     keyers = [
-        Keyer(PLAIN, algorithm, chunker)
+        NamespaceHasher(PLAIN, algorithm, chunker)
         for algorithm in (SHA256, BLAKE2B, renamed)
         for chunker in (PrefixChunker(4), PrefixChunker(2), SegmentChunker([99], maximum=4))
     ]
@@ -208,7 +208,7 @@ def test_algorithm_and_scheme_change_every_key():
 
 @given(one=PROMPTS, other=PROMPTS, size=st.integers(1, 4))
 def test_prompts_share_keys_exactly_as_far_as_they_share_chunks(one, other, size):
-    keyer = Keyer(PLAIN, chunker=PrefixChunker(size))
+    keyer = NamespaceHasher(PLAIN, chunker=PrefixChunker(size))
     left, right = name(keyer, one).keys, name(keyer, other).keys
     same = 0
     while same < min(len(one), len(other)) and one[same] == other[same]:
@@ -223,21 +223,21 @@ def test_one_changed_token_changes_its_chunk_s_key_and_every_later_one(data, pro
     place = data.draw(st.integers(0, len(prompt) - 1))
     changed = [*prompt]
     changed[place] ^= 1 << data.draw(st.integers(0, 31))
-    keyer = Keyer(PLAIN, chunker=PrefixChunker(3, keep_tail=True))
+    keyer = NamespaceHasher(PLAIN, chunker=PrefixChunker(3, keep_tail=True))
     pairs = list(zip(name(keyer, prompt).keys, name(keyer, changed).keys, strict=True))
     assert [left == right for left, right in pairs] == [i < place // 3 for i in range(len(pairs))]
 
 
 def test_a_kept_tail_leaves_the_keys_of_full_chunks_alone():
-    full = name(Keyer(PLAIN, chunker=PrefixChunker(4)), range(10)).keys
-    kept = name(Keyer(PLAIN, chunker=PrefixChunker(4, keep_tail=True)), range(10)).keys
+    full = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(4)), range(10)).keys
+    kept = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(4, keep_tail=True)), range(10)).keys
     assert kept[:2] == full
     assert len(kept) == 3
 
 
 @given(before=PROMPTS, segment=st.lists(st.integers(0, 3), min_size=1, max_size=9), after=PROMPTS)
 def test_a_segment_has_the_same_keys_wherever_it_stands(before, segment, after):
-    keyer = Keyer(PLAIN, chunker=SegmentChunker([9], maximum=4))
+    keyer = NamespaceHasher(PLAIN, chunker=SegmentChunker([9], maximum=4))
     alone = name(keyer, segment)
     within = name(keyer, [*before, 9, *segment, 9, *after])
     first = next(i for i in range(len(within)) if within.starts[i] == len(before) + 1)
@@ -245,21 +245,21 @@ def test_a_segment_has_the_same_keys_wherever_it_stands(before, segment, after):
 
 
 def test_a_piece_of_a_segment_is_named_by_the_segment_up_to_its_end():
-    keyer = Keyer(PLAIN, chunker=SegmentChunker([9], maximum=2))
+    keyer = NamespaceHasher(PLAIN, chunker=SegmentChunker([9], maximum=2))
     one, other = name(keyer, [1, 2, 5, 6]).keys, name(keyer, [3, 4, 5, 6]).keys
     assert one[1] != other[1]
     assert name(keyer, [1, 2, 9, 5, 6]).keys[1] == name(keyer, [5, 6]).keys[0] != one[1]
 
 
 def test_an_empty_prompt_has_no_chunks_and_one_token_has_one_if_tails_are_kept():
-    assert name(Keyer(PLAIN), []).keys == []
-    assert name(Keyer(PLAIN), [7]).keys == []
-    chunks = name(Keyer(PLAIN, chunker=PrefixChunker(keep_tail=True)), [7])
+    assert name(NamespaceHasher(PLAIN), []).keys == []
+    assert name(NamespaceHasher(PLAIN), [7]).keys == []
+    chunks = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(keep_tail=True)), [7])
     assert (len(chunks), chunks.starts[0], chunks.ends[0], chunks.tokens) == (1, 0, 1, 1)
 
 
 def test_keys_lead_with_their_namespace():
-    keyer = Keyer(PLAIN)
+    keyer = NamespaceHasher(PLAIN)
     for key in name(keyer, range(512)).keys:
         assert len(key) == KEY_BYTES
         assert namespace_of(key) == keyer.prefix
@@ -286,15 +286,15 @@ def test_an_identity_is_canonical_json_and_safe_to_print(namespace, model):
 
 def test_an_identity_fits_a_frame_s_header_or_is_refused():
     spare = IDENTITY_BYTES - len(identity(replace(PLAIN, model=""), "prefix/256", "sha256"))
-    assert len(Keyer(replace(PLAIN, model="m" * spare)).identity) == IDENTITY_BYTES
+    assert len(NamespaceHasher(replace(PLAIN, model="m" * spare)).identity) == IDENTITY_BYTES
     with pytest.raises(ConfigError, match="has room for 2048"):
-        Keyer(replace(PLAIN, model="m" * (spare + 1)))
+        NamespaceHasher(replace(PLAIN, model="m" * (spare + 1)))
 
 
 @each("field", ["model", "revision", "lora", "salt"])
 def test_surrogates_are_no_text(field):
     with pytest.raises(ConfigError):
-        Keyer(replace(PLAIN, **{field: "\ud83d\ude00"}))
+        NamespaceHasher(replace(PLAIN, **{field: "\ud83d\ude00"}))
 
 
 KINDS = {
@@ -320,12 +320,14 @@ def test_values_of_other_kinds_are_refused_by_the_field():
 
 def test_a_hash_of_another_length_is_refused():
     with pytest.raises(ConfigError, match="gives 20 bytes, not 32"):
-        Keyer(PLAIN, HashFunction("sha1", lambda data: hashlib.sha1(data).digest()))
+        NamespaceHasher(PLAIN, HashFunction("sha1", lambda data: hashlib.sha1(data).digest()))
 
 
 def test_a_hash_may_be_injected():
     blake3 = pytest.importorskip("blake3")
-    keyer = Keyer(PLAIN, HashFunction("blake3", lambda data: blake3.blake3(data).digest()))
+    keyer = NamespaceHasher(
+        PLAIN, HashFunction("blake3", lambda data: blake3.blake3(data).digest())
+    )
     words = b"".join(token.to_bytes(4, "little") for token in range(256))
     expected = blake3.blake3(keyer.root + words).digest()
     assert name(keyer, range(256)).keys == [keyer.prefix + expected]
@@ -334,8 +336,8 @@ def test_a_hash_may_be_injected():
 def test_keys_can_be_named_from_what_a_frame_says_alone():
     secret = replace(PLAIN, salt="hunter2")
     chunker = PrefixChunker(16)
-    keyer = Keyer(secret, BLAKE2B, chunker)
-    found = Keyer.of_identity(keyer.identity, BLAKE2B, chunker)
+    keyer = NamespaceHasher(secret, BLAKE2B, chunker)
+    found = NamespaceHasher.of_identity(keyer.identity, BLAKE2B, chunker)
     packed = memoryview(bytes(8 * 16))
     assert found.name(packed).keys == keyer.name(packed).keys
     assert found.identity == keyer.identity
@@ -356,9 +358,9 @@ def test_keys_can_be_named_from_what_a_frame_says_alone():
     ids=["another hash", "another scheme", "empty", "deep", "not ASCII"],
 )
 def test_an_identity_of_something_else_is_refused(change, message):
-    text = change(Keyer(PLAIN, SHA256, PrefixChunker(16)).identity)
+    text = change(NamespaceHasher(PLAIN, SHA256, PrefixChunker(16)).identity)
     with pytest.raises(ConfigError, match=message):
-        Keyer.of_identity(text, SHA256, PrefixChunker(16))
+        NamespaceHasher.of_identity(text, SHA256, PrefixChunker(16))
 
 
 def page_hashes(size, tokens):
@@ -372,14 +374,16 @@ def page_hashes(size, tokens):
 
 @given(tokens=st.lists(st.integers(0, 2**32 - 1), max_size=40), size=st.integers(1, 9))
 def test_an_unseeded_chain_names_tokens_as_hosts_do_that_name_their_pages(tokens, size):
-    keyer = Keyer(PLAIN, chunker=PrefixChunker(size), seeded=False)
+    keyer = NamespaceHasher(PLAIN, chunker=PrefixChunker(size), seeded=False)
     digests = list(page_hashes(size, tokens))
     assert name(keyer, tokens).keys == [keyer.prefix + digest for digest in digests]
 
 
 def test_an_unseeded_chain_has_a_namespace_of_its_own():
-    keyers = [Keyer(PLAIN, chunker=PrefixChunker(4), seeded=seeded) for seeded in (True, False)]
+    keyers = [
+        NamespaceHasher(PLAIN, chunker=PrefixChunker(4), seeded=seeded) for seeded in (True, False)
+    ]
     assert keyers[0].prefix != keyers[1].prefix
     for keyer in keyers:
-        again = Keyer.of_identity(keyer.identity, SHA256, PrefixChunker(4))
+        again = NamespaceHasher.of_identity(keyer.identity, SHA256, PrefixChunker(4))
         assert name(again, range(9)).keys == name(keyer, range(9)).keys

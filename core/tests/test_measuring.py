@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.core.tiers.rates import PROBE_EVERY, STALE, Flow, Link, Speeds
+from hexkv.core.tiers.bandwidth import PROBE_EVERY, STALE, Flow, SerdeStats, TierBandwidth
 
 
 def read(link, *, tokens, seconds, size=1000, now=0.0):
@@ -44,7 +44,7 @@ def test_no_order_of_times_breaks_a_rate(reads):
 
 
 def test_what_brought_nothing_makes_nothing_slower():
-    link = Link()
+    link = TierBandwidth()
     read(link, tokens=100, seconds=1.0)
     read(link, tokens=0, size=0, seconds=100.0)
     assert link.tokens_rate == 100
@@ -52,7 +52,7 @@ def test_what_brought_nothing_makes_nothing_slower():
 
 
 def test_a_tier_serves_until_a_read_has_shown_that_it_is_slow():
-    link = Link()
+    link = TierBandwidth()
     assert link.serves(1000.0)
     read(link, tokens=100, seconds=1.0)
     assert link.serves(100.0)
@@ -61,7 +61,7 @@ def test_a_tier_serves_until_a_read_has_shown_that_it_is_slow():
 
 
 def test_one_request_in_many_finds_out_that_a_tier_is_fast_again():
-    link = Link()
+    link = TierBandwidth()
     read(link, tokens=1, seconds=1.0)
     for _ in range(3):  # it is still slow
         assert [link.serves(1000.0) for _ in range(PROBE_EVERY)] == [False] * 15 + [True]
@@ -77,13 +77,13 @@ def test_one_request_in_many_finds_out_that_a_tier_is_fast_again():
 
 
 def test_asking_whether_it_is_slow_lets_nobody_through():
-    link = Link()
+    link = TierBandwidth()
     read(link, tokens=1, seconds=1.0)
     assert all(link.slower_than(1000.0) for _ in range(10 * PROBE_EVERY))
 
 
 def test_a_form_is_what_its_serde_was_seen_to_do():
-    speeds = Speeds()
+    speeds = SerdeStats()
     assert speeds.form("small", "small/1", 4) is None
     speeds.encoded("small/1", 1000, 250)
     speeds.decoded("small/1", 1000, 5.0, 7.0)
@@ -92,7 +92,7 @@ def test_a_form_is_what_its_serde_was_seen_to_do():
 
 
 def test_a_serde_that_is_not_used_is_due_once_in_a_while_and_one_that_is_never():
-    speeds = Speeds()
+    speeds = SerdeStats()
     assert [speeds.due("one", 0.0) for _ in range(3)] == [True, False, False]
     speeds.decoded("two", 1, 0.0, 0.0)
     assert not speeds.due("two", STALE)

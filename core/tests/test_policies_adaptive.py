@@ -11,8 +11,8 @@ from hexkv.core.planning import replay
 from hexkv.core.planning.workloads import WORKLOADS, footprint, synthetic
 from hexkv.core.policies import ARC, FIFO, LFU, LRU, MRU, Adaptive
 from hexkv.core.policies.adaptive._ages import BINS, EDGES, EPOCH, bin_of
-from hexkv.core.policies.adaptive._gaps import Gaps
-from hexkv.core.policies.adaptive._runs import Run, Runs
+from hexkv.core.policies.adaptive._ghosts import Run, Runs
+from hexkv.core.policies.adaptive._reuse_distance import Gaps
 from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
 

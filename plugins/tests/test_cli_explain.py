@@ -12,7 +12,7 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import SHA256, Keyer
+from hexkv.core.keys.hashing import SHA256, NamespaceHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.compose import build
@@ -122,7 +122,7 @@ def test_a_flipped_bit_in_a_payload_takes_verification_to_find(hexkv, cache):
 
 
 def test_a_damaged_chunk_among_whole_ones_ends_the_hit(hexkv, cache):
-    keyer = Keyer(NAMESPACE, SHA256, PrefixChunker(CHUNK))
+    keyer = NamespaceHasher(NAMESPACE, SHA256, PrefixChunker(CHUNK))
     key = keyer.name(pack(PROMPT)).keys[2]
     (file,) = cache.rglob(f"{key.hex()}.hexkv")
     file.write_bytes(file.read_bytes()[:-1])

@@ -12,7 +12,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     TimedOut,
 )
 
@@ -36,7 +36,7 @@ def block(fill: bytes) -> HeapBlock:
 
 
 def test_it_shares_and_scans(store):
-    assert isinstance(store, SupportsSharing)
+    assert isinstance(store, SupportsZeroCopy)
     assert isinstance(store, SupportsScan)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.contracts.cases import each
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError
@@ -24,7 +24,7 @@ def registry():
 @pytest.fixture
 def read(registry):
     def said(extra, environ=None):
-        return Said(SGLANGS | extra, registry, environ or {})
+        return RawConfig(SGLANGS | extra, registry, environ or {})
 
     return said
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.plugins.compose import check
 from hexkv.plugins.discovery import discover
 
@@ -27,7 +27,7 @@ def test_a_file_configures_an_engine(file, inside, tiers, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     given = json.loads(Path(file).read_text())
     registry = discover()
-    configured = Said(given[inside] if inside else given, registry, {}).with_pages(64)
+    configured = RawConfig(given[inside] if inside else given, registry, {}).with_pages(64)
     check(configured.engine, registry)
     assert [tier.store for tier in configured.engine.settings.tiers] == tiers
     assert configured.engine.settings.chunk.size == 64

@@ -9,7 +9,7 @@ from sglang.srt.lora.lora_registry import LoRARef
 from sglang.srt.server_args import ServerArgs
 
 from hexkv.adapters.sglang import arguments
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of
 from hexkv.plugins.compose import identify
 from hexkv.plugins.discovery import discover
@@ -20,7 +20,7 @@ LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 
 
 def namespace(extra=None, **arguments):
-    said = Said({"model": {"name": "tiny", "weights": "one"}} | (extra or {}), discover(), {})
+    said = RawConfig({"model": {"name": "tiny", "weights": "one"}} | (extra or {}), discover(), {})
     known = SimpleNamespace(**arguments) if arguments else None
     return namespace_of(LAYOUT, Rank(), said.with_pages(4), page=4, arguments=known)
 
@@ -79,7 +79,7 @@ def test_where_rope_depends_on_the_length_the_length_counts(place, tmp_path):
 def served(canonical=True, model=None, **given):
     """The namespace of a server with the real ``ServerArgs``."""
     said = {"namespace": "canonical" if canonical else "own", "model": model or {}}
-    configured = Said(said, discover(), {}).with_pages(4)
+    configured = RawConfig(said, discover(), {}).with_pages(4)
     args = ServerArgs(**{"model_path": "org/model"} | given)
     return identify(
         namespace_of(LAYOUT, Rank(), configured, page=4, arguments=args), configured.engine

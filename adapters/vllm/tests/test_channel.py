@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from hexkv.adapters.vllm import channel
-from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
-from hexkv.adapters.vllm.near import Near
+from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
+from hexkv.adapters.vllm.in_process import Near
 
 SECONDS = 60.0
 """After which what should have happened long ago counts as lost."""
@@ -35,7 +35,7 @@ def listen(place):
     with ExitStack() as opened:
 
         def begin(answer, **settings):
-            listener = Listener(socket_path(place, 0), answer, **settings)
+            listener = ChannelServer(socket_path(place, 0), answer, **settings)
             opened.callback(listener.close, SECONDS)
             return listener
 
@@ -56,7 +56,7 @@ def call(request, place, monkeypatch):
             with monkeypatch.context() as patch:
                 if request.param == "by socket":
                     patch.setattr(Near, "leads_to", lambda path: False)
-                caller = Caller(socket_path(place, 0))
+                caller = ChannelClient(socket_path(place, 0))
             opened.callback(caller.close)
             return caller
 
@@ -71,7 +71,7 @@ def caller(listener, call):
 @pytest.fixture
 def distant(place):
     """A caller that was there first."""
-    with closing(Caller(socket_path(place, 0))) as caller:
+    with closing(ChannelClient(socket_path(place, 0))) as caller:
         yield caller
 
 
@@ -209,15 +209,15 @@ def test_a_worker_that_comes_back_is_found_again(listen, call):
 
 def test_a_listener_may_be_closed_before_its_threads_have_begun(place, monkeypatch):
     begin, ended = threading.Event(), threading.Semaphore(0)
-    serve = Listener._serve
+    serve = ChannelServer._serve
 
     def late(*given):
         begin.wait(SECONDS)
         serve(*given)
         ended.release()
 
-    monkeypatch.setattr(Listener, "_serve", late)
-    Listener(socket_path(place, 0), echo, threads=2).close(0.05)
+    monkeypatch.setattr(ChannelServer, "_serve", late)
+    ChannelServer(socket_path(place, 0), echo, threads=2).close(0.05)
     begin.set()
     assert all(ended.acquire(timeout=SECONDS) for _ in range(2))
 

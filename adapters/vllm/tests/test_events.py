@@ -1,9 +1,9 @@
 """A ledger says what was stored and what went, of chunks that it was told to expect."""
 
-from hexkv.adapters.vllm.events import Ledger, Shown
+from hexkv.adapters.vllm.events import BlockInfo, Ledger
 from hexkv.ports import CacheEvent, Change
 
-CHUNK = Shown((b"h1", b"h2"), None, (1, 2, 3, 4), 2, "")
+CHUNK = BlockInfo((b"h1", b"h2"), None, (1, 2, 3, 4), 2, "")
 
 
 def test_what_was_expected_is_told_once_with_its_medium():

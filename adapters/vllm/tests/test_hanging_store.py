@@ -5,11 +5,11 @@ from threading import Event
 from types import SimpleNamespace
 
 from dict_store import DictStore
-from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
+from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import configure
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.scheduler_half import Scheduled, SchedulerHalf, Shape
-from hexkv.adapters.vllm.serving import Desk, Scopes
+from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
+from hexkv.adapters.vllm.serving import LookupServer, Scopes
 from hexkv.contracts.doubles import ManualClock
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build
@@ -59,11 +59,11 @@ def test_while_a_store_hangs_the_scheduler_goes_on_and_no_request_waits_for_ever
         engine = build(configured.engine, namespace, registry=registry)
         opened.callback(engine.close)
         path = socket_path(meeting_place(str(tmp_path), "engine", make=True), 0)
-        listener = Listener(path, Desk(engine, Scopes(namespace)))
+        listener = ChannelServer(path, LookupServer(engine, Scopes(namespace)))
         opened.callback(listener.close)
         opened.callback(store.goes_on.set)
         shape = Shape(CHUNK, BLOCK)
-        plan = SchedulerHalf(configured.connector, shape, [Caller(path)], clock.now)
+        plan = SchedulerConnector(configured.connector, shape, [ChannelClient(path)], clock.now)
         opened.callback(plan.close)
 
         plan.arrived(request("waits"), Scope(), reads=True, writes=True)

@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hexkv.adapters.vllm import assembly
-from hexkv.adapters.vllm.connector import Happened, HexKVConnector, KVConnectorRole, PlannedStep
+from hexkv.adapters.vllm.connector import HexKVConnector, KVConnectorRole, PlannedStep, WorkerReport
 from hexkv.adapters.vllm.inspection import describe
 from hexkv.adapters.vllm.messages import Step
 from hexkv.adapters.vllm.metrics import Tally
@@ -111,7 +111,7 @@ def test_where_vllm_cannot_set_back_a_step_nothing_is_loaded_within_one(
 
 
 def test_what_ranks_say_is_summed_up():
-    both = Happened({1: 1, 2: 1}, []).aggregate(Happened({2: 1, 3: 1}, []))
+    both = WorkerReport({1: 1, 2: 1}, []).aggregate(WorkerReport({2: 1, 3: 1}, []))
     assert both.steps == {1: 1, 2: 2, 3: 1}
 
 

@@ -31,7 +31,7 @@ from hexkv.ports import (
     StoreError,
     SupportsOwnMemory,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     TimedOut,
     WriteOutcome,
 )
@@ -180,5 +180,5 @@ if TYPE_CHECKING:
 
     def _is_a_store(
         store: OwnMemoryStore,
-    ) -> tuple[ChunkStore, SupportsScan, SupportsSharing, SupportsOwnMemory]:
+    ) -> tuple[ChunkStore, SupportsScan, SupportsZeroCopy, SupportsOwnMemory]:
         return store, store, store, store

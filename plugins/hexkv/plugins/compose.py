@@ -11,7 +11,7 @@ from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
@@ -42,7 +42,7 @@ from hexkv.ports import (
     SupportsOwnMemory,
     SupportsRegistration,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     Telemetry,
     frame_bytes,
 )
@@ -151,7 +151,7 @@ def open_stack(
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
-    most = Pace.of(blocks).keepable(blocks) if block else size
+    most = Pipelining.of(blocks).keepable(blocks) if block else size
     tiers = []
     for index, wanted in enumerate(settings.tiers):
         with _naming(loaded, ("tiers", index, "settings")):
@@ -318,7 +318,7 @@ def _open_tier(
     # What cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
     budget = wanted.budget
-    if isinstance(store, SupportsSharing) and not (
+    if isinstance(store, SupportsZeroCopy) and not (
         isinstance(store, SupportsOwnMemory) and store.own_memory
     ):
         budget = most if budget is None else min(budget, most)

@@ -11,7 +11,7 @@ from typing import Self
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tier import Tier
@@ -79,7 +79,7 @@ class ServedChunks:
         none = Prefetches(stack, PrefetchRules(share=0.0))
         self._calls = Calls(stack, none, copier, _PATIENCE)
         self.chunks: ChunkCache = KeyedCache(
-            stack, copier, Pace.of(stack.pool), self._calls, _PATIENCE
+            stack, copier, Pipelining.of(stack.pool), self._calls, _PATIENCE
         )
 
     def headers(self) -> Iterator[FrameHeader]:

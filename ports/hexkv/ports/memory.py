@@ -102,7 +102,7 @@ class Lease(Protocol):
 
 
 @runtime_checkable
-class SupportsSharing(Protocol):
+class SupportsZeroCopy(Protocol):
     """A store in memory that lends leases: loading from it copies a chunk once."""
 
     def keep(self, key: ChunkKey, lease: Lease) -> None:

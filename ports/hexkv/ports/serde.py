@@ -92,7 +92,7 @@ class LayerSerde(Protocol):
         ...
 
 
-class Peers(StrEnum):
+class ScaleGroup(StrEnum):
     """Which elements of one plane in one layer of a chunk share a scale."""
 
     HEAD = "head"
@@ -116,7 +116,7 @@ class ErrorBound:
     share: float
     """Rounding to the dtype included; zero for elements that come back as they were."""
 
-    peers: Peers = Peers.ROW
+    peers: ScaleGroup = ScaleGroup.ROW
 
 
 @runtime_checkable

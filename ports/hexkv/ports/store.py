@@ -101,7 +101,7 @@ class SupportsScan(Protocol):
 
 
 @runtime_checkable
-class SupportsOthers(Protocol):
+class SharedMedium(Protocol):
     """A store that others may fill and empty beside this engine."""
 
     @property

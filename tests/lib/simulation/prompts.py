@@ -4,7 +4,7 @@ from functools import cache
 from hashlib import blake2b
 
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import SHA256, Keyer
+from hexkv.core.keys.hashing import SHA256, NamespaceHasher
 from hexkv.core.keys.tokens import pack
 from hexkv.ports import DType, Finished, KVLayout, Namespace, frame_bytes
 
@@ -53,7 +53,7 @@ def keys(tokens, tenant):
 
 @cache
 def _keyer(tenant):
-    return Keyer(NAMESPACES[tenant], SHA256, PrefixChunker(CHUNK))
+    return NamespaceHasher(NAMESPACES[tenant], SHA256, PrefixChunker(CHUNK))
 
 
 class Window:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from hexkv.core.tiers.rates import PROBE_EVERY
+from hexkv.core.tiers.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.rules import Writes
 from simulation.events import attach, close, crash, mend
 from simulation.play import Violation

@@ -10,7 +10,7 @@ from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
 from hexkv.core.requests.prefetch import PrefetchRules
@@ -219,7 +219,7 @@ class Stage:
             compute_rate=settings.compute_rate,
         )
         self.memory = MemoryStore(self.world)
-        most = Pace.of(self.pool).keepable(self.pool)
+        most = Pipelining.of(self.pool).keepable(self.pool)
         budget = min(settings.memory_frames * FRAME, most)
         memory = TierPlan(
             MEMORY,

@@ -14,14 +14,14 @@ from hexkv.ports import (
     Item,
     Lease,
     ReadOutcome,
+    SharedMedium,
     Sink,
     SupportsClear,
-    SupportsOthers,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     WriteOutcome,
 )
 
@@ -90,7 +90,7 @@ class _Clears(Wrapped):
 
 
 class _Shares(Wrapped):
-    inner: SupportsSharing  # type: ignore[assignment]
+    inner: SupportsZeroCopy  # type: ignore[assignment]
 
     def keep(self, key: ChunkKey, lease: Lease) -> None:
         self._do("keep", [key], None, lambda: self.inner.keep(key, lease))
@@ -100,7 +100,7 @@ class _Shares(Wrapped):
 
 
 class _HasOthers(Wrapped):
-    inner: SupportsOthers  # type: ignore[assignment]
+    inner: SharedMedium  # type: ignore[assignment]
 
     @property
     def shared(self) -> bool:
@@ -131,8 +131,8 @@ _ABILITIES: Sequence[tuple[type, type[Wrapped]]] = (
     (SupportsScan, _Scans),
     (SupportsQuarantine, _Quarantines),
     (SupportsClear, _Clears),
-    (SupportsSharing, _Shares),
-    (SupportsOthers, _HasOthers),
+    (SupportsZeroCopy, _Shares),
+    (SharedMedium, _HasOthers),
     (SupportsOwnMemory, _OwnsMemory),
     (SupportsRangeRead, _ReadsRanges),
 )

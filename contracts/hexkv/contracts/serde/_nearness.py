@@ -7,7 +7,7 @@ from math import isfinite
 from struct import unpack
 
 from hexkv.ports import DType, KVLayout, Plane
-from hexkv.ports.serde import ErrorBound, LossySerde, Peers
+from hexkv.ports.serde import ErrorBound, LossySerde, ScaleGroup
 
 FLOATS = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 
@@ -29,13 +29,13 @@ def numbers(raw: bytes, dtype: DType) -> Sequence[float]:
     return unpack(f"<{len(raw) // 2}f", wide)
 
 
-def _peers(plane: Plane, tokens: int, peers: Peers) -> Iterator[range]:
+def _peers(plane: Plane, tokens: int, peers: ScaleGroup) -> Iterator[range]:
     """The places in a plane, group by group, whose elements share a scale."""
     row = plane.heads * plane.width
-    if peers is Peers.CHANNEL:
+    if peers is ScaleGroup.CHANNEL:
         yield from (range(place, row * tokens, row) for place in range(row))
     else:
-        length = plane.width if peers is Peers.HEAD else row
+        length = plane.width if peers is ScaleGroup.HEAD else row
         yield from (range(at, at + length) for at in range(0, row * tokens, length))
 
 

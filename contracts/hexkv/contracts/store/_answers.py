@@ -27,7 +27,7 @@ from hexkv.ports import (
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     TimedOut,
 )
 
@@ -92,7 +92,7 @@ class Answers(StoreCase):
             for _ in range(2):
                 count = store.clear_prefix(A[:16], deadline())
                 assert type(count) is int, f"a clear was counted with {_kind(count)}"
-        if isinstance(store, SupportsSharing):
+        if isinstance(store, SupportsZeroCopy):
             _lent(store)
         for _ in range(2):
             _nothing("close", store.close())  # type: ignore[func-returns-value]
@@ -116,7 +116,7 @@ def _listed(store: SupportsScan) -> None:
         assert type(entry.stored) in (float, int), f"a time is {_kind(entry.stored)}"
 
 
-def _lent(store: SupportsSharing) -> None:
+def _lent(store: SupportsZeroCopy) -> None:
     block = HeapBlock(bytes(2 * PAGE))
     with block.lease() as lease:
         _nothing("keep", store.keep(A, lease))  # type: ignore[func-returns-value]

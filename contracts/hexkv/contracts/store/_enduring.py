@@ -30,7 +30,7 @@ from hexkv.ports import (
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     TimedOut,
     namespace_of,
 )
@@ -123,7 +123,7 @@ def endures(store: ChunkStore, seconds: float = SHORT) -> None:
     if isinstance(store, SupportsQuarantine):
         warden = store
         calls["quarantine"] = lambda: _set_aside(warden, soon(seconds))
-    if isinstance(store, SupportsSharing):
+    if isinstance(store, SupportsZeroCopy):
         sharing = store
         calls["lend"] = lambda: _borrow(sharing)
     with UnderWay(calls, patience=GRACE) as crowd:
@@ -166,7 +166,7 @@ def _set_aside(store: SupportsQuarantine, deadline: Deadline) -> None:
         store.quarantine(ABSENT, deadline)
 
 
-def _borrow(store: SupportsSharing) -> None:
+def _borrow(store: SupportsZeroCopy) -> None:
     """Borrow without a deadline: what is in memory needs no service."""
     with suppress(StoreError):
         for lease in store.lend(list(FRAMES), "borrower"):

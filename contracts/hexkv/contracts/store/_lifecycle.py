@@ -20,7 +20,7 @@ from hexkv.ports import (
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
 )
 
 ABILITIES: tuple[type, ...] = (
@@ -28,7 +28,7 @@ ABILITIES: tuple[type, ...] = (
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
 )
 
 
@@ -129,7 +129,7 @@ class Lifecycle(StoreCase):
             warden = store
             calls.append(lambda: [warden.quarantine([key], deadline())])  # type: ignore[func-returns-value]
         block = HeapBlock(bytes(2 * PAGE))
-        if isinstance(store, SupportsSharing):
+        if isinstance(store, SupportsZeroCopy):
             sharing = store
             calls.append(lambda: [lease is not None for lease in sharing.lend([key], "late")])
             calls.append(lambda: [_keep(sharing, key, block)])  # type: ignore[func-returns-value]
@@ -141,6 +141,6 @@ class Lifecycle(StoreCase):
         assert block.held == 0, "a lease was kept by a closed store"
 
 
-def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> None:
+def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> None:
     with block.lease() as lease:
         sharing.keep(key, lease)

@@ -20,7 +20,7 @@ from hexkv.ports import (
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
 )
 
 A, B, C = (chunk_key(name) for name in "abc")
@@ -36,7 +36,7 @@ def _shares(store: object) -> int:
     return 0 if isinstance(store, SupportsOwnMemory) and store.own_memory else 1
 
 
-def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> bytes:
+def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> bytes:
     """Let the store keep a share of *block*, and let go of our own. The frame's bytes."""
     with block.lease() as lease:
         frame = bytes(lease.frame)
@@ -44,7 +44,7 @@ def _keep(sharing: SupportsSharing, key: ChunkKey, block: HeapBlock) -> bytes:
     return frame
 
 
-def _is_gone(store: ChunkStore, sharing: SupportsSharing, block: HeapBlock) -> None:
+def _is_gone(store: ChunkStore, sharing: SupportsZeroCopy, block: HeapBlock) -> None:
     __tracebackhide__ = True
     assert block.owners == {}
     with _lent(sharing, A) as (lease,):
@@ -53,7 +53,7 @@ def _is_gone(store: ChunkStore, sharing: SupportsSharing, block: HeapBlock) -> N
 
 
 @contextmanager
-def _lent(sharing: SupportsSharing, *keys: ChunkKey) -> Iterator[list[Lease | None]]:
+def _lent(sharing: SupportsZeroCopy, *keys: ChunkKey) -> Iterator[list[Lease | None]]:
     leases = list(sharing.lend(keys, "borrower"))
     assert len(leases) == len(keys), "one lease or None per key"
     try:
@@ -65,22 +65,22 @@ def _lent(sharing: SupportsSharing, *keys: ChunkKey) -> Iterator[list[Lease | No
 
 
 class Sharing(StoreCase):
-    """``SupportsSharing``."""
+    """``SupportsZeroCopy``."""
 
     @pytest.fixture
-    def sharing(self, store: ChunkStore) -> SupportsSharing:
+    def sharing(self, store: ChunkStore) -> SupportsZeroCopy:
         """The store, seen as one that keeps and lends leases."""
-        if not isinstance(store, SupportsSharing):
-            not_offered("SupportsSharing")
+        if not isinstance(store, SupportsZeroCopy):
+            not_offered("SupportsZeroCopy")
         return store
 
     @promise(
         "sharing.1",
         "lends the very memory that it was given to keep, or that it copied it to, once",
-        clause="SupportsSharing.lend",
+        clause="SupportsZeroCopy.lend",
         why="each hit in memory would cost a copy, which is most of its time",
     )
-    def test_lends_the_memory_it_keeps(self, sharing: SupportsSharing) -> None:
+    def test_lends_the_memory_it_keeps(self, sharing: SupportsZeroCopy) -> None:
         block = _block()
         frame = _keep(sharing, A, block)
         with _lent(sharing, A, A) as (lease, other):
@@ -100,11 +100,11 @@ class Sharing(StoreCase):
     @promise(
         "sharing.2",
         "holds a share of its own, whatever the caller does with the lease",
-        clause="SupportsSharing.keep",
+        clause="SupportsZeroCopy.keep",
         why="the block would be reused while the store still lends it",
         hint="keep(lease) calls lease.share(), and releases that share later",
     )
-    def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+    def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         block = _block()
         lease = block.lease("caller")
         frame = bytes(lease.frame)
@@ -118,11 +118,11 @@ class Sharing(StoreCase):
     @promise(
         "sharing.3",
         "reads, contains and lists what it keeps",
-        clause="SupportsSharing.keep",
+        clause="SupportsZeroCopy.keep",
         why="a chunk would be there for one way of asking and not for another",
     )
     def test_what_is_kept_is_a_chunk_like_any_other(
-        self, store: ChunkStore, sharing: SupportsSharing
+        self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
         frame = _keep(sharing, A, _block())
         write(store, {B: b"written"})
@@ -139,7 +139,7 @@ class Sharing(StoreCase):
         why="the pool would run out of blocks that nobody uses",
     )
     def test_lends_nothing_after_a_delete(
-        self, store: ChunkStore, sharing: SupportsSharing
+        self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
         block = _block()
         _keep(sharing, A, block)
@@ -157,11 +157,11 @@ class Sharing(StoreCase):
     @promise(
         "sharing.5",
         "leaves what it has lent to the borrower, even after a delete, a close or another frame",
-        clause="SupportsSharing.lend",
+        clause="SupportsZeroCopy.lend",
         why="an eviction would pull the memory from under a transfer to the device",
     )
     def test_a_borrower_outlasts_a_delete_and_a_close(
-        self, store: ChunkStore, sharing: SupportsSharing
+        self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
         blocks = [_block(i) for i in range(4)]
         keys = [A, B, C, chunk_key("d")]
@@ -180,10 +180,10 @@ class Sharing(StoreCase):
     @promise(
         "sharing.6",
         "lends in the order of the request, each time a lease of its own",
-        clause="SupportsSharing.lend",
+        clause="SupportsZeroCopy.lend",
         why="a prompt would be answered with the KV of another part of it",
     )
-    def test_lends_in_order_and_independently(self, sharing: SupportsSharing) -> None:
+    def test_lends_in_order_and_independently(self, sharing: SupportsZeroCopy) -> None:
         blocks = {A: _block(1), B: _block(2)}
         frames = {key: _keep(sharing, key, block) for key, block in blocks.items()}
         with _lent(sharing, B, C, A, B) as leases:
@@ -204,10 +204,10 @@ class Sharing(StoreCase):
     @promise(
         "sharing.7",
         "lets go of a block when another takes its place",
-        clause="SupportsSharing.keep",
+        clause="SupportsZeroCopy.keep",
         why="each chunk that is stored anew would cost a block for ever",
     )
-    def test_replacing_lets_go(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+    def test_replacing_lets_go(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         old, new = _block(1), _block(2)
         _keep(sharing, A, old)
         frame = _keep(sharing, A, new)
@@ -225,11 +225,11 @@ class Sharing(StoreCase):
     @promise(
         "sharing.8",
         "lends what was written as bytes whole, or not at all",
-        clause="SupportsSharing.lend",
+        clause="SupportsZeroCopy.lend",
         why="what came from a lower tier would be lent without its end",
     )
     def test_what_was_written_is_lent_whole_or_not(
-        self, store: ChunkStore, sharing: SupportsSharing
+        self, store: ChunkStore, sharing: SupportsZeroCopy
     ) -> None:
         frame = MAGIC + content(2 * PAGE - len(MAGIC))
         write(store, {A: frame})
@@ -243,7 +243,7 @@ class Sharing(StoreCase):
         why="an engine that was closed would leave its pool's memory in use",
         hint="close() releases what keep() shared; read() releases what it borrowed",
     )
-    def test_leases_balance(self, store: ChunkStore, sharing: SupportsSharing) -> None:
+    def test_leases_balance(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         blocks = {chunk_key(f"chunk {i}"): _block(i) for i in range(6)}
         keys = list(blocks)
         for key, block in blocks.items():

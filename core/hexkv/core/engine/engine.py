@@ -24,11 +24,11 @@ from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
-from hexkv.core.keys.prompts import LONGEST_PROMPT, Namer, Prompt
+from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.checks import check_window, skipped
-from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, Patience
+from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE, Prefetches, PrefetchRules, make_room
 from hexkv.core.requests.reports import retrieved, stored
 from hexkv.core.requests.retrieve import load_prefix
@@ -108,12 +108,12 @@ class CacheEngine:
         self._deadlines = deadlines
         by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
-        namer = Namer(
+        namer = ChunkHasher(
             chunker, algorithm, partial(meet, stack, by_salt), seeded=seeded, longest=longest
         )
         self._naming = Naming(namespace, namer, runtime.pool, chunker.size)
         self._copier = Copier()
-        self._pace = Pace.of(runtime.pool)
+        self._pace = Pipelining.of(runtime.pool)
         self._prefetches = Prefetches(stack, prefetch)
         self._hosts = Hosts()
         runtime.pool.reclaim = partial(make_room, stack, self._prefetches)
@@ -163,7 +163,7 @@ class CacheEngine:
         with self._calls.call():
             until = self._until(self._deadlines.lookup)
             prompt = self._prompt(tokens, namespace, until)
-            found = self._stack.offer(prompt.keys, until)
+            found = self._stack.match_prefix(prompt.keys, until)
             if pin is not None:
                 keys = prompt.keys[: len(found)]
                 self._stack.pins.pin(pin, keys, self._until(self._deadlines.pin))
@@ -235,7 +235,7 @@ class CacheEngine:
     ) -> Iterator[LayeredRead]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = Patience(self._clock, self._deadlines.retrieve)
+                patience = TimeBudget(self._clock, self._deadlines.retrieve)
                 with patience.step() as until:
                     prompt = self._prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)
@@ -304,7 +304,7 @@ class CacheEngine:
     ) -> Iterator[LayeredWrite]:
         with self._calls.in_steps() as owner, ExitStack() as held:
             with self._door.passing():
-                patience = Patience(self._clock, self._deadlines.store)
+                patience = TimeBudget(self._clock, self._deadlines.store)
                 with patience.step() as until:
                     whole = self._prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hexkv.core.keys.hashing import Keyer
+from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.matching import ask
+from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason, Tokens
@@ -119,7 +119,7 @@ def explain(
     stack: TierStack,
     prompt: Prompt,
     tokens: Tokens,
-    others: Iterable[Keyer],
+    others: Iterable[NamespaceHasher],
     deadline: Deadline,
 ) -> Explanation:
     """Why *prompt* is found as far as it is.
@@ -189,7 +189,7 @@ def _answers(
     failures, indexing = tier.failures, tier.indexing
     asked = tier.remote
     # An index answers also while its store is left alone.
-    here = ask(tier, keys, deadline) if asked else tier.contains(keys, deadline)
+    here = contains_by_deadline(tier, keys, deadline) if asked else tier.contains(keys, deadline)
     silent = asked and (tier.failures != failures or deadline.expired)
     return [
         _why(stack, tier, key, there, asked=asked, silent=silent, indexing=indexing)
@@ -234,7 +234,7 @@ def _elsewhere(
     stack: TierStack,
     prompt: Prompt,
     tokens: Tokens,
-    others: Iterable[Keyer],
+    others: Iterable[NamespaceHasher],
     hit: int,
     deadline: Deadline,
 ) -> Iterator[Elsewhere]:

@@ -12,7 +12,7 @@ from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.reports import held, retrieved, stored
@@ -65,7 +65,7 @@ class KeyedCache:
         self,
         stack: TierStack,
         copier: Copier,
-        pace: Pace,
+        pace: Pipelining,
         calls: Calls,
         pin_seconds: float,
     ) -> None:
@@ -89,7 +89,7 @@ class KeyedCache:
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         with self._calls.call():
-            found = self._stack.offered(keys, deadline)
+            found = self._stack.match(keys, deadline)
             return [None if tier is None else tier.name for tier in found]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:

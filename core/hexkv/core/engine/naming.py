@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexkv.core.keys.hashing import Keyer
-from hexkv.core.keys.prompts import Namer, Prompt
+from hexkv.core.keys.hashing import NamespaceHasher
+from hexkv.core.keys.prompts import ChunkHasher, Prompt
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.checks import check_namespace
 from hexkv.core.tiers.cache import TierStack
@@ -17,7 +17,7 @@ class Naming:
     """Names what an engine is asked for, once it was checked that it can be kept at all."""
 
     def __init__(
-        self, namespace: Namespace, namer: Namer, pool: BlockPool, chunk_tokens: int
+        self, namespace: Namespace, namer: ChunkHasher, pool: BlockPool, chunk_tokens: int
     ) -> None:
         """By *namer*, in *namespace* where a call gives none of its own."""
         self._namespace = namespace
@@ -53,7 +53,7 @@ class Naming:
         keyer = self._namer.keyer(namespace)
         return KeySpace(keyer.identity, keyer.prefix, namespace.layout)
 
-    def keyers(self) -> Sequence[Keyer]:
+    def keyers(self) -> Sequence[NamespaceHasher]:
         """Those of every namespace that was met lately."""
         return self._namer.keyers()
 

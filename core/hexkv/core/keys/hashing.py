@@ -134,7 +134,7 @@ class Chunks:
         return len(self.keys)
 
 
-class Keyer:
+class NamespaceHasher:
     """Names the chunks of prompts of one namespace. Immutable: any thread may use it.
 
     Made from a namespace, or by :meth:`of_identity` from what a frame says of it.
@@ -159,7 +159,9 @@ class Keyer:
         self._begin(text, algorithm, chunker, seeded=seeded)
 
     @classmethod
-    def of_identity(cls, identity: str, algorithm: HashFunction, chunker: Chunker) -> Keyer:
+    def of_identity(
+        cls, identity: str, algorithm: HashFunction, chunker: Chunker
+    ) -> NamespaceHasher:
         """The keyer of the namespace that gave *identity*, whose salt need not be known.
 
         Raises:

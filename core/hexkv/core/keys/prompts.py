@@ -10,7 +10,7 @@ from itertools import accumulate, repeat
 from operator import sub
 from threading import Lock
 
-from hexkv.core.keys.hashing import Chunks, Keyer
+from hexkv.core.keys.hashing import Chunks, NamespaceHasher
 from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
 from hexkv.ports import (
     RAW,
@@ -154,7 +154,7 @@ class Prompt:
         return list(map(Span, self.starts, self.ends, payloads))
 
 
-class Namer:
+class ChunkHasher:
     """Names prompts in any namespace, keeping what it costs to begin one."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Namer:
         self._seeded = seeded
         self._chunker = chunker
         self._algorithm = algorithm
-        self._keyers: OrderedDict[Namespace, Keyer] = OrderedDict()
+        self._keyers: OrderedDict[Namespace, NamespaceHasher] = OrderedDict()
         self._lock = Lock()
 
     def name(
@@ -219,12 +219,12 @@ class Namer:
             chunks.ends,
         )
 
-    def keyers(self) -> list[Keyer]:
+    def keyers(self) -> list[NamespaceHasher]:
         """Those of every namespace that was met lately."""
         with self._lock:
             return list(self._keyers.values())
 
-    def keyer(self, namespace: Namespace) -> Keyer:
+    def keyer(self, namespace: Namespace) -> NamespaceHasher:
         """The keyer of *namespace*."""
         with self._lock:
             keyer = self._keyers.get(namespace)
@@ -233,7 +233,7 @@ class Namer:
                 return keyer
         # Outside the lock: a namespace that is new is nobody else's business. Two calls that
         # meet it at once both tell of it, and neither uses a key before that.
-        keyer = Keyer(namespace, self._algorithm, self._chunker, seeded=self._seeded)
+        keyer = NamespaceHasher(namespace, self._algorithm, self._chunker, seeded=self._seeded)
         if self._met is not None:
             self._met(namespace, keyer.prefix)
         with self._lock:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.planning.trace import Request
 from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Policy
@@ -55,7 +55,7 @@ def replay(
         chunk_bytes: bytes of one, where that is known: an engine whose pool is as large as the
             tier stores so many at a time.
     """
-    window = Pace.with_slots(chunks, chunk_bytes).step
+    window = Pipelining.with_slots(chunks, chunk_bytes).step
     index = TierIndex(make_policy(), chunks)
     tokens = hit = evictions = served = 0
     for request in requests:

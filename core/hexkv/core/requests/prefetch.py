@@ -14,7 +14,7 @@ from threading import Lock
 from hexkv.core.io.rules import Priority
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.claims import Claim
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
@@ -39,7 +39,7 @@ class _Prefetch:
     prompt: Prompt
     read: Deadline
     expires: float
-    claims: dict[ChunkKey, Claim] = field(default_factory=dict)
+    claims: dict[ChunkKey, PendingRead] = field(default_factory=dict)
     asking: int = 0
     """Chunks for which it is about to ask."""
 
@@ -81,10 +81,10 @@ class Prefetches:
         def start(found: Sequence[Tier]) -> None:
             self._start(entry, found, lookup_id)
 
-        self._stack.offer_soon(prompt.keys, read, start)
+        self._stack.match_prefix_soon(prompt.keys, read, start)
         return entry.hit_tokens
 
-    def take(self, lookup_id: str) -> dict[ChunkKey, Claim]:
+    def take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
         """What was read for *lookup_id*: the caller settles or drops every claim."""
         with self._lock:
             entry = self._waiting.get(lookup_id)

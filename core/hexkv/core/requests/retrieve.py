@@ -11,10 +11,10 @@ from operator import attrgetter
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import why_absent
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, Reason
@@ -74,7 +74,7 @@ class Arriving:
         owner: str,
         deadline: Deadline,
         ahead: int,
-        ready: dict[ChunkKey, Claim] | None = None,
+        ready: dict[ChunkKey, PendingRead] | None = None,
     ) -> None:
         self._stack = stack
         self._prompt = prompt
@@ -83,7 +83,7 @@ class Arriving:
         self._deadline = deadline
         self._ahead = ahead
         self._ready = ready or {}
-        self._claims: deque[Claim] = deque()
+        self._claims: deque[PendingRead] = deque()
         self._next = 0
         self._sooner: Deadline | None = None
         """From when on computing was sooner than another wait for room."""
@@ -191,10 +191,10 @@ def load_prefix(
     prompt: Prompt,
     device: DeviceKV,
     *,
-    pace: Pace,
+    pace: Pipelining,
     owner: str,
     deadline: Deadline,
-    ready: dict[ChunkKey, Claim] | None = None,
+    ready: dict[ChunkKey, PendingRead] | None = None,
 ) -> Arrived:
     """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
 
@@ -204,7 +204,7 @@ def load_prefix(
     Raises:
         InvalidRequest: the device says so.
     """
-    found = stack.offer(prompt.keys, deadline)
+    found = stack.match_prefix(prompt.keys, deadline)
     # At once, so that what is loaded first does not push out what is to be loaded last.
     keys = prompt.keys[: len(found)]
     stack.touch(keys)

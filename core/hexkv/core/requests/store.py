@@ -12,10 +12,10 @@ from operator import sub
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.evicting import far
+from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch, Pending
@@ -49,7 +49,7 @@ class Storing:
         copier: Copier,
         device: DeviceKV,
         *,
-        pace: Pace,
+        pace: Pipelining,
         owner: str,
         deadline: Deadline,
         wait: bool,
@@ -88,8 +88,8 @@ class Storing:
         """Which chunks of *prompt* no tier holds; the others are counted."""
         self.kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
         # Who does not wait for a write does not wait for a store's word on it either.
-        where = self._stack.where(prompt.keys, self.deadline, asks=self._wait)
-        offer_again(self._stack, prompt, self._owner)
+        where = self._stack.find_tiers(prompt.keys, self.deadline, asks=self._wait)
+        retry_backlog(self._stack, prompt, self._owner)
         if None not in where:  # nothing to do but to say so: it must cost no more than the keys
             self.kept.present = self.kept.asked
             self.kept.present_chunks = len(where)
@@ -110,7 +110,7 @@ class Storing:
         for lease, spec in zip(leases, part.specs(), strict=True):
             lease.spec = spec
         batch = Batch(part.keys, leases, part.after)
-        written = self._stack.put(batch, self.deadline, landed=self._pin)
+        written = self._stack.put(batch, self.deadline, on_stored=self._pin)
         self._writing.append((part, written))
 
     def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
@@ -176,7 +176,7 @@ class Storing:
             self.kept.queued += sum(tokens) - stored
 
 
-def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
+def retry_backlog(stack: TierStack, prompt: Prompt, owner: str) -> None:
     """Have written what a tier could not take when it was new, where memory still holds it.
 
     Nobody waits for that; what the tier cannot take now either is offered the next time.
@@ -196,7 +196,7 @@ def offer_again(stack: TierStack, prompt: Prompt, owner: str) -> None:
             for run in runs(list(leases)):
                 part = prompt.part(run[0], run[-1] + 1)
                 batch = Batch(part.keys, [leases[i] for i in run], part.after)
-                stack.writer.put(tier, batch, far(stack.runtime))
+                stack.writer.put(tier, batch, background_deadline(stack.runtime))
 
 
 def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:

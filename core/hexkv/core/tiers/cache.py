@@ -17,10 +17,17 @@ from threading import Lock
 from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import BlockPool
-from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.clearing import clear, forget, part_with
-from hexkv.core.tiers.evicting import far
-from hexkv.core.tiers.matching import Found, ask, run_of, serving, where, where_soon
+from hexkv.core.tiers.evicting import background_deadline
+from hexkv.core.tiers.matching import (
+    Found,
+    contains_by_deadline,
+    find_tiers,
+    find_tiers_soon,
+    run_of,
+    serving,
+)
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.pins import Pins
 from hexkv.core.tiers.promoting import promote
 from hexkv.core.tiers.queues import share_out
@@ -28,7 +35,7 @@ from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.core.tiers.writing import Batch, Landed, Pending, Writer
+from hexkv.core.tiers.writing import Batch, OnStored, Pending, Writer
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
@@ -139,24 +146,24 @@ class TierStack:
 
     def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """For each chunk before the first that no tier holds: the first tier that does."""
-        return run_of(self.where(keys, deadline))
+        return run_of(self.find_tiers(keys, deadline))
 
-    def offer(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
+    def match_prefix(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
         """Likewise for one request: of the tiers that bring KV sooner than it is computed."""
-        return run_of(self.offered(keys, deadline))
+        return run_of(self.match(keys, deadline))
 
-    def offered(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
+    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
         """For each chunk, the first tier that holds it and brings it sooner than it is computed."""
-        return self.where(keys, deadline, serving(self.tiers, self.runtime.compute_rate))
+        return self.find_tiers(keys, deadline, serving(self.tiers, self.runtime.compute_rate))
 
-    def offer_soon(
+    def match_prefix_soon(
         self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
     ) -> None:
         """Call *then* with what :meth:`offer` would say, without waiting for any store."""
         tiers = serving(self.tiers, self.runtime.compute_rate)
-        where_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
+        find_tiers_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
 
-    def where(
+    def find_tiers(
         self,
         keys: Sequence[ChunkKey],
         deadline: Deadline,
@@ -173,7 +180,7 @@ class TierStack:
             # To be told late is to be told nothing: the call goes on without that tier.
             soon = Deadline.after(self.runtime.clock, self.patience)
             asked = self.tiers if tiers is None else tiers
-            found = where(asked, keys, min(soon, deadline, key=attrgetter("at")), asks=asks)
+            found = find_tiers(asked, keys, min(soon, deadline, key=attrgetter("at")), asks=asks)
             # What went from a slower tier to a faster one meanwhile was on neither when asked.
             if moves == self.moves or None not in found or deadline.expired:
                 return found
@@ -197,13 +204,13 @@ class TierStack:
         *,
         wait: Deadline | None = None,
         keeps: bool = False,
-    ) -> list[Claim]:
+    ) -> list[PendingRead]:
         """Claims on the first of *specs*, each from the tier where it was found.
 
         May be fewer than asked for where there is no more room. For *wait* and *keeps* see
         :meth:`Fetcher.begin`.
         """
-        claims: list[Claim] = []
+        claims: list[PendingRead] = []
         cuts = [0]
         for i in range(1, len(found)):
             tier = found[i]
@@ -225,7 +232,7 @@ class TierStack:
 
     def stand_in(
         self,
-        claim: Claim,
+        claim: PendingRead,
         owner: str,
         deadline: Deadline,
         wait: Deadline | None = None,
@@ -246,7 +253,7 @@ class TierStack:
             slow = tier.link.slower_than(self.runtime.compute_rate)
             if tier.name == claim.tier or not tier.rules.reads or slow:
                 continue
-            if not ask(tier, [key], deadline)[0]:
+            if not contains_by_deadline(tier, [key], deadline)[0]:
                 continue
             again = self._fetcher.begin(
                 tier, [claim.spec], owner, deadline, Priority.GET, wait=wait
@@ -262,7 +269,7 @@ class TierStack:
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
-        promote(self.writer, self.tiers, batch, origin, deadline, far(self.runtime))
+        promote(self.writer, self.tiers, batch, origin, deadline, background_deadline(self.runtime))
 
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""
@@ -276,14 +283,14 @@ class TierStack:
         self,
         batch: Batch,
         deadline: Deadline,
-        landed: Landed | None = None,
+        on_stored: OnStored | None = None,
     ) -> Mapping[str, Pending]:
         """Write chunks to all tiers that take new ones. What becomes of them, by tier.
 
         *landed* is told what is on each tier as soon as it is there.
         """
         return {
-            tier.name: self.writer.put(tier, batch, deadline, landed)
+            tier.name: self.writer.put(tier, batch, deadline, on_stored)
             for tier in self.tiers
             if tier.rules.writes is Writes.ALL
         }
@@ -323,7 +330,7 @@ class TierStack:
         self.pins.end(owner)
         for tier in self.tiers:
             if tier.lends and (left := tier.index.orphans()):
-                tier.delete(left, far(self.runtime))
+                tier.delete(left, background_deadline(self.runtime))
 
     def make_room(self, size: int) -> bool:
         """Have tiers in blocks of the pool evict *size* bytes: its reclaim. True if any did."""
@@ -334,7 +341,7 @@ class TierStack:
                     return False  # blocks of earlier victims come free when they are written
                 victims = tier.index.evict(size)
                 if victims:
-                    return self.writer.evict(tier, victims, far(self.runtime))
+                    return self.writer.evict(tier, victims, background_deadline(self.runtime))
         return False
 
     def flush(self, deadline: Deadline) -> bool:

@@ -22,15 +22,15 @@ from hexkv.ports import (
     Miss,
     ReadOutcome,
     Reason,
+    SharedMedium,
     Sink,
     StoreError,
     SupportsClear,
-    SupportsOthers,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
-    SupportsSharing,
+    SupportsZeroCopy,
     WriteOutcome,
 )
 
@@ -51,12 +51,12 @@ class StoreCalls:
         """Calls that the store answered with an exception, or with what is no answer."""
 
         # Asked once: a runtime protocol check costs microseconds.
-        self.sharing = store if isinstance(store, SupportsSharing) else None
+        self.sharing = store if isinstance(store, SupportsZeroCopy) else None
         self.scanning = store if isinstance(store, SupportsScan) else None
         self.clearing = store if isinstance(store, SupportsClear) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
-        others: object = store.shared if isinstance(store, SupportsOthers) else False
+        others: object = store.shared if isinstance(store, SharedMedium) else False
         own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
         self.shared = _declared(name, "shared", others)
         self.own_memory = _declared(name, "own_memory", own)

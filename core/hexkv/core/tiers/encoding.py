@@ -8,7 +8,7 @@ from itertools import pairwise
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.checked import CheckedSerde
-from hexkv.core.tiers.encoding_choice import Form, choose
+from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -44,10 +44,12 @@ def form_on(runtime: Runtime, tier: Tier, lease: Lease, spec: ChunkSpec) -> str:
     return best.serde or names[0]
 
 
-def _form(runtime: Runtime, name: str, workers: int, lease: Lease, spec: ChunkSpec) -> Form | None:
+def _form(
+    runtime: Runtime, name: str, workers: int, lease: Lease, spec: ChunkSpec
+) -> Encoding | None:
     """A form as it was measured; ``None``: it failed, or is being measured."""
     if name == RAW:
-        return Form(RAW)
+        return Encoding(RAW)
     serde = runtime.serdes[name]
     if runtime.speeds.due(serde.name, runtime.clock.now()):
         try:

@@ -18,7 +18,7 @@ def _seconds(amount: float, rate: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Encoding:
     """One way in which the chunks of a tier can be stored."""
 
     serde: str
@@ -45,7 +45,7 @@ class Decision:
 
 
 def choose(
-    forms: Iterable[Form],
+    forms: Iterable[Encoding],
     *,
     size: int,
     tokens: int,

@@ -16,7 +16,7 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
 
-def far(runtime: Runtime) -> Deadline:
+def background_deadline(runtime: Runtime) -> Deadline:
     """A deadline for what nobody waits for."""
     return Deadline.after(runtime.clock, 60.0)
 
@@ -41,7 +41,7 @@ def _sweep_soon(runtime: Runtime, tier: Tier) -> None:
     # One task after the other: however many victims there are, they take one worker, and
     # the lane is seen to get on.
     def work(go: bool) -> tuple[None, bool | None]:
-        well = tier.sweep(far(runtime)) if go else None
+        well = tier.sweep(background_deadline(runtime)) if go else None
         if well:
             _sweep_soon(runtime, tier)
         return None, well

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import runs, serving, why_absent
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason
 
@@ -49,7 +49,7 @@ class TieredHold:
         """The tier from which each chunk arrived."""
 
         self._reasons: list[Reason | None] = [None] * len(wanted)
-        self._claims: dict[int, Claim] = {}
+        self._claims: dict[int, PendingRead] = {}
         self._tried: dict[int, set[str]] = {}
         self._released = False
         self._lock = Lock()
@@ -116,7 +116,7 @@ class TieredHold:
 
     def _begin(self, wanted: Sequence[ChunkSpec]) -> None:
         keys = [spec.key for spec in wanted]
-        found = self._stack.offered(keys, self._deadline)
+        found = self._stack.match(keys, self._deadline)
         here = [i for i, tier in enumerate(found) if tier is not None]
         self._stack.touch([keys[i] for i in here])
         wait: Deadline | None = self._deadline
@@ -143,7 +143,7 @@ class TieredHold:
                 rate = self._stack.runtime.compute_rate
                 self._reasons[number] = why_absent(self._stack.tiers, rate, keys[number])
 
-    def _take(self, number: int, claim: Claim) -> None:
+    def _take(self, number: int, claim: PendingRead) -> None:
         """Note what became of a read that has ended, or is late; begin another where it helps."""
         with self._settling:
             if self._claims.get(number) is not claim:
@@ -174,7 +174,7 @@ class TieredHold:
         reasons = [reason for reason in self._reasons if reason is not None]
         self._ended([self._origins[number] for number in here], reasons)
 
-    def _elsewhere(self, number: int, claim: Claim) -> Claim | None:
+    def _elsewhere(self, number: int, claim: PendingRead) -> PendingRead | None:
         """A read of the same chunk from a tier that was not tried yet, if one may have it."""
         tried = self._tried[number]
         now = Deadline(self._deadline.clock, 0.0)

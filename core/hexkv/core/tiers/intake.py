@@ -96,7 +96,7 @@ def read_frames(
         for i, outcome in enumerate(outcomes)
     ]
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
-    evict_soon(runtime, tier, tier.met(arrived, runtime.clock.wall()))
+    evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall()))
     runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
     read = sum(size for _, size in arrived)
     runtime.telemetry.count(Counter.READ_BYTES, read, tier=tier.name)

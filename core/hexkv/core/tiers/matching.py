@@ -17,7 +17,7 @@ Found = Sequence["Tier | None"]
 """For each chunk the first tier that holds it."""
 
 
-def ask(
+def contains_by_deadline(
     tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Sequence[bool]:
     """Whether *tier* holds each chunk; ``False`` where it does not say so in time.
@@ -38,7 +38,7 @@ def ask(
     return ticket.result or known
 
 
-def where(
+def find_tiers(
     tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Found:
     """The first tier that holds each chunk, if any does; for *asks* see :func:`ask`."""
@@ -47,11 +47,11 @@ def where(
         if not search.unknown:
             break
         if tier.rules.reads:
-            search.learn(tier, ask(tier, search.asked(), deadline, asks=asks))
+            search.learn(tier, contains_by_deadline(tier, search.asked(), deadline, asks=asks))
     return search.found
 
 
-def where_soon(
+def find_tiers_soon(
     tiers: Sequence[Tier],
     keys: Sequence[ChunkKey],
     deadline: Deadline,

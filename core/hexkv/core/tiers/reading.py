@@ -18,9 +18,9 @@ from threading import Lock
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.claims import Claim, Fetch
 from hexkv.core.tiers.encoding import open_into, scratch
 from hexkv.core.tiers.intake import read_frames
+from hexkv.core.tiers.pending_reads import Fetch, PendingRead
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -82,7 +82,7 @@ class Fetcher:
         *,
         wait: Deadline | None = None,
         keeps: bool = False,
-    ) -> list[Claim]:
+    ) -> list[PendingRead]:
         """Claims on the first of *specs*, as many as there is room for.
 
         Args:
@@ -99,7 +99,7 @@ class Fetcher:
         if tier.lends:
             return self._lend(tier, specs, owner)
         now = Deadline(self._runtime.clock, 0.0)
-        claims: list[Claim] = []
+        claims: list[PendingRead] = []
         joined = self._join(tier, specs[0], owner)
         if joined is not None:
             claims.append(joined)
@@ -135,7 +135,7 @@ class Fetcher:
                     break
                 block = free.popleft()
                 block.spec = spec
-                claims.append(Claim(spec, tier.name, block, fetch, len(blocks)))
+                claims.append(PendingRead(spec, tier.name, block, fetch, len(blocks)))
                 blocks.append(block)
                 fresh.append(spec.key)
             for block in free:
@@ -157,10 +157,10 @@ class Fetcher:
         tier: Tier,
         specs: Sequence[ChunkSpec],
         owner: str,
-        claims: list[Claim],
+        claims: list[PendingRead],
         *,
         waited: bool,
-    ) -> list[Claim]:
+    ) -> list[PendingRead]:
         """What there is to claim where the lane takes no read: what others read already.
 
         The other chunks are claims on nothing, which say *why*; but not where somebody who
@@ -172,13 +172,13 @@ class Fetcher:
             if joined is None:
                 if full and not waited:
                     break
-                joined = Claim(spec, tier.name, None, why=why)
+                joined = PendingRead(spec, tier.name, None, why=why)
             claims.append(joined)
             if full and joined.why is why:
                 break
         return claims
 
-    def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[Claim]:
+    def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[PendingRead]:
         claims = []
         lent = tier.calls.lend([spec.key for spec in specs], owner)
         for spec, block in zip(specs, lent, strict=True):
@@ -191,7 +191,7 @@ class Fetcher:
                     block, why = None, Reason.CORRUPT
                 elif kept.serde != RAW:
                     block = self._decoded(spec.key, block, kept, owner)
-            claims.append(Claim(spec, tier.name, block, why=why))
+            claims.append(PendingRead(spec, tier.name, block, why=why))
         return claims
 
     def _decoded(self, key: ChunkKey, encoded: Lease, spec: ChunkSpec, owner: str) -> Lease | None:
@@ -213,7 +213,7 @@ class Fetcher:
         found = self._under_way.get((tier.name, key))
         return found is not None and not found[0].late
 
-    def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> Claim | None:
+    def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> PendingRead | None:
         if not self._under_way:
             return None
         with self._lock:
@@ -221,7 +221,7 @@ class Fetcher:
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
             if found is None or (lease := found[0].join(found[1], owner)) is None:
                 return None
-            return Claim(spec, tier.name, lease, *found)
+            return PendingRead(spec, tier.name, lease, *found)
 
     def _submit(
         self,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.tiers.bandwidth import SerdeStats
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.history import History
-from hexkv.core.tiers.rates import Speeds
 from hexkv.ports import (
     CacheEvent,
     Change,
@@ -48,7 +48,7 @@ class Runtime:
     compute_rate: float | None = None
     """Tokens per second that the model computes, where that is known."""
 
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: SerdeStats = field(default_factory=SerdeStats)
     """What the serdes were measured to do."""
 
     history: History = field(default_factory=History)

@@ -18,9 +18,9 @@ from hexkv.core.io.rules import Priority
 from hexkv.core.io.scheduler import Lane, Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.backlog import Backlog
+from hexkv.core.tiers.bandwidth import TierBandwidth
 from hexkv.core.tiers.calls import StoreCalls
 from hexkv.core.tiers.indexes import Index, Unindexed
-from hexkv.core.tiers.rates import Link
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.ports import (
@@ -88,7 +88,7 @@ class Tier(ABC):
         self.indexing = False
         """Whether the index is still learning what the store holds."""
 
-        self.link = Link()
+        self.link = TierBandwidth()
         """How fast reads were."""
 
         self.backlog = Backlog()
@@ -179,7 +179,9 @@ class Tier(ABC):
         rest = iter(self.calls.contains(strange, deadline))
         return [here or next(rest) for here in known]
 
-    def met(self, found: Sequence[tuple[ChunkKey, int]], wall: float) -> Sequence[ChunkKey]:
+    def adopt_foreign(
+        self, found: Sequence[tuple[ChunkKey, int]], wall: float
+    ) -> Sequence[ChunkKey]:
         """Take chunks that others have stored into the index, with the size of their frames.
 
         Victims to evict, where that is more than the budget.

@@ -12,7 +12,7 @@ from hexkv.core.io.scheduler import Ticket
 from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
-from hexkv.core.tiers.evicting import evict_soon, far
+from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.indexes import Index
 from hexkv.core.tiers.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
@@ -46,7 +46,7 @@ _FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM)
 _STRIPES = 16
 _SPILLING = "spill"
 
-Landed = Callable[[Tier, Sequence[ChunkKey]], None]
+OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
 """Told which chunks are on a tier now, by the thread that has put them there."""
 
 
@@ -120,22 +120,22 @@ class Writer:
         """By a tier's name: the tier that receives what it evicts."""
 
     def put(
-        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Pending:
         """Write a batch: at once to a tier in memory, else in pieces for several workers."""
         if tier.lends:
-            here, _ = self._put(tier, batch, deadline, landed)
+            here, _ = self._put(tier, batch, deadline, on_stored)
             return Pending([(len(here), Ticket.of(here))])
         count, step = len(batch.keys), tier.step or len(batch.keys)
         parts = (
             [batch.part(i, i + step) for i in range(0, count, step)] if count > step else [batch]
         )
         return Pending(
-            [(len(part.keys), self._submit(tier, part, deadline, landed)) for part in parts]
+            [(len(part.keys), self._submit(tier, part, deadline, on_stored)) for part in parts]
         )
 
     def _submit(
-        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None = None
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Ticket[list[bool]] | None:
         """Queue a write; the ticket says which chunks are on the tier then.
 
@@ -153,7 +153,7 @@ class Writer:
                 if not go:
                     self.dropped(tier, mine.keys, Reason.TIMED_OUT)
                     return [False] * len(mine.keys), None
-                return self._put(tier, mine, deadline, landed)
+                return self._put(tier, mine, deadline, on_stored)
             finally:
                 mine.release()
 
@@ -172,14 +172,14 @@ class Writer:
         entries = tier.calls.scan()
         if entries is None:
             return False
-        self.evict(tier, tier.index.restore(entries), far(self._runtime))
+        self.evict(tier, tier.index.restore(entries), background_deadline(self._runtime))
         tier.indexing = False
         return True
 
     def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
         """Have deleted what the index let go of for room; memory does it at once. Never blocks."""
         if tier.lends:
-            self.evict(tier, victims, far(self._runtime))
+            self.evict(tier, victims, background_deadline(self._runtime))
         else:
             evict_soon(self._runtime, tier, victims)
 
@@ -198,7 +198,7 @@ class Writer:
         return gone
 
     def _put(
-        self, tier: Tier, batch: Batch, deadline: Deadline, landed: Landed | None
+        self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None
     ) -> tuple[list[bool], bool | None]:
         """Make room, write, and tell the index. Which chunks are there; whether all went well."""
         runtime = self._runtime
@@ -207,12 +207,14 @@ class Writer:
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
-        if landed is not None:
-            landed(tier, [key for key, there in zip(batch.keys, here, strict=True) if there])
+        if on_stored is not None:
+            on_stored(tier, [key for key, there in zip(batch.keys, here, strict=True) if there])
         sizes = zip(batch.keys, (len(lease.frame) for lease in batch.leases), strict=True)
         self.evict(
             tier,
-            tier.met([s for s, h in zip(sizes, here, strict=True) if h], runtime.clock.wall()),
+            tier.adopt_foreign(
+                [s for s, h in zip(sizes, here, strict=True) if h], runtime.clock.wall()
+            ),
             deadline,
         )
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
@@ -231,8 +233,8 @@ class Writer:
         lost = recount(tier, [batch.keys[i] for i in done], self.evict, deadline)
         self.dropped(tier, lost, Reason.NO_ROOM)
         done = [i for i in done if batch.keys[i] not in lost]
-        if landed is not None:
-            landed(tier, [batch.keys[i] for i in done])
+        if on_stored is not None:
+            on_stored(tier, [batch.keys[i] for i in done])
         for i in done:
             here[i] = True
         runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
@@ -359,7 +361,7 @@ class Writer:
         self, tier: Tier, below: Tier, victims: Sequence[ChunkKey], deadline: Deadline
     ) -> None:
         """Hand victims to the tier below. What it cannot take at once, it is owed."""
-        now, late = Deadline(self._runtime.clock, 0.0), far(self._runtime)
+        now, late = Deadline(self._runtime.clock, 0.0), background_deadline(self._runtime)
         for key in victims:
             # Where only the store can say, its own worker asks it: this may be a caller's thread.
             if not below.remote and all(below.contains([key], deadline)):

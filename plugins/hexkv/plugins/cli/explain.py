@@ -14,7 +14,7 @@ import typer
 from hexkv.core.engine.explain import Difference, differing
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import UNSEEDED, Keyer, identity, scheme_of
+from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher, identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
@@ -171,7 +171,7 @@ def _answer(
     try:
         described = json.loads(text)
         chunker = _chunker(str(described["scheme"]))
-        keyer = Keyer.of_identity(text, _algorithm(str(described["algorithm"])), chunker)
+        keyer = NamespaceHasher.of_identity(text, _algorithm(str(described["algorithm"])), chunker)
     except (ValueError, KeyError, TypeError, RecursionError):
         return _Answer(text, {}, why="its frames are of another version")
     except (ConfigError, AdapterUnavailable) as error:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.tiers.encoding_choice import Form, choose
+from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import RAW
 from hexkv.plugins.cli.output import (
     Json,
@@ -92,17 +92,17 @@ def _size(text: str) -> int:
     return size
 
 
-def measured(patience: float, threads: int) -> list[Form]:
+def measured(patience: float, threads: int) -> list[Encoding]:
     """Raw KV and every serde that can be opened here: lossless first, then the larger first."""
     registry, context = installed(), OpenContext(SystemClock())
-    found: list[tuple[bool, Form]] = []
+    found: list[tuple[bool, Encoding]] = []
     for name, serde in registry.open_all("serde", context):
         found.append((not serde.lossless, _measure(name, serde, patience, threads)))
     found.sort(key=lambda one: (one[0], one[1].ratio))
-    return [Form(RAW, 1.0, inf), *(form for _, form in found)]
+    return [Encoding(RAW, 1.0, inf), *(form for _, form in found)]
 
 
-def _measure(name: str, serde: Serde, patience: float, threads: int) -> Form:
+def _measure(name: str, serde: Serde, patience: float, threads: int) -> Encoding:
     """The best of many runs: a serde may be slow until its code is compiled."""
     chunk = _made_up()
     into = memoryview(bytearray(serde.bound(len(chunk))))
@@ -113,7 +113,7 @@ def _measure(name: str, serde: Serde, patience: float, threads: int) -> Form:
         start = time.thread_time()
         serde.decode(payload, _LAYOUT, _TOKENS, back)
         best = min(best, time.thread_time() - start)
-    return Form(name, len(chunk) / len(payload), threads * len(chunk) / best)
+    return Encoding(name, len(chunk) / len(payload), threads * len(chunk) / best)
 
 
 def _made_up() -> memoryview:

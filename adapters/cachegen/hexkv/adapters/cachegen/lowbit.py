@@ -22,7 +22,7 @@ from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, narrowed
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.plugins.payload import Place
-from hexkv.ports.serde import ErrorBound, Peers
+from hexkv.ports.serde import ErrorBound, ScaleGroup
 
 _ARITHMETIC = 2.0**-21
 _TOKENS = 64
@@ -37,7 +37,7 @@ class Int8:
     magic = b"hexkvi8\x01"
 
     def error(self, place: Place) -> ErrorBound:
-        return ErrorBound(0.5 / lowbit.INT8 + ROUNDING[place.dtype] + _ARITHMETIC, Peers.HEAD)
+        return ErrorBound(0.5 / lowbit.INT8 + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.HEAD)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
         heads = _heads(values, place)
@@ -64,7 +64,7 @@ class Float8:
     def error(self, place: Place) -> ErrorBound:
         # From 256 to 448, the largest, numbers are 32 apart.
         share = 16 / lowbit.FLOAT8_MOST
-        return ErrorBound(share + ROUNDING[place.dtype] + _ARITHMETIC, Peers.CHANNEL)
+        return ErrorBound(share + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.CHANNEL)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
         channels = values.T
@@ -91,7 +91,7 @@ class Int4:
     def error(self, place: Place) -> ErrorBound:
         # Half a step, and all steps together are two magnitudes at most.
         share = 1 / lowbit.INT4 + ROUNDING[place.dtype] + _ARITHMETIC
-        return ErrorBound(share, Peers.CHANNEL if _by_channel(place) else Peers.HEAD)
+        return ErrorBound(share, ScaleGroup.CHANNEL if _by_channel(place) else ScaleGroup.HEAD)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
         least: list[Words] = []

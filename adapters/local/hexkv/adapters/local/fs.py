@@ -35,10 +35,10 @@ from hexkv.ports import (
     Item,
     Miss,
     ReadOutcome,
+    SharedMedium,
     Sink,
     Stored,
     StoreError,
-    SupportsOthers,
     SupportsRangeRead,
     SupportsScan,
     TimedOut,
@@ -271,5 +271,5 @@ def _join(root: str, aside: str) -> None:
 
 def _is_a_store(
     store: SharedFileStore,
-) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsOthers]:
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SharedMedium]:
     return store, store, store, store  # mypy checks here that it keeps the ports' promises

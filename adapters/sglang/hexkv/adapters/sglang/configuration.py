@@ -51,7 +51,7 @@ class Configuration:
     engine: Loaded
 
 
-class Said:
+class RawConfig:
     """What was said, until it is known how many tokens a page has."""
 
     def __init__(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.page_store import PageStore
@@ -58,7 +58,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             ConfigError: it cannot be. SGLang does not start, or does not attach.
         """
         del kwargs
-        self._said = Said(getattr(storage_config, "extra_config", None) or {}, discover())
+        self._said = RawConfig(getattr(storage_config, "extra_config", None) or {}, discover())
         self._rank = Rank.of(storage_config)
         self._name = getattr(storage_config, "model_name", None)
         self._engine: PrefixCache | None = None

@@ -23,7 +23,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
     UnifiedCacheLinker,
 )
 
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.devices import PageCopies, device_pages
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
@@ -78,7 +78,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             raise ConfigError(
                 f"the linker moves plain KV only, not {', '.join(others)}: use HiCache"
             )
-        said = Said(extra_config or {}, discover())
+        said = RawConfig(extra_config or {}, discover())
         pool = params.token_to_kv_pool_allocator.get_kvcache()
         self._device = device_pages(pool, int(params.page_size))
         self._group = params.attn_tp_cache_group or params.tp_cache_group

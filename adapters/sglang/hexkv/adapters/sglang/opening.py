@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import NamedTuple
 
-from hexkv.adapters.sglang.configuration import Said
+from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
 from hexkv.adapters.sglang.metrics import telemetry
 from hexkv.adapters.sglang.weights import Weights
@@ -30,7 +30,7 @@ class Opened(NamedTuple):
 
 
 def open_engine(
-    said: Said,
+    said: RawConfig,
     layout: KVLayout,
     rank: Rank,
     *,

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
+from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
 from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
 from hexkv.adapters.vllm.lora import Adapters, watch
-from hexkv.adapters.vllm.scheduler_half import SchedulerHalf, Shape
-from hexkv.adapters.vllm.serving import Desk, Scopes
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
+from hexkv.adapters.vllm.serving import LookupServer, Scopes
 from hexkv.adapters.vllm.windows import BlockPages, pages_of
-from hexkv.adapters.vllm.worker_half import WorkerHalf
+from hexkv.adapters.vllm.worker_connector import WorkerConnector
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.schema import TierSettings
@@ -71,12 +71,14 @@ def goes_only_forward(config: VllmConfig) -> bool:
     return ahead or bool(getattr(config, "use_v2_model_runner", False))
 
 
-def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration) -> SchedulerHalf:
+def scheduler_connector(
+    config: VllmConfig, memory: Memory, configured: Configuration
+) -> SchedulerConnector:
     """The half that plans."""
     ours = configured.connector
     world = Rank.of(config, replicated=False).world
     place = _place(config, configured, make=False)
-    callers = [Caller(socket_path(place, rank)) for rank in range(world)]
+    callers = [ChannelClient(socket_path(place, rank)) for rank in range(world)]
     for rank, caller in enumerate(callers):
         if not caller.reachable(_START_SECONDS):
             log.error("the worker of rank %d does not listen in %s: no hits", rank, place)
@@ -101,13 +103,13 @@ def scheduler_half(config: VllmConfig, memory: Memory, configured: Configuration
         "asynchronous" if ours.async_lookup else "synchronous",
         world,
     )
-    return SchedulerHalf(ours, shape, callers)
+    return SchedulerConnector(ours, shape, callers)
 
 
-class Rig:
+class WorkerContext:
     """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
 
-    def __init__(self, half: WorkerHalf, listener: Listener, place: Path) -> None:
+    def __init__(self, half: WorkerConnector, listener: ChannelServer, place: Path) -> None:
         self.half = half
         self._listener = listener
         self._place = place
@@ -120,14 +122,14 @@ class Rig:
         self.half.close()
 
 
-def worker_half(
+def worker_connector(
     config: VllmConfig,
     memory: Memory,
     configured: Configuration,
     caches: Mapping[str, torch.Tensor],
     version: str,
     adapters: Adapters | None = None,
-) -> Rig:
+) -> WorkerContext:
     """The half that moves KV, with an engine of its own.
 
     Raises:
@@ -148,11 +150,11 @@ def worker_half(
         opened.callback(engine.close)
         scopes = Scopes(engine.namespace, adapters)
         slower = any(tier.store != "memory" for tier in settings.tiers)
-        desk = Desk(engine, scopes, prefetch=slower)
+        desk = LookupServer(engine, scopes, prefetch=slower)
         place = _place(config, configured, make=True)
-        listener = Listener(socket_path(place, rank.number), desk)
+        listener = ChannelServer(socket_path(place, rank.number), desk)
         opened.pop_all()
-    half = WorkerHalf(
+    half = WorkerConnector(
         engine,
         pages,
         scopes,
@@ -178,7 +180,7 @@ def worker_half(
     )
     if opaque:
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
-    return Rig(half, listener, place)
+    return WorkerContext(half, listener, place)
 
 
 class _Sized(Protocol):

@@ -5,7 +5,7 @@ and the tokens it is about, as uint32 of this machine. An answer is one JSON obj
 same ``v`` and ``n``. Nobody but the user who runs vLLM can open the sockets: they lie in a
 directory of mode 0700, and that is all the authentication there is.
 
-Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.near`.
+Where both sides are in one process, questions go by :mod:`~hexkv.adapters.vllm.in_process`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Protocol
 
 import zmq
 
-from hexkv.adapters.vllm.near import PENDING, Answer, Json, Near, Respondent
+from hexkv.adapters.vllm.in_process import PENDING, Answer, Json, Near, Respondent
 
 VERSION = 1
 MAX_MESSAGE = 64 << 20
@@ -68,7 +68,7 @@ def socket_path(place: Path, rank: int) -> Path:
     return place / f"{rank}.sock"
 
 
-class Listener:
+class ChannelServer:
     """Answers questions on threads of its own. Closed by :meth:`close`.
 
     Args:
@@ -214,7 +214,7 @@ class _Socket:
         self._context.term()
 
 
-class Caller:
+class ChannelClient:
     """Asks one listener. For one thread. Closed by :meth:`close`.
 
     A listener that let a question wait until its deadline is not waited for again until it

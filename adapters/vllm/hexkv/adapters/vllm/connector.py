@@ -23,15 +23,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from hexkv.adapters.vllm import assembly
-from hexkv.adapters.vllm.assembly import Rig, adapters_of
+from hexkv.adapters.vllm.assembly import WorkerContext, adapters_of
 from hexkv.adapters.vllm.configuration import verify
-from hexkv.adapters.vllm.events import Told
+from hexkv.adapters.vllm.events import BlockEvent
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.inspection import describe, refuse
 from hexkv.adapters.vllm.messages import Load, Scope, Step
 from hexkv.adapters.vllm.reading import RequestParams, blocks_of, by_source, published, scheduled
-from hexkv.adapters.vllm.scheduler_half import SchedulerHalf
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 from hexkv.plugins.discovery import discover
 
@@ -64,20 +64,20 @@ class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
         self.lost = Step() if lost is None else lost
 
 
-class Happened(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
+class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]  # untyped here
     """What the ranks have to say after a step, on its way to the scheduler."""
 
-    def __init__(self, steps: Mapping[int, int], told: Sequence[Told]) -> None:
+    def __init__(self, steps: Mapping[int, int], told: Sequence[BlockEvent]) -> None:
         """Take steps whose loads are over, on how many ranks; and what the tiers took and lost."""
         self.steps = steps
         self.told = told
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        if not isinstance(other, Happened):
+        if not isinstance(other, WorkerReport):
             return self
         steps = Counter(self.steps)
         steps.update(other.steps)
-        return Happened(dict(steps), [*self.told, *other.told])
+        return WorkerReport(dict(steps), [*self.told, *other.told])
 
 
 class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
@@ -98,15 +98,17 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._memory = describe(vllm_config, kv_cache_config)
         self._configured = assembly.read(vllm_config, self._memory)
         self._params = RequestParams(self._kv_transfer_config, self._configured.connector)
-        self._scheduler: SchedulerHalf | None = None
-        self._rig: Rig | None = None
-        self._told: list[Told] = []
+        self._scheduler: SchedulerConnector | None = None
+        self._rig: WorkerContext | None = None
+        self._told: list[BlockEvent] = []
         self._promised: list[Load] = []
         self._counted = counts_inputs(vllm_config)
         # Before any request: what is loaded earlier is not known.
         self._adapters = None if role is KVConnectorRole.SCHEDULER else adapters_of(vllm_config)
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = assembly.scheduler_half(vllm_config, self._memory, self._configured)
+            self._scheduler = assembly.scheduler_connector(
+                vllm_config, self._memory, self._configured
+            )
 
     # Before there is a connector. What vLLM asks of the class, it asks early.
 
@@ -161,7 +163,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             HexKVError: it cannot be built.
         """
         caches = {name: kv_caches[name] for name in self._memory.layers}
-        self._rig = assembly.worker_half(
+        self._rig = assembly.worker_connector(
             self._config,
             self._memory,
             self._configured,
@@ -233,7 +235,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._rig is None:
             return None
         steps, told = self._rig.half.finished_steps(), self._rig.half.events()
-        return Happened(steps, told) if steps or told else None
+        return WorkerReport(steps, told) if steps or told else None
 
     @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -313,7 +315,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is not None:
             happened = connector_output.kv_connector_worker_meta
             steps: Mapping[int, int] = {}
-            if isinstance(happened, Happened):
+            if isinstance(happened, WorkerReport):
                 steps = happened.steps
                 self._told.extend(happened.told)
             self._scheduler.done(connector_output.invalid_block_ids, steps)

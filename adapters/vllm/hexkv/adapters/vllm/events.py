@@ -21,7 +21,7 @@ _WAITING = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class BlockInfo:
     """A chunk as vLLM sees it."""
 
     hashes: tuple[bytes, ...]
@@ -38,12 +38,12 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BlockEvent:
     """A chunk that appeared on a tier, or left it."""
 
     stored: bool
     medium: str
-    chunk: Shown
+    chunk: BlockInfo
 
 
 class Ledger:
@@ -55,11 +55,11 @@ class Ledger:
 
     def __init__(self, media: Mapping[str, str]) -> None:
         self._media = media
-        self._known: OrderedDict[ChunkKey, Shown] = OrderedDict()
-        self._waiting: deque[Told] = deque(maxlen=_WAITING)
+        self._known: OrderedDict[ChunkKey, BlockInfo] = OrderedDict()
+        self._waiting: deque[BlockEvent] = deque(maxlen=_WAITING)
         self._lock = Lock()
 
-    def expect(self, keys: Sequence[ChunkKey], chunks: Sequence[Shown]) -> None:
+    def expect(self, keys: Sequence[ChunkKey], chunks: Sequence[BlockInfo]) -> None:
         """These chunks are about to be stored."""
         with self._lock:
             for key, chunk in zip(keys, chunks, strict=True):
@@ -74,9 +74,9 @@ class Ledger:
             for key in event.keys:
                 chunk = self._known.get(key)
                 if chunk is not None:
-                    self._waiting.append(Told(event.change == Change.STORED, medium, chunk))
+                    self._waiting.append(BlockEvent(event.change == Change.STORED, medium, chunk))
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[BlockEvent]:
         """What happened since the last call."""
         if not self._waiting:
             return []

@@ -38,7 +38,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from hexkv.adapters.vllm.assembly import tiers_of
-from hexkv.adapters.vllm.channel import Caller, Listener, meeting_place, socket_path
+from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import BLOCK_TOKENS, configure_offloading
 from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.held import Copying, HeldBlocks
@@ -86,7 +86,7 @@ class Tickets(LoadStoreSpec):  # type: ignore[misc]  # untyped here
 class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
     """Asks the ranks for blocks, for vLLM's scheduler."""
 
-    def __init__(self, ranks: Sequence[Caller], patience: float) -> None:
+    def __init__(self, ranks: Sequence[ChannelClient], patience: float) -> None:
         self._ranks = ranks
         self._promises = Promises(ranks, patience)
         self._generation = 0
@@ -172,7 +172,7 @@ class _Load:
 class HexKVWorker(OffloadingWorker):  # type: ignore[misc]  # untyped here
     """Copies blocks between vLLM's memory and the pool, while it is called."""
 
-    def __init__(self, held: HeldBlocks, listener: Listener) -> None:
+    def __init__(self, held: HeldBlocks, listener: ChannelServer) -> None:
         self._held = held
         self._listener = listener
         self._loads: list[_Load] = []
@@ -259,7 +259,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
 
     def get_manager(self) -> OffloadingManager:
         place = self._place(make=False)
-        ranks = [Caller(socket_path(place, n)) for n in range(self.config.parallel.world_size)]
+        ranks = [
+            ChannelClient(socket_path(place, n)) for n in range(self.config.parallel.world_size)
+        ]
         for number, rank in enumerate(ranks):
             if not rank.reachable(_START_SECONDS):
                 log.error("the worker of rank %d does not listen in %s: no hits", number, place)
@@ -303,7 +305,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             tiers_of(engine.health().tiers),
             len(groups),
         )
-        return HexKVWorker(held, Listener(path, held))
+        return HexKVWorker(held, ChannelServer(path, held))
 
     def _place(self, *, make: bool) -> Path:
         directory = self._configured.connector.socket_dir

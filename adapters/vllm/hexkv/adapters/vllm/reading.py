@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hexkv.adapters.vllm.events import Told
-from hexkv.adapters.vllm.scheduler_half import Scheduled
+from hexkv.adapters.vllm.events import BlockEvent
+from hexkv.adapters.vllm.scheduler_connector import Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.schema import TierSettings
 
@@ -124,7 +124,7 @@ def by_source(
     return counted
 
 
-def published(told: Sequence[Told]) -> list[Any]:
+def published(told: Sequence[BlockEvent]) -> list[Any]:
     """What the tiers took and lost, as vLLM's events."""
     events = import_module("vllm.distributed.kv_events")
     convert = import_module("vllm.v1.core.kv_cache_utils").maybe_convert_block_hash

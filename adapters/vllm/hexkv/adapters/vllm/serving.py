@@ -67,7 +67,7 @@ def joined(own: str, asked: str) -> str:
     return own or asked
 
 
-class Desk:
+class LookupServer:
     """Answers the scheduler's questions about one engine. Called from several threads."""
 
     def __init__(self, engine: PrefixCache, scopes: Scopes, *, prefetch: bool = True) -> None:

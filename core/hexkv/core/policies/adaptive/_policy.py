@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from hexkv.core.policies.adaptive._duel import Duel, sample
-from hexkv.core.policies.adaptive._gaps import Gaps
-from hexkv.core.policies.adaptive._runs import Runs
+from hexkv.core.policies.adaptive._ghosts import Runs
+from hexkv.core.policies.adaptive._reuse_distance import Gaps
+from hexkv.core.policies.adaptive._set_dueling import Duel, sample
 from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from hexkv.core.policies.adaptive._ages import EPOCH_BITS, OCTAVES
-from hexkv.core.policies.adaptive._gaps import Gaps
+from hexkv.core.policies.adaptive._reuse_distance import Gaps
 
 
 class Shelves:

@@ -9,8 +9,8 @@ model computes between two layers is its own affair.
 One thread at a time uses an object of these; it need not always be the same.
 """
 
-from hexkv.core.requests.layers.limits import Hosts, Patience
+from hexkv.core.requests.layers.limits import Hosts, TimeBudget
 from hexkv.core.requests.layers.retrieve import LayeredRetrieve
 from hexkv.core.requests.layers.store import LayeredStore
 
-__all__ = ["Hosts", "LayeredRetrieve", "LayeredStore", "Patience"]
+__all__ = ["Hosts", "LayeredRetrieve", "LayeredStore", "TimeBudget"]

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from threading import Lock, get_ident
 from weakref import WeakKeyDictionary
 
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.ports import Clock, Deadline
 
 
-class Patience:
+class TimeBudget:
     """How long one call waits, over all its steps."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -30,7 +30,7 @@ class Patience:
             self.spent += self._clock.now() - start
 
 
-def room(pace: Pace, pool: BlockPool) -> int:
+def room(pace: Pipelining, pool: BlockPool) -> int:
     """How many blocks one call may hold, so that others can go on."""
     return max(1, pace.keepable(pool) // pool.slot_bytes)
 

@@ -8,14 +8,14 @@ from typing import Self
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.layers.limits import Hosts, Patience, room
+from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.layers.ranges import RangeReader
 from hexkv.core.requests.retrieve import Arrived, worth_waiting
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.claims import Claim
 from hexkv.core.tiers.matching import runs, why_absent
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
@@ -48,11 +48,11 @@ class LayeredRetrieve:
         device: DeviceKV,
         *,
         skip: int,
-        pace: Pace,
+        pace: Pipelining,
         owner: str,
-        patience: Patience,
+        patience: TimeBudget,
         hosts: Hosts,
-        ready: dict[ChunkKey, Claim],
+        ready: dict[ChunkKey, PendingRead],
         report: Callable[[Arrived], Retrieved],
     ) -> None:
         self._stack = stack
@@ -68,7 +68,7 @@ class LayeredRetrieve:
         self._report = report
         self._reader = RangeReader(stack.runtime, prompt)
         self._found: Sequence[Tier] = ()
-        self._claims: dict[int, Claim] = {}
+        self._claims: dict[int, PendingRead] = {}
         self._leases: dict[int, Lease] = {}
         self._tiers: dict[int, str] = {}
         self._hit = 0
@@ -85,7 +85,7 @@ class LayeredRetrieve:
     def begin(self) -> None:
         """Find the chunks, hold their blocks and begin to read. Once, before anything else."""
         with self._patience.step() as deadline:
-            self._found = self._stack.offer(self._prompt.keys, deadline)
+            self._found = self._stack.match_prefix(self._prompt.keys, deadline)
             keys = self._prompt.keys[: len(self._found)]
             self._stack.touch(keys)
             # Making room for one chunk must not push out another one of the same prompt.

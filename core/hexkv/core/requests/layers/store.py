@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier, Copy
-from hexkv.core.memory.pace import Pace
+from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.layers.limits import Hosts, Patience, room
+from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.tiers.cache import TierStack
 from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport
@@ -25,9 +25,9 @@ class LayeredStore:
         device: DeviceKV,
         storing: Storing,
         *,
-        pace: Pace,
+        pace: Pipelining,
         owner: str,
-        patience: Patience,
+        patience: TimeBudget,
         hosts: Hosts,
         report: Callable[[Kept], StoreReport],
     ) -> None:

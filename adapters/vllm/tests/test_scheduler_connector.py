@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.scheduler_half import Scheduled, SchedulerHalf, Shape
+from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
 from hexkv.adapters.vllm.settings import ConnectorSettings
 
 BLOCK, CHUNK = 16, 32
@@ -58,7 +58,7 @@ def request(tokens=100, name="r", generated=0):
 
 def half(*ranks, later=False, checked_later=False, clock=None, **settings):
     loading = "async" if later else "sync"
-    return SchedulerHalf(
+    return SchedulerConnector(
         ConnectorSettings(loading=loading, **settings),
         Shape(CHUNK, BLOCK, checked_later),
         ranks,
@@ -114,7 +114,9 @@ def test_within_a_step_one_token_is_left_to_compute(later, external):
 
 @pytest.mark.parametrize("loading", ["sync", "layerwise", "async"])
 def test_a_prompt_with_images_is_loaded_between_steps_beside_others_in_them(loading):
-    plan = SchedulerHalf(ConnectorSettings(loading=loading), Shape(CHUNK, BLOCK), [Rank(hit=96)])
+    plan = SchedulerConnector(
+        ConnectorSettings(loading=loading), Shape(CHUNK, BLOCK), [Rank(hit=96)]
+    )
     seen = arrive(plan, request(96, name="seen"), scope=Scope(inputs="images"))
     read = arrive(plan, request(96, name="read"))
     later = loading == "async"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
 
-from hexkv.core.tiers.encoding_choice import Form, Rate
+from hexkv.core.tiers.encoding_choice import Encoding, Rate
 
 PROBE_EVERY = 16
 """Of so many requests that a slow tier would not serve, one is let through, to see again."""
@@ -52,7 +52,7 @@ class Flow:
             self._since = now
 
 
-class Link:
+class TierBandwidth:
     """What reading a tier brings, and whether requests are served from it. Safe from any thread.
 
     A tier that brings KV later than the model computes it is left out, but for a request now
@@ -119,7 +119,7 @@ class _Speed:
     when: float = -inf
 
 
-class Speeds:
+class SerdeStats:
     """How much smaller serdes make KV, and how fast it comes out again. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -147,12 +147,12 @@ class Speeds:
                 speed.when = now
             return due
 
-    def form(self, name: str, serde: str, threads: int) -> Form | None:
+    def form(self, name: str, serde: str, threads: int) -> Encoding | None:
         """What was measured, if *threads* decode beside each other; ``None``: nothing yet."""
         with self._lock:
             speed = self._of(serde)
             ratio, decode = speed.ratio.value, speed.decode.value
-        return Form(name, ratio, inf if decode is None else threads * decode) if ratio else None
+        return Encoding(name, ratio, inf if decode is None else threads * decode) if ratio else None
 
     def _of(self, serde: str) -> _Speed:
         return self._speeds.setdefault(serde, _Speed())

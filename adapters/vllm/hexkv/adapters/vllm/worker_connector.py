@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hexkv.adapters.vllm.events import Ledger, Shown, Told
+from hexkv.adapters.vllm.events import BlockEvent, BlockInfo, Ledger
 from hexkv.adapters.vllm.messages import Load, Save, Step
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.serving import Scopes
@@ -49,7 +49,7 @@ class _Outside:
     running: dict[str, tuple[Load, Future[int]]] = field(default_factory=dict)
 
 
-class WorkerHalf:
+class WorkerConnector:
     """Carries out the scheduler's plan on one rank. Closed by :meth:`close`.
 
     Args:
@@ -171,7 +171,7 @@ class WorkerHalf:
         done, self._finished_steps = self._finished_steps, {}
         return done
 
-    def events(self) -> list[Told]:
+    def events(self) -> list[BlockEvent]:
         """What the tiers took and lost, since the last call."""
         return [] if self._ledger is None else self._ledger.take()
 
@@ -263,7 +263,7 @@ class WorkerHalf:
             first = (start - save.start) // block
             mine = tuple(hashes[first : first + size // block])
             said = tuple(tokens[start : start + size])
-            chunks.append(Shown(mine, parent, said, block, save.scope.lora))
+            chunks.append(BlockInfo(mine, parent, said, block, save.scope.lora))
             parent = mine[-1]
         self._ledger.expect(names[save.start // size :], chunks)
 

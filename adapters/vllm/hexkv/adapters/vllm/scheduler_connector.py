@@ -19,7 +19,7 @@ from hexkv.adapters.vllm.settings import ConnectorSettings
 
 
 class Asked(Protocol):
-    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.Caller`."""
+    """A way to one rank's engine: :class:`~hexkv.adapters.vllm.channel.ChannelClient`."""
 
     def ask(self, op: str, tokens: bytes = b"", *, wanted: bool = True, **said: object) -> int: ...
     def take(self, number: int, seconds: float = 0.0) -> Mapping[str, object] | None: ...
@@ -61,7 +61,7 @@ class Scheduled:
     """Whether *blocks* are all there are; otherwise they come after those known."""
 
 
-class SchedulerHalf:
+class SchedulerConnector:
     """Plans loads and saves. Closed by :meth:`close`."""
 
     def __init__(

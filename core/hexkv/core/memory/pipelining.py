@@ -12,19 +12,19 @@ _MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Pipelining:
     """How many chunks a call copies at once, and how many it has under way."""
 
     step: int
     ahead: int
 
     @classmethod
-    def of(cls, pool: BlockPool) -> Pace:
+    def of(cls, pool: BlockPool) -> Pipelining:
         """Enough to keep several workers busy, and never more than a part of the pool."""
         return cls.with_slots(pool.slots, pool.slot_bytes)
 
     @classmethod
-    def with_slots(cls, slots: int, slot_bytes: int) -> Pace:
+    def with_slots(cls, slots: int, slot_bytes: int) -> Pipelining:
         """Likewise, of a pool of *slots* slots of *slot_bytes*."""
         step = max(1, min(_MOST, _STEP_BYTES // slot_bytes, slots // 4))
         return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)))

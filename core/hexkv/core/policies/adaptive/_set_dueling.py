@@ -7,7 +7,7 @@ from itertools import islice
 from zlib import crc32
 
 from hexkv.core.policies.adaptive._ages import EPOCH
-from hexkv.core.policies.adaptive._gaps import Gaps
+from hexkv.core.policies.adaptive._reuse_distance import Gaps
 from hexkv.core.policies.adaptive._shelves import Shelves
 from hexkv.ports import ChunkKey
 

@@ -11,9 +11,9 @@ import torch
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
 from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
-from hexkv.adapters.vllm.serving import Desk, Scopes
+from hexkv.adapters.vllm.serving import LookupServer, Scopes
 from hexkv.adapters.vllm.windows import LayerShape, pages_of
-from hexkv.adapters.vllm.worker_half import WorkerHalf
+from hexkv.adapters.vllm.worker_connector import WorkerConnector
 from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configure
@@ -54,10 +54,10 @@ class Rank:
         self.engine = build(configure(None, {}, settings), Namespace("toy", self.pages.layout))
         self.adapters = Adapters()
         self.scopes = Scopes(self.engine.namespace, self.adapters)
-        self.half = WorkerHalf(
+        self.half = WorkerConnector(
             self.engine, self.pages, self.scopes, layer_names=NAMES, layerwise=layerwise, loaders=1
         )
-        self.desk = Desk(self.engine, self.scopes)
+        self.desk = LookupServer(self.engine, self.scopes)
 
     def run(self, step, *, layers=NAMES):
         """One step as vLLM runs it."""

@@ -56,7 +56,7 @@ class Fetch:
             block.release()
 
 
-class Claim:
+class PendingRead:
     """One chunk that a caller waits for: a block, and the read that fills it, if any does."""
 
     __slots__ = ("_fetch", "_index", "_lease", "crowded", "spec", "tier", "why")
