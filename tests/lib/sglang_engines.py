@@ -198,12 +198,18 @@ class Engine:
         """Forget what device and host memory hold."""
         assert self._ask(flush=True)
 
-    def counted(self, name):
+    def update(self, file):
+        """Replace weights by the tensors of *file*, without a version of them."""
+        assert self._ask(update=str(file))
+
+    def counted(self, name, prefix="hexkv_", **labels):
         """What all processes of an engine with ``enable_metrics`` counted as ``hexkv_NAME``."""
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=str(self._numbers))
         samples = [sample for metric in registry.collect() for sample in metric.samples]
-        return sum(sample.value for sample in samples if sample.name == f"hexkv_{name}_total")
+        wanted = f"{prefix}{name}_total"
+        found = [s for s in samples if s.name == wanted and labels.items() <= s.labels.items()]
+        return sum(sample.value for sample in found)
 
     def cpu_seconds(self):
         """What its processes have used of the processor."""

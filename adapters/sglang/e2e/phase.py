@@ -1,8 +1,8 @@
 """``python phase.py SETTINGS``: one SGLang engine in a process, told what to do line by line.
 
 SETTINGS is a JSON object, the arguments of ``sglang.Engine``. Each line on stdin is a JSON object
-with the prompts to run at once; the answers are a line on stdout. Everything else that is printed
-goes to stderr. The end of stdin ends the engine.
+with the prompts to run at once, or with a file of weights to take; the answers are a line on
+stdout. Everything else that is printed goes to stderr. The end of stdin ends the engine.
 """
 
 from __future__ import annotations
@@ -61,6 +61,15 @@ def _flushed(engine: Engine) -> bool:
     return False
 
 
+def _updated(engine: Engine, file: str) -> bool:
+    """Take the tensors of *file* in place of those of these names, without naming a version."""
+    from safetensors.torch import load_file
+
+    assert engine.begin_weight_update()[0]
+    success, _ = engine.update_weights_from_tensor(list(load_file(file).items()))
+    return bool(success and engine.end_weight_update()[0])
+
+
 def _die_with_parent() -> None:
     """However it ends: a stopped engine does not notice that nobody asks any more."""
     kill_when_parent_dies = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -80,6 +89,8 @@ def main() -> None:
         task = json.loads(line)
         if task.get("flush"):
             given: object = _flushed(engine)
+        elif task.get("update"):
+            given = _updated(engine, task["update"])
         else:
             given = engine.loop.run_until_complete(_all(engine, task["prompts"], task["tokens"]))
         print(json.dumps(given), file=answers, flush=True)

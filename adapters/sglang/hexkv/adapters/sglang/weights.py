@@ -1,7 +1,7 @@
-"""Whether a running server's weights were replaced, as far as SGLang records it.
+"""Whether a running server's weights were replaced.
 
 Its scheduler records an update from disk, and every other one for which a new ``weight_version``
-was given. An update of tensors without one leaves no trace that a cache could see.
+was given. All others are counted by :mod:`hexkv.adapters.sglang.updates`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 
+from hexkv.adapters.sglang.identity import server_arguments
+from hexkv.adapters.sglang.updates import CHANGED, watch
 from hexkv.ports import ConfigError
 
 log = logging.getLogger("hexkv.sglang")
@@ -29,6 +31,12 @@ class Weights:
         Raises:
             ConfigError: they are not those that the server began with, and nothing says which.
         """
+        watch()
+        if not CHANGED.watched and server_arguments() is not None:
+            log.warning(
+                "this SGLang changes weights in ways that are not known here: give every update a"
+                " new weight_version"
+            )
         self._updates = _updates()
         self._replaced = False
         if self._updates and not vouched:
@@ -50,7 +58,12 @@ class Weights:
 
 
 def _updates() -> int:
-    """How many updates SGLang has recorded in this process; older versions record none."""
+    """How many changes of weights were counted or recorded in this process."""
+    return CHANGED.seen + _recorded()
+
+
+def _recorded() -> int:
+    """How many updates SGLang has recorded; older versions record none."""
     try:
         context = import_module("sglang.srt.runtime_context").get_context()
         changes = context.overrides_log()
