@@ -120,12 +120,24 @@ def test_a_damaged_page_is_refused_before_anything_was_promised(when, tmp_path):
         assert one.cancel_queued_load("r") == accepted
 
 
-def test_what_is_larger_than_hold_bytes_is_computed(tmp_path):
+def test_a_hit_ends_where_hold_bytes_does(tmp_path, caplog):
     pool, keys = filled("mha", seed=1), names(3)
+    page = sum(buffer[:PAGE].nbytes for buffer in buffers(pool))
     with linker(pool, tmp_path, hold_bytes=100) as one:
         assert offloaded(one, keys, FROM)
-        assert one.lookup("r", kv(keys)) == [1, 2, 3]
+        assert one.lookup("r", kv(keys)) == []
         assert not one.load("r", kv(keys, TO))
+    with linker(pool, tmp_path, hold_bytes=5 * page) as one:
+        until(lambda: one.lookup("a", kv(keys)) == [1, 2, 3])
+        assert one.load("a", kv(keys, TO))
+        caplog.clear()
+        for _ in range(2):
+            assert one.lookup("b", kv(keys)) == [1, 2]
+        assert caplog.text.count("pool.bytes") == 1
+        assert one.load("b", kv(keys[:2], FROM[:2]))
+        assert one.lookup("r", kv(keys)) == []
+        assert one.finish_layer_wise_loading(one.start_layer_wise_loading())
+        assert one.lookup("r", kv(keys)) == [1, 2, 3]
 
 
 def held(one):

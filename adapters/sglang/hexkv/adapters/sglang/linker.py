@@ -91,6 +91,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._store = PageStore(engine, self._device.page, deadlines)
         self._room = _room(said.ours.hold_bytes, engine.health().pool_bytes)
         self._room_lock = Lock()
+        self._cut = False
         self._queued: dict[str, Load] = {}
         self._loads: queue.SimpleQueue[tuple[int, list[Load], Any] | None] = queue.SimpleQueue()
         self._offloads: queue.Queue[tuple[list[str], torch.Tensor, list[Any]] | None] = (
@@ -113,7 +114,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         keys = _keys(transfers)
         if not keys or not self._ours.read or self._weights.replaced:
             return []
-        found = self._store.find(keys)
+        found = self._store.find(keys[: self._fitting(len(keys))])
         self._store.pin(rid, keys[:found])
         return list(range(1, found + 1))
 
@@ -154,6 +155,20 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             return None if hold is None else Load(hold, slots.cpu(), size)
         finally:
             self._store.unpin(rid)
+
+    def _fitting(self, pages: int) -> int:
+        """How many of *pages* pages holds have room for now. SGLang computes the others.
+
+        It loads right after it looked up; loads that are copied meanwhile only add room.
+        """
+        with self._room_lock:
+            fitting = min(pages, self._room // self._device.layout.chunk_bytes(self._device.page))
+            cut, self._cut = fitting < pages and not self._cut, self._cut or fitting < pages
+        if cut:
+            log.warning(
+                "hits end where hold_bytes does: larger pool.bytes let more requests load at once"
+            )
+        return fitting
 
     def _take(self, size: int) -> bool:
         """Take *size* bytes of those that holds may have, or give them back; False: too many."""
