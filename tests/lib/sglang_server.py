@@ -142,5 +142,7 @@ def _words(settings):
     """*settings* as a command line has them."""
     for name, value in settings.items():
         yield f"--{name.replace('_', '-')}"
-        if value is not True:
+        if isinstance(value, tuple):
+            yield from value
+        elif value is not True:
             yield json.dumps(value) if isinstance(value, dict) else str(value)

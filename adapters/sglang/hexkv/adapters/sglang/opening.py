@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import NamedTuple
 
+from hexkv.adapters.sglang import hooks, lora
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
 from hexkv.adapters.sglang.metrics import telemetry
@@ -51,6 +52,7 @@ def open_engine(
     Raises:
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
+    hooks.install()
     configured = said.with_pages(page)
     weights = Weights(vouched=bool(configured.engine.settings.model.weights))
     arguments = server_arguments()
@@ -63,6 +65,7 @@ def open_engine(
         name=name,
         inside=inside,
     )
+    lora.name_by_content()
     engine = build(configured.engine, namespace, telemetry=telemetry(arguments, rank.whole.rank))
     settings = configured.engine.settings
     if rank.replicated and rank.tensors > 1 and all(t.store == "memory" for t in settings.tiers):

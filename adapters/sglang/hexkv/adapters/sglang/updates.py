@@ -2,20 +2,17 @@
 
 SGLang records an update of weights only where it got a new ``weight_version``. But all ways of
 changing them, by tensors, over the network, by CUDA IPC or from disk, go through a few methods of
-its classes, which are looked up by name at each call. Each of them is wrapped here by a count, and
-by nothing else. ``watch`` does that in every process as SGLang starts it (its plugin group
-``sglang.srt.plugins``), so that an update is also known to a backend that is attached afterwards;
-and once more when a backend is opened, should the plugin have been switched off
-(``SGLANG_PLUGINS``).
+its classes, which are looked up by name at each call. Each of them is wrapped here by a count.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from threading import Lock
+
+from hexkv.adapters.sglang.hooks import Plain, wrap
 
 _RUNNER = "sglang.srt.model_executor"
 _UPDATES = (
@@ -57,31 +54,26 @@ CHANGED = Changes()
 
 
 def watch() -> None:
-    """Count every change of weights from now on. Again: whatever was imported meanwhile, too.
-
-    Modules are not imported for this: only a scheduler's process has weights.
-    """
+    """Count every change of weights from now on."""
     for (module, name), methods in CHANGES.items():
         for method in methods:
-            _wrap(module, name, method, lambda *_: True)
+            if wrap(module, name, method, _counting(lambda *_: True)):
+                CHANGED.watched.add(f"{name}.{method}")
     # Without a copy in host memory, weights that gave their memory back come back as anything.
-    _wrap(_SAVER, "_TorchMemorySaverAdapterReal", "pause", _loses_weights)
+    wrap(_SAVER, "_TorchMemorySaverAdapterReal", "pause", _counting(_loses_weights))
 
 
-def _wrap(module: str, name: str, method: str, changes: Callable[..., bool]) -> None:
-    owner = getattr(sys.modules.get(module), name, None)
-    plain = vars(owner).get(method) if owner is not None else None
-    if plain is None or f"{name}.{method}" in CHANGED.watched:
-        return
+def _counting(changes: Callable[..., bool]) -> Callable[[Plain], Plain]:
+    def around(plain: Plain) -> Plain:
+        @wraps(plain)
+        def counted(*args: object, **named: object) -> object:
+            if changes(*args, *named.values()):
+                CHANGED.count()
+            return plain(*args, **named)
 
-    @wraps(plain)
-    def counted(*args: object, **named: object) -> object:
-        if changes(*args, *named.values()):
-            CHANGED.count()
-        return plain(*args, **named)
+        return counted
 
-    setattr(owner, method, counted)
-    CHANGED.watched.add(f"{name}.{method}")
+    return around
 
 
 def _loses_weights(saver: object, tag: str) -> bool:

@@ -10,7 +10,7 @@ import logging
 from importlib import import_module
 
 from hexkv.adapters.sglang.identity import server_arguments
-from hexkv.adapters.sglang.updates import CHANGED, watch
+from hexkv.adapters.sglang.updates import CHANGED
 from hexkv.ports import ConfigError
 
 log = logging.getLogger("hexkv.sglang")
@@ -31,7 +31,6 @@ class Weights:
         Raises:
             ConfigError: they are not those that the server began with, and nothing says which.
         """
-        watch()
         if not CHANGED.watched and server_arguments() is not None:
             log.warning(
                 "this SGLang changes weights in ways that are not known here: give every update a"
