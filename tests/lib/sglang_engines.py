@@ -137,6 +137,8 @@ class Answer:
     tokens: list
     cached: int
     """Tokens of the prompt that were not computed."""
+    host: int
+    """Of these, what came from host memory: with the linker, all that came from hexkv."""
     storage: int
     """Of these, what came from hexkv, as SGLang counts it behind the hierarchical cache."""
     first_token_seconds: float

@@ -40,6 +40,7 @@ async def _one(engine: Engine, prompt: Sequence[int], tokens: int) -> Json:
     return {
         "tokens": list(last["output_ids"]),
         "cached": said["cached_tokens"],
+        "host": details.get("host", 0),
         "storage": details.get("storage", 0),
         "first_token_seconds": first,
         "began": began,
