@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
-from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT as KEYED
-from hexkv.contracts.chunk_cache._base import TOKENS, now, soon, spec
+from hexkv.contracts.chunk_cache._base import TOKENS, soon, spec
 from hexkv.contracts.doubles import HeapBlock, ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.contracts.own_memory import OWNER, OwnMemoryStore
@@ -360,53 +359,3 @@ def test_promoting_does_not_push_out_what_is_to_be_loaded_next(rig, tmp_path):
     finally:
         below.going.set()
     assert window.agrees(computed(prompt), len(prompt))
-
-
-class TestKeyedCacheOverOwnMemory(ChunkCacheContract):
-    """The cache by key above disk: what is held are leases of the store and of the pool."""
-
-    options = ()
-
-    @pytest.fixture
-    def made(self, rig, tmp_path):
-        size = frame_bytes(KEYED.chunk_bytes(TOKENS))
-        return rig(
-            [own(12 * size, **dict(self.options)), disk(tmp_path)],
-            slots=32,
-            frame=size,
-            clock=SystemClock(),
-            namespace=Namespace("contract", KEYED),
-        )
-
-    @pytest.fixture
-    def cache(self, made):
-        return made.engine.chunks
-
-    @pytest.fixture
-    def ledger(self, made):
-        def held():
-            made.engine.flush(60)
-            there = made.tiers["own"].store.ledger()
-            return {**made.pool.ledger(), **{k: n for k, n in there.items() if k != OWNER}}
-
-        return held
-
-    @pytest.fixture
-    def crowd(self, cache):
-        def lease_all():
-            leases = []
-            while found := cache.allocate([spec("crowd")], "crowd", now()):
-                leases += found
-            return lambda: [lease.release() for lease in leases]
-
-        return lease_all
-
-    @pytest.fixture
-    def closed(self, made, cache):
-        made.engine.close()
-        return cache
-
-
-@pytest.mark.thorough
-class TestKeyedCacheOverReadOnlyMemory(TestKeyedCacheOverOwnMemory):
-    options = (("readonly", True),)

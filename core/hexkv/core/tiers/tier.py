@@ -179,22 +179,20 @@ class Tier(ABC):
         rest = iter(self.calls.contains(strange, deadline))
         return [here or next(rest) for here in known]
 
-    def adopt_foreign(
-        self, found: Sequence[tuple[ChunkKey, int]], wall: float
-    ) -> Sequence[ChunkKey]:
+    def adopt_foreign(self, found: Sequence[tuple[ChunkKey, int]], wall: float) -> list[ChunkKey]:
         """Take chunks that others have stored into the index, with the size of their frames.
 
         Victims to evict, where that is more than the budget.
         """
         if not self.shared or not self.index.decides:
-            return ()
+            return []
         known = self.index.contains([key for key, _ in found])
         strange = [
             Entry(key, size, wall)
             for (key, size), here in zip(found, known, strict=True)
             if not here
         ]
-        return self.index.restore(strange) if strange else ()
+        return self.index.restore(strange) if strange else []
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.
