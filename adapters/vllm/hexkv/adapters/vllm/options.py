@@ -176,11 +176,18 @@ def options_of(config: object) -> dict[str, str]:
         for step in section.split("."):
             part = getattr(part, step, None)
         for option, value in _changed(section, part):
-            found[f"{name}.{option}"] = value
+            if not option.startswith("mamba_") or _has_states(config):
+                found[f"{name}.{option}"] = value
     for section, name in WHOLE.items():
         if whole := getattr(config, section, None):
             found[name] = text_of(whole)
     return found
+
+
+def _has_states(config: object) -> bool:
+    """Whether a model has states: vLLM sets what these are like by the processor that it finds."""
+    model = getattr(config, "model_config", None)
+    return any(getattr(model, name, True) for name in ("is_hybrid", "has_inner_state"))
 
 
 def _changed(section: str, part: object) -> Iterator[tuple[str, str]]:
