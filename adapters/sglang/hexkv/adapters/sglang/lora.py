@@ -21,7 +21,7 @@ from functools import wraps
 from hashlib import sha256
 from typing import Any
 
-from hexkv.adapters.sglang.hooks import Plain, wrap
+from hexkv.adapters.sglang.wrapping import Plain, wrap
 
 log = logging.getLogger("hexkv.sglang")
 

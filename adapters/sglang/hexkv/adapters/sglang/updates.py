@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from threading import Lock
 
-from hexkv.adapters.sglang.hooks import Plain, wrap
+from hexkv.adapters.sglang.wrapping import Plain, wrap
 
 _RUNNER = "sglang.srt.model_executor"
 _UPDATES = (
