@@ -166,9 +166,9 @@ def test_what_a_plugin_prints_does_not_stand_in_the_answer_of_a_command(found):
 def test_two_commands_of_one_name_are_an_error_that_names_both():
     registry = Registry()
     command = CommandSpec("ls", "", lambda words: 0)
-    registry.match_prefix(Origin("a", "a-dist 1"), commands=[command])
+    registry.offer(Origin("a", "a-dist 1"), commands=[command])
     with pytest.raises(ConfigError, match=r"command 'ls' is offered twice: by a \(a-dist 1\) and"):
-        registry.match_prefix(Origin("b", ""), commands=[command])
+        registry.offer(Origin("b", ""), commands=[command])
 
 
 def test_one_name_may_stand_for_adapters_of_several_kinds():
@@ -177,7 +177,7 @@ def test_one_name_may_stand_for_adapters_of_several_kinds():
         AdapterSpec("store", "x", "", lambda s, c: None),
         AdapterSpec("memory", "x", "", lambda s, c: None),
     ]
-    registry.match_prefix(Origin("a", ""), both)
+    registry.offer(Origin("a", ""), both)
     assert len(registry.adapters) == 2
 
 

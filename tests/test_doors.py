@@ -169,10 +169,10 @@ def test_what_a_handler_closes_or_releases_goes_when_the_call_is_over(rig, call)
         with suppress(EngineClosed), Interrupt(number, handler) as interrupt:
             call(r.engine)
             over += 1
-        assert interrupt.find_tiers is not None
-        assert r.engine.health().state == "closed", interrupt.find_tiers
+        assert interrupt.where is not None
+        assert r.engine.health().state == "closed", interrupt.where
         assert hold.leases == []
-        assert r.given_back(), interrupt.find_tiers
+        assert r.given_back(), interrupt.where
         with pytest.raises(EngineClosed):
             r.engine.lookup(TOKENS)
     assert over > 10
@@ -219,7 +219,7 @@ def test_a_forked_child_is_told_to_open_an_engine_of_its_own(rig):
             warnings.simplefilter("ignore", DeprecationWarning)  # fork, from Python 3.12 on
             with Interrupt(number, handler) as interrupt:
                 store(r.engine)
-        assert interrupt.find_tiers is not None
+        assert interrupt.where is not None
         r.engine.clear(TOKENS)
     doors.give_back()
     assert r.engine.flush()

@@ -76,7 +76,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers):
     interrupted = 0
     for number in sorted({*first_visits(lines), *last.values()}):
         interrupt = made(Interrupt(number))
-        interrupted += interrupt.find_tiers is not None
+        interrupted += interrupt.where is not None
         try:
             unharmed(r)
         except BaseException as error:

@@ -15,7 +15,7 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.calls import StoreCalls
-from hexkv.core.tiers.evicting import far
+from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.pending_reads import Fetch
 from hexkv.core.tiers.tenants import DividedIndex
@@ -138,7 +138,7 @@ def deleting_callers(patch):
     patch.setattr(
         Writer,
         "evict_soon",
-        lambda self, tier, victims: self.evict(tier, victims, far(self._runtime)),
+        lambda self, tier, victims: self.evict(tier, victims, background_deadline(self._runtime)),
     )
 
 

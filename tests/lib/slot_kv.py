@@ -82,15 +82,15 @@ class SlotKV:
                     yield slice(at, at + self.row(plane)), (layer, index, position)
                     at += self.row(plane)
 
-    def find_tiers(self, layer, plane, slot):
+    def where(self, layer, plane, slot):
         row = self.row(self.layout.planes[layer][plane])
         return slice(slot * row, (slot + 1) * row)
 
     def load(self, layer, plane, position):
-        return self.memory[layer][plane][self.find_tiers(layer, plane, self.slots[position])]
+        return self.memory[layer][plane][self.where(layer, plane, self.slots[position])]
 
     def keep(self, layer, plane, position, row):
-        self.memory[layer][plane][self.find_tiers(layer, plane, self.slots[position])] = row
+        self.memory[layer][plane][self.where(layer, plane, self.slots[position])] = row
 
 
 class BlockwiseKV(SlotKV):

@@ -44,7 +44,7 @@ class Interrupt:
         self._line_number = line
         self._act = act
         self._every = every
-        self.find_tiers = None
+        self.where = None
         self.lines = []
         """All that were run."""
 
@@ -66,7 +66,7 @@ class Interrupt:
             file = frame.f_code.co_filename.rpartition("hexkv/core/")[2]
             self.lines.append(f"{file}:{frame.f_lineno}")
             if self._every or len(self.lines) - 1 == self._line_number:
-                self.find_tiers = self.lines[-1]
+                self.where = self.lines[-1]
                 if self._act is None:
                     raise KeyboardInterrupt
                 self._act()

@@ -90,7 +90,7 @@ def test_our_own_server_is_certified_by_the_command(capsys):
         code = main(["check", "--black-box", f"lm://{server.address}", "--json", "-"])
         foreign = main(["check", "--black-box", f"lm://{server.address}", "--level", "L5"])
     out, err = capsys.readouterr()
-    assert (code, foreign, err) == (0, 0, "")
+    assert (code, foreign, err) == (0, 0, ""), out
     (card,) = json.JSONDecoder().raw_decode(out)[0]["cards"]
     assert card["held"] == ["L0", "L1", "L2", "L3", "L4", "L5"]
     assert card["subject"]["name"] == f"lm://{server.address}"

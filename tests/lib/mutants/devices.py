@@ -55,7 +55,7 @@ class TestTakesPositionsForSlots(SlotContract):
 
     class Make(SlotKV):
         def load(self, layer, plane, position):
-            return self.memory[layer][plane][self.find_tiers(layer, plane, position)]
+            return self.memory[layer][plane][self.where(layer, plane, position)]
 
 
 class TestSortsItsSpans(SlotContract):
@@ -266,8 +266,8 @@ class TestGathersHolesFromTheEnd(SlotContract):
             finally:
                 self.slots = slots
 
-        def find_tiers(self, layer, plane, slot):
-            return super().find_tiers(layer, plane, slot % (BLOCK * BLOCKS))
+        def where(self, layer, plane, slot):
+            return super().where(layer, plane, slot % (BLOCK * BLOCKS))
 
 
 class TestScattersHolesToTheEnd(SlotContract):
