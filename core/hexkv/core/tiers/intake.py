@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from hexkv.core.tiers.evicting import delete_soon, evict_soon
+from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
@@ -104,7 +104,8 @@ def read_frames(
     set_aside(runtime, tier, damaged, deadline)
     stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]
     gone = tier.let_go(stale)
-    delete_soon(runtime, tier, gone)
+    # At once: a host that meets the miss may store the prompt anew before any worker is free.
+    tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
     remember_reads(runtime, tier.name, keys, outcomes, why)
     return Read(why, not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes))
