@@ -2,9 +2,11 @@
 
 import pytest
 
+from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
+from hexkv.contracts.own_memory import OWNER, OwnMemoryStore
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
@@ -57,6 +59,40 @@ class TestKeyedCache(ChunkCacheContract):
     def closed(self, made, cache):
         made.engine.close()
         return cache
+
+
+class TestKeyedCacheOverOwnMemory(TestKeyedCache):
+    """The cache by key above disk: what is held are leases of the store and of the pool."""
+
+    options = ()
+
+    @pytest.fixture
+    def made(self, rig, tmp_path):
+        size = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
+        return rig(
+            [
+                tier("own", OwnMemoryStore(SystemClock(), **dict(self.options)), 12 * size),
+                tier("disk", DiskStore(tmp_path)),
+            ],
+            slots=32,
+            frame=size,
+            clock=SystemClock(),
+            namespace=Namespace("contract", LAYOUT),
+        )
+
+    @pytest.fixture
+    def ledger(self, made):
+        def held():
+            made.engine.flush(60)
+            there = made.tiers["own"].store.ledger()
+            return {**made.pool.ledger(), **{k: n for k, n in there.items() if k != OWNER}}
+
+        return held
+
+
+@pytest.mark.thorough
+class TestKeyedCacheOverReadOnlyMemory(TestKeyedCacheOverOwnMemory):
+    options = (("readonly", True),)
 
 
 @pytest.mark.thorough
