@@ -18,7 +18,7 @@ from hexkv.core.tiers.encoding import form_on
 from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
-from hexkv.ports import ChunkSpec, Counter, Deadline, Namespace, Reason, StoreError, frame_bytes
+from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes
 from layered import DEEP, FULL, PROMPT, empty, memory, settled
 from rigging import CHUNK, Heap, tier
 
@@ -149,8 +149,8 @@ def test_what_is_computed_sooner_is_not_loaded_until_it_is_worth_it_again(rig):
     assert line.load().hit_tokens == FULL, "what the lookup promised"
     assert line.load().hit_tokens == FULL
     counts = line.rig.telemetry
-    assert counts.total(Counter.LOOKUPS) == counts.total(Counter.HITS) + counts.total(
-        Counter.MISSES
+    assert counts.total(CounterName.LOOKUPS) == counts.total(CounterName.HITS) + counts.total(
+        CounterName.MISSES
     )
     assert settled(line.rig)
 

@@ -12,7 +12,7 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import ConfigError, Counter, InvalidRequest
+from hexkv.ports import ConfigError, CounterName, InvalidRequest
 
 PROMPTS = [prompt(number) for number in range(12)]
 KV = [computed(tokens) for tokens in PROMPTS]
@@ -143,6 +143,6 @@ def test_whatever_is_done_at_once_no_kv_is_wrong_and_nothing_is_left(tmp_path, s
         files = sum(file.stat().st_size for file in (tmp_path / "kv").glob("??/*.hexkv"))
         assert disk.used_bytes == files <= 60 * FRAME
         total = engine.telemetry.total
-        assert total(Counter.LOOKUPS) == total(Counter.HITS) + total(Counter.MISSES) > 0
-        assert total(Counter.CORRUPT) == 0
+        assert total(CounterName.LOOKUPS) == total(CounterName.HITS) + total(CounterName.MISSES) > 0
+        assert total(CounterName.CORRUPT) == 0
     assert engine.health().leases == {}

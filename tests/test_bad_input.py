@@ -20,7 +20,7 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.kernels import PagedKV
 from hexkv.ports import (
     ConfigError,
-    Counter,
+    CounterName,
     DType,
     InvalidRequest,
     InvalidTokens,
@@ -217,7 +217,7 @@ def child(program, *arguments, unshare=()):
 
 BAD_DISK = """
 import random, subprocess
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 
 def run(*command):
     subprocess.run([*command, sys.argv[1]], check=True)
@@ -240,7 +240,7 @@ with built(sys.argv[1]) as engine:
     # Over the mount that the engine has opened its own files on, which cannot be taken away.
     run("mount", "--bind", "-o", "ro", sys.argv[1])
     print("read-only:", *stored(2), *stored(3), tier().writing)
-    print("dropped:", engine.telemetry.total(Counter.DROPPED, tier="disk") == 8 - kept + 6)
+    print("dropped:", engine.telemetry.total(CounterName.DROPPED, tier="disk") == 8 - kept + 6)
     engine.clear(tiers=["memory"])
     print("read:", hit(engine) // CHUNK == kept, tier().reading, tier().used_bytes // FRAME)
 
@@ -288,7 +288,7 @@ def test_two_processes_on_one_directory_serve_the_same_prompts_and_keep_one_budg
     assert 0 < sum(file.stat().st_size for file in tmp_path.glob("??/*.hexkv")) <= budget
     with built(tmp_path, memory=False, budget=budget) as engine:
         assert sum(hit(engine, prompt(number)) for number in range(8)) > 0
-        assert engine.telemetry.total(Counter.CORRUPT) == 0
+        assert engine.telemetry.total(CounterName.CORRUPT) == 0
 
 
 STORES_FOREVER = """
@@ -318,5 +318,5 @@ def test_ten_kills_in_the_middle_of_stores_cost_no_acknowledged_chunk(tmp_path):
         with built(tmp_path) as engine:
             served = sum(min(hit(engine, prompt(n)), tokens) for n, tokens in acknowledged.items())
             assert served >= 0.99 * sum(acknowledged.values())
-            assert engine.telemetry.total(Counter.CORRUPT) == 0
+            assert engine.telemetry.total(CounterName.CORRUPT) == 0
     assert not list(tmp_path.rglob("*.tmp"))

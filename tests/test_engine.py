@@ -10,7 +10,7 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.ports import Counter, EngineClosed, InvalidRequest, Namespace
+from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -144,7 +144,7 @@ def test_a_full_pool_makes_the_memory_tier_evict(rig):
         got = r.engine.retrieve(prompt, target)
         assert got.hit_tokens >= CHUNK
         assert target.agrees(computed(prompt), got.hit_tokens)
-    assert r.telemetry.total(Counter.EVICTED) > 0
+    assert r.telemetry.total(CounterName.EVICTED) > 0
 
 
 def test_budgets_hold_and_survive_a_restart(rig, tmp_path):
@@ -207,8 +207,12 @@ def test_hits_and_misses_add_up_to_lookups(rig):
     for tokens in (PROMPT, PROMPT[: 2 * CHUNK], PROMPT[3:], []):
         r.engine.retrieve(tokens, empty(tokens))
     counted = r.telemetry.total
-    assert counted(Counter.LOOKUPS) == counted(Counter.HITS) + counted(Counter.MISSES) == 22
-    assert counted(Counter.HITS) == 6
+    assert (
+        counted(CounterName.LOOKUPS)
+        == counted(CounterName.HITS) + counted(CounterName.MISSES)
+        == 22
+    )
+    assert counted(CounterName.HITS) == 6
 
 
 def test_a_closed_engine_refuses_calls_and_closes_twice(rig):

@@ -10,7 +10,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.engine.engine import Deadlines
 from hexkv.core.tiers.indexes import Unindexed
-from hexkv.ports import Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
+from hexkv.ports import CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import FRAME, LAYOUT, tier
 
@@ -35,7 +35,7 @@ def test_damaged_frames_are_counted_misses_and_set_aside(rig, tmp_path):
         r.engine.store(PROMPT, computed(), skip=got.hit_tokens)
     assert r.engine.retrieve(PROMPT, empty()).hit_tokens == FULL
     assert total >= 1
-    assert r.telemetry.total(Counter.CORRUPT) == 3
+    assert r.telemetry.total(CounterName.CORRUPT) == 3
     assert r.at_rest()
 
 

@@ -102,7 +102,7 @@ WHOLES = {
 }
 
 BATCHES = ("contains", "read", "write", "delete")
-METHODS = (*BATCHES, "read_range", "scan", "quarantine", "close", "lend", "keep")
+METHODS = (*BATCHES, "read_range", "scan", "quarantine", "close", "get_lease", "put_lease")
 
 
 class Foreign(DictStore):
@@ -167,12 +167,12 @@ class ForeignMemory(Foreign):
         super().__init__(method, answer, works=works)
         self.leases = {}
 
-    def keep(self, key, lease):
-        return self._say("keep", lambda: CapableStore.keep(self, key, lease))
+    def put_lease(self, key, lease):
+        return self._say("put_lease", lambda: CapableStore.put_lease(self, key, lease))
 
-    def lend(self, keys, owner):
-        shares = CapableStore.lend(self, keys, owner)
-        answer = self._say("lend", shares)
+    def get_lease(self, keys, owner):
+        shares = CapableStore.get_lease(self, keys, owner)
+        answer = self._say("get_lease", shares)
         said = set(map(id, answer)) if type(answer) is list else set()
         for share in shares:
             if share is not None and id(share) not in said:
@@ -209,7 +209,7 @@ def listening():
 def foreign(draw):
     """A method, and how it answers instead: of the wrong kind as a whole, or for some chunk."""
     method = draw(st.sampled_from(METHODS))
-    single = method in ("read_range", "quarantine", "close", "keep")
+    single = method in ("read_range", "quarantine", "close", "put_lease")
     name = draw(st.sampled_from(sorted({*WHOLES, *ELEMENTS} if single else WHOLES)))
     if single:
         what = WHOLES.get(name)
@@ -234,7 +234,7 @@ def foreign(draw):
 @given(foreign(), st.booleans())
 def test_a_foreign_answer_is_a_failure_that_names_the_tier_and_never_kv(drawn, works):
     method, answer = drawn
-    kind = ForeignMemory if method in ("lend", "keep") else ForeignDisk
+    kind = ForeignMemory if method in ("get_lease", "put_lease") else ForeignDisk
     store = kind(method, answer, works=works)
     place = tier("abroad", store)
     place = replace(place, index=Unindexed()) if method == "contains" else place
@@ -294,12 +294,12 @@ class Mean(ForeignMemory):
         super().__init__("", None)
         self.how = how
 
-    def lend(self, keys, owner):
+    def get_lease(self, keys, owner):
         return self.how(self, keys, owner)
 
 
 def swapped(store, keys, owner):
-    leases = CapableStore.lend(store, keys, owner)
+    leases = CapableStore.get_lease(store, keys, owner)
     return leases[1:] + leases[:1]
 
 
@@ -308,11 +308,12 @@ def its_own(store, keys, owner):
 
 
 def one_too_many(store, keys, owner):
-    return [*CapableStore.lend(store, keys, owner), *CapableStore.lend(store, keys[:1], owner)]
+    get_lease = CapableStore.get_lease
+    return [*get_lease(store, keys, owner), *get_lease(store, keys[:1], owner)]
 
 
 def shortened(store, keys, owner):
-    leases = CapableStore.lend(store, keys, owner)
+    leases = CapableStore.get_lease(store, keys, owner)
     for lease in leases:
         if lease is not None:
             lease.shrink(17)
@@ -320,7 +321,7 @@ def shortened(store, keys, owner):
 
 
 def released(store, keys, owner):
-    leases = CapableStore.lend(store, keys, owner)
+    leases = CapableStore.get_lease(store, keys, owner)
     for lease in leases:
         if lease is not None:
             lease.release()

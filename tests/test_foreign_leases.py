@@ -277,8 +277,8 @@ class Unshared:
 
 def test_a_lease_that_cannot_be_shared_is_a_miss_or_a_drop_and_is_given_back(rig, tmp_path):
     class Miserly(OwnMemoryStore):
-        def lend(self, keys, owner):
-            return [lease and Unshared(lease) for lease in super().lend(keys, owner)]
+        def get_lease(self, keys, owner):
+            return [lease and Unshared(lease) for lease in super().get_lease(keys, owner)]
 
     place = tier("own", Miserly(SystemClock()), promotes=False)
     r = rig([place, disk(tmp_path, writes=Writes.NONE)])

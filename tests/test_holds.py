@@ -3,7 +3,7 @@
 import pytest
 
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Counter, Deadline, Histogram
+from hexkv.ports import CounterName, Deadline, HistogramName
 from prompts import FULL, PROMPT, computed, disk, memory
 from rigging import CHUNK, MEMORY, PATIENCE
 
@@ -45,18 +45,20 @@ def test_a_hold_is_counted_once_as_a_load_is(rig_of_two):
     engine, told = rig_of_two.engine, rig_of_two.telemetry
     specs = wanted(engine)
     strange = [spec._replace(key=bytes(reversed(spec.key))) for spec in specs[:3]]
-    before = told.total(Counter.HITS)
+    before = told.total(CounterName.HITS)
     with engine.chunks.hold([*specs, *strange], "host", soon()) as hold:
         assert hold.wait(soon())
         assert hold.wait(soon())
         assert hold.done
-    assert told.total(Counter.HITS, tier="disk") - before == CHUNKS
-    assert told.counts[Counter.MISSES, "", "absent"] == 3
-    assert told.total(Counter.LOOKUPS) == told.total(Counter.HITS) + told.total(Counter.MISSES)
-    assert [name for name, _, _ in told.durations].count(Histogram.RETRIEVE) == 1
+    assert told.total(CounterName.HITS, tier="disk") - before == CHUNKS
+    assert told.counts[CounterName.MISSES, "", "absent"] == 3
+    assert told.total(CounterName.LOOKUPS) == told.total(CounterName.HITS) + told.total(
+        CounterName.MISSES
+    )
+    assert [name for name, _, _ in told.durations].count(HistogramName.RETRIEVE) == 1
 
 
 def test_a_hold_that_nobody_waited_for_counts_nothing(rig_of_two):
     engine, told = rig_of_two.engine, rig_of_two.telemetry
     engine.chunks.hold(wanted(engine), "host", soon()).release()
-    assert told.total(Counter.LOOKUPS) == 0
+    assert told.total(CounterName.LOOKUPS) == 0

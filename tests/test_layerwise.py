@@ -13,7 +13,7 @@ from hexkv.core.tiers.tier import TierPlan
 from hexkv.kernels.paged import PagedKV
 from hexkv.ports import (
     PAGE,
-    Counter,
+    CounterName,
     DType,
     EngineClosed,
     InvalidRequest,
@@ -80,10 +80,12 @@ def test_both_ways_answer_and_count_alike(rig):
     for retrieve in (lambda r: r.engine.retrieve(PROMPT, empty()), lambda r: layerwise(r, empty())):
         r = rig([memory(), tier("ranges", Ranged())])
         r.engine.store(PROMPT[: 4 * CHUNK], computed(PROMPT[: 4 * CHUNK]))
-        answers.append((retrieve(r), {c: r.telemetry.total(c) for c in Counter}))
+        answers.append((retrieve(r), {c: r.telemetry.total(c) for c in CounterName}))
     assert answers[0] == answers[1]
     counts = answers[1][1]
-    assert counts[Counter.LOOKUPS] == counts[Counter.HITS] + counts[Counter.MISSES] == 10
+    assert (
+        counts[CounterName.LOOKUPS] == counts[CounterName.HITS] + counts[CounterName.MISSES] == 10
+    )
 
 
 def test_both_ways_leave_the_same_files_byte_for_byte(rig, tmp_path):
@@ -101,7 +103,7 @@ def test_both_ways_leave_the_same_files_byte_for_byte(rig, tmp_path):
     r = rig([memory(), disk(tmp_path / "layers")])
     layerwise(r, empty())
     again = rig([disk(tmp_path / "third")])
-    with_memory = r.tiers["memory"].store.lend(r.tiers["memory"].index.keys(), "test")
+    with_memory = r.tiers["memory"].store.get_lease(r.tiers["memory"].index.keys(), "test")
     assert sorted(bytes(lease.frame) for lease in with_memory) == sorted(
         frames(tmp_path / "whole").values()
     ), "what was read layer by layer is promoted as the very frame that is on disk"

@@ -7,7 +7,7 @@ import pytest
 
 from depth import covering
 from dict_store import ScanningStore
-from hexkv.ports import PAGE, Counter, Failed, Hit, Miss, StoreUnreachable, TimedOut
+from hexkv.ports import PAGE, CounterName, Failed, Hit, Miss, StoreUnreachable, TimedOut
 from layered import (
     FULL,
     LAYERS,
@@ -59,7 +59,7 @@ def test_a_layer_that_is_not_given_is_looked_for_in_the_whole_chunk(rig, number,
     assert layerwise(r, target).hit_tokens == FULL
     assert target.agrees(computed(), FULL)
     assert ("whole", keys_of(r)[number]) in store.log
-    assert r.telemetry.total(Counter.CORRUPT) == 0
+    assert r.telemetry.total(CounterName.CORRUPT) == 0
     assert settled(r)
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_layer_ends_the_hit_before_its_chunk_and_is_never_used(rig, nu
     for given in LAYERS[layer:]:
         row = target._row(given, 0)
         assert not any(target.memory[given][0][number * CHUNK * row :]), "only the prefix is loaded"
-    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert keys_of(r)[number] not in store.medium
     assert r.engine.lookup(PROMPT).hit_tokens == number * CHUNK
     assert settled(r)
@@ -106,7 +106,7 @@ def test_a_slower_tier_stands_in_for_a_damaged_layer(rig, layer):
     got = layerwise(r, target)
     assert got.tiers == {"ranges": 9 * CHUNK, "whole": CHUNK}
     assert target.agrees(computed(), FULL)
-    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert settled(r)
 
 

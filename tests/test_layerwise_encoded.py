@@ -4,7 +4,7 @@ import pytest
 
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
-from hexkv.ports import Counter, Namespace, frame_bytes
+from hexkv.ports import CounterName, Namespace, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, settled
 from rigging import CHUNK, tier
 
@@ -27,7 +27,7 @@ def test_a_chunk_that_is_encoded_meanwhile_is_still_given_and_nothing_is_called_
         assert layers.result().hit_tokens == FULL
     assert target.agrees(repeating(), FULL)
     assert [asked for asked, _ in store.log].count("whole") >= 10, "they were read again, whole"
-    assert r.telemetry.total(Counter.CORRUPT) == 0
+    assert r.telemetry.total(CounterName.CORRUPT) == 0
     assert settled(r)
 
 

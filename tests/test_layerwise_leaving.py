@@ -7,7 +7,7 @@ import pytest
 from dict_store import ScanningStore
 from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.ports import Counter, InvalidRequest
+from hexkv.ports import CounterName, InvalidRequest
 from layered import FULL, PROMPT, Ranged, computed, disk, empty, memory, settled
 from rigging import LAYOUT, tier
 
@@ -25,7 +25,7 @@ def test_leaving_early_frees_everything_and_counts_nothing(rig, kind, given):
             layers.result()
     assert settled(r)
     assert r.pool.held_bytes == 0
-    assert r.telemetry.total(Counter.LOOKUPS) == 0
+    assert r.telemetry.total(CounterName.LOOKUPS) == 0
 
 
 def test_a_read_that_hangs_when_the_context_is_left_keeps_its_blocks_until_it_ends(rig):

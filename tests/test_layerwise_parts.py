@@ -21,7 +21,7 @@ from hexkv.core.tiers.encoding import encode, open_into
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads
-from hexkv.ports import PAGE, ChunkSpec, Counter, DType, KVLayout, Namespace, Span, frame_bytes
+from hexkv.ports import PAGE, ChunkSpec, CounterName, DType, KVLayout, Namespace, Span, frame_bytes
 from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, same_layer, settled
 from plain_serde import PlainSerde
 from rigging import CHUNK, Heap, tier
@@ -214,7 +214,7 @@ def test_damage_in_an_encoded_layer_ends_the_hit_and_reaches_no_device(rig, laye
     for given in range(layer, DEEP.layers):
         row = target._row(given, 0)
         assert not any(target.memory[given][0][4 * CHUNK * row :])
-    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert key not in store.medium
     assert settled(r)
 
@@ -231,7 +231,7 @@ def test_encoded_frames_of_one_part_are_read_whole(rig):
         store.medium[key] = bytes(frame)
     assert load(r).hit_tokens == FULL
     assert [asked for asked, _ in store.log].count("whole") == 2
-    assert r.telemetry.total(Counter.CORRUPT) == 0
+    assert r.telemetry.total(CounterName.CORRUPT) == 0
 
 
 def test_raw_and_encoded_chunks_of_one_tier_are_both_read_by_layers(rig):

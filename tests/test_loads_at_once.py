@@ -10,7 +10,7 @@ from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 from layered import Ranged, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
@@ -148,7 +148,7 @@ def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(rig):
     stored(r, 1)
     r.tiers["memory"].index._budget = 2 * FRAME
     stored(r, 3)
-    assert r.telemetry.total(Counter.DROPPED, tier="below") > 0
+    assert r.telemetry.total(CounterName.DROPPED, tier="below") > 0
     below.writing.unhold()
     r.tiers["memory"].index._budget = 1 << 30
     for _ in range(2 * CHUNKS * 3):

@@ -19,7 +19,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     PAGE,
     ConfigError,
-    Counter,
+    CounterName,
     DType,
     Failed,
     InvalidRequest,
@@ -253,7 +253,7 @@ def test_damage_that_a_move_meets_is_counted_and_set_aside(rig, tmp_path):
     broken.write_bytes(bytes(FRAME))
     moved = r.engine.admin.move(None, "disk", "other")
     assert (moved.done, moved.absent) == (5, 1)
-    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert r.engine.health().tiers[0].chunks == 0
     assert r.at_rest()
 
@@ -328,10 +328,10 @@ def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(
     meanwhile = []
 
     class Interrupted(MemoryStore):
-        def keep(self, key, lease):
+        def put_lease(self, key, lease):
             while meanwhile:
                 meanwhile.pop()()
-            super().keep(key, lease)
+            super().put_lease(key, lease)
 
     store = Interrupted(ManualClock())
     r = rig([tier("memory", store)], **SQUEEZING)

@@ -11,7 +11,7 @@ from hexkv.core.keys.tokens import AT_ONCE, pack, pack_within
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import (
-    Counter,
+    CounterName,
     Deadline,
     DType,
     HashFunction,
@@ -93,7 +93,7 @@ def test_every_call_gives_up_naming_at_its_deadline(slow):
         assert got.hit_tokens == CHUNK
         assert got.loaded_tokens == 0
         assert got.misses == {Reason.TIMED_OUT: 1, Reason.BEHIND_A_MISS: CHUNKS - 2}
-    lookups, misses = r.telemetry.total(Counter.LOOKUPS), r.telemetry.total(Counter.MISSES)
+    lookups, misses = r.telemetry.total(CounterName.LOOKUPS), r.telemetry.total(CounterName.MISSES)
     assert lookups == misses == 2 * (CHUNKS - 1)
     for report in (said["store"], said["stored"]):
         assert report.dropped_tokens == CHUNKS * CHUNK

@@ -8,7 +8,7 @@ from dict_store import ScanningStore
 from hexkv.contracts.faults import FaultyStore
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 from layered import FULL, PROMPT, computed, empty, memory, settled
 from rigging import CHUNK, FRAME, tier
 
@@ -63,7 +63,7 @@ def test_chunks_that_found_the_queue_full_are_written_by_and_by(beside):
     r.engine.store(PROMPT[: 8 * CHUNK], computed(PROMPT[: 8 * CHUNK]), wait=False)
     other = PROMPT[::-1]
     r.engine.store(other, computed(other), wait=False)
-    assert r.telemetry.total(Counter.DROPPED) > 0
+    assert r.telemetry.total(CounterName.DROPPED) > 0
     store.release()
     for _ in range(20):
         assert r.engine.flush()

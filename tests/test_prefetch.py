@@ -11,7 +11,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
 PROMPT = random.Random(2).choices(range(50_000), k=10 * CHUNK + 5)
@@ -162,7 +162,7 @@ def test_damaged_chunks_shorten_what_a_prefetch_brings(rig):
     got = r.engine.retrieve(PROMPT, target, lookup_id="a")
     assert got.hit_tokens == 3 * CHUNK
     assert target.agrees(computed(), 3 * CHUNK)
-    assert r.telemetry.total(Counter.CORRUPT) == 1
+    assert r.telemetry.total(CounterName.CORRUPT) == 1
     assert r.at_rest()
 
 

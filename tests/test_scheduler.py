@@ -6,7 +6,7 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.faults import Fault, RecordingStore, Scripted, Trouble
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import TierRules, Writes
-from hexkv.ports import Counter, Reason
+from hexkv.ports import CounterName, Reason
 from simulation.medium import Medium
 from simulation.prompts import CHUNK, FRAME, Window, keys
 from simulation.stage import DEADLINES, MEMORY, Place, Settings, Stage
@@ -137,7 +137,7 @@ def test_a_queue_is_bounded_and_what_it_refuses_is_counted():
         _, took = sim.timed(lambda t=tokens: sim.store(t, wait=False))
         assert took == 0.0
         assert sim.engine.health().tiers[1].queued_bytes <= 6 * FRAME
-    assert sim.stage.telemetry.counts[Counter.DROPPED] >= 30
+    assert sim.stage.telemetry.counts[CounterName.DROPPED] >= 30
     disk.store.release()
     sim.world.release_held()
     assert sim.do(sim.engine.flush)

@@ -21,7 +21,7 @@ from hexkv.core.tiers.pending_reads import Fetch
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Writer
-from hexkv.ports import CorruptFrame, Counter, Stored
+from hexkv.ports import CorruptFrame, CounterName, Stored
 from simulation.play import Play
 from simulation.seeds import fails, run
 from simulation.stage import Tallies
@@ -230,7 +230,7 @@ def miscounted(patch):
     real = Tallies.count
 
     def count(self, counter, amount, *, tier="", reason=""):
-        real(self, counter, amount + (counter is Counter.HITS), tier=tier, reason=reason)
+        real(self, counter, amount + (counter is CounterName.HITS), tier=tier, reason=reason)
 
     patch.setattr(Tallies, "count", count)
 

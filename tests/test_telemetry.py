@@ -20,7 +20,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.telemetry import BUCKETS, Totals, render
-from hexkv.ports import Counter, Histogram, StoreUnreachable, Telemetry
+from hexkv.ports import CounterName, HistogramName, StoreUnreachable, Telemetry
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, rigging, tier
 
 PROMPT = list(range(6 * CHUNK))
@@ -104,14 +104,14 @@ def test_every_chunk_asked_for_is_a_hit_or_a_miss(steps):
                 r.engine.clear(tokens)
             r.clock.advance(1)
         total = r.telemetry.total
-        assert total(Counter.LOOKUPS) == asked == by_reports
-        assert total(Counter.HITS) + total(Counter.MISSES) == asked
-        assert total(Counter.HITS) == loaded
+        assert total(CounterName.LOOKUPS) == asked == by_reports
+        assert total(CounterName.HITS) + total(CounterName.MISSES) == asked
+        assert total(CounterName.HITS) == loaded
         r.engine.cancel("x")
         assert r.at_rest()
         for name, place in r.tiers.items():
-            gone = total(Counter.EVICTED, tier=name) + total(Counter.CORRUPT, tier=name)
-            assert len(place.index) <= total(Counter.STORED, tier=name) - gone
+            gone = total(CounterName.EVICTED, tier=name) + total(CounterName.CORRUPT, tier=name)
+            assert len(place.index) <= total(CounterName.STORED, tier=name) - gone
 
 
 def test_what_happens_on_each_tier_is_counted_there(rig, tmp_path):
@@ -121,13 +121,13 @@ def test_what_happens_on_each_tier_is_counted_there(rig, tmp_path):
     r.engine.store(other, computed(other))
     r.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT)))
     total = r.telemetry.total
-    assert total(Counter.HITS, tier="disk") == 6
-    assert total(Counter.READ_BYTES, tier="disk") == 6 * FRAME
-    assert total(Counter.WRITTEN_BYTES, tier="disk") == 12 * FRAME
-    assert total(Counter.EVICTED, tier="memory") >= 6
+    assert total(CounterName.HITS, tier="disk") == 6
+    assert total(CounterName.READ_BYTES, tier="disk") == 6 * FRAME
+    assert total(CounterName.WRITTEN_BYTES, tier="disk") == 12 * FRAME
+    assert total(CounterName.EVICTED, tier="memory") >= 6
     timed = {(histogram, where) for histogram, where, _ in r.telemetry.durations}
-    assert {(Histogram.READ, "disk"), (Histogram.WRITE, "disk")} <= timed
-    assert {(Histogram.RETRIEVE, ""), (Histogram.STORE, "")} <= timed
+    assert {(HistogramName.READ, "disk"), (HistogramName.WRITE, "disk")} <= timed
+    assert {(HistogramName.RETRIEVE, ""), (HistogramName.STORE, "")} <= timed
 
 
 def test_what_gives_way_to_chunks_of_another_engine_is_counted_too(rig, tmp_path):
@@ -136,7 +136,7 @@ def test_what_gives_way_to_chunks_of_another_engine_is_counted_too(rig, tmp_path
     assert ours.engine.flush()  # indexed: what it learns from now on, its reads have met
     theirs.engine.store(PROMPT, computed(PROMPT))
     assert ours.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT))).hit_tokens >= 4 * CHUNK
-    evicted = ours.telemetry.total(Counter.EVICTED, tier="disk")
+    evicted = ours.telemetry.total(CounterName.EVICTED, tier="disk")
     assert evicted >= 2
     assert len(ours.tiers["disk"].index) == 6 - evicted
 
@@ -148,8 +148,8 @@ def test_an_opened_breaker_and_retries_are_counted_by_tier(rig):
     r.engine.store(PROMPT, computed(PROMPT))
     store.mood = "unreachable"
     r.engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT)))
-    assert r.telemetry.total(Counter.BREAKER_OPENED, tier="remote") == 1
-    assert r.telemetry.total(Counter.RETRIES, tier="remote") >= 1
+    assert r.telemetry.total(CounterName.BREAKER_OPENED, tier="remote") == 1
+    assert r.telemetry.total(CounterName.RETRIES, tier="remote") >= 1
 
 
 @pytest.mark.parametrize("reason", ["no room", "failed", "not copied"])
@@ -164,7 +164,9 @@ def test_what_is_dropped_is_counted_by_reason(rig, reason):
     budget = 2 * FRAME if reason == "no room" else 1 << 30
     r = rig([tier("remote", store, budget)])
     r.engine.store(PROMPT, (Dead if reason == "not copied" else HeapKV)(LAYOUT, len(PROMPT)))
-    assert r.telemetry.counts[Counter.DROPPED, "remote", reason] == (4 if budget < 1 << 30 else 6)
+    assert r.telemetry.counts[CounterName.DROPPED, "remote", reason] == (
+        4 if budget < 1 << 30 else 6
+    )
 
 
 def test_an_engine_adds_up_unless_it_is_told_otherwise(tmp_path):
@@ -194,7 +196,7 @@ def test_an_engine_adds_up_unless_it_is_told_otherwise(tmp_path):
 
 
 COUNTS = st.tuples(
-    st.sampled_from(Counter), st.integers(0, 9), st.text(max_size=5), st.text(max_size=5)
+    st.sampled_from(CounterName), st.integers(0, 9), st.text(max_size=5), st.text(max_size=5)
 )
 
 
@@ -203,7 +205,7 @@ def test_totals_are_sums_and_any_name_survives_the_text_format(told):
     totals = Totals()
     for counter, amount, where, reason in told:
         totals.count(counter, amount, tier=where, reason=reason)
-    for counter in Counter:
+    for counter in CounterName:
         assert totals.total(counter) == sum(n for c, n, _, _ in told if c == counter)
     text = totals.prometheus()
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
@@ -216,7 +218,7 @@ def test_totals_are_sums_and_any_name_survives_the_text_format(told):
 def test_durations_are_counted_in_the_class_they_belong_to(seconds):
     totals = Totals()
     for duration in seconds:
-        totals.observe(Histogram.READ, duration, tier="disk")
+        totals.observe(HistogramName.READ, duration, tier="disk")
     (histogram,) = totals.snapshot()["histograms"]
     assert histogram["count"] == len(seconds)
     assert histogram["sum"] == pytest.approx(sum(seconds))
@@ -233,15 +235,15 @@ def test_no_count_is_lost_between_threads():
 
     def work():
         for _ in range(2000):
-            totals.count(Counter.HITS, 1, tier="memory")
-            totals.observe(Histogram.READ, 0.01)
+            totals.count(CounterName.HITS, 1, tier="memory")
+            totals.observe(HistogramName.READ, 0.01)
 
     threads = [Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert totals.total(Counter.HITS, tier="memory", reason="") == 8000
+    assert totals.total(CounterName.HITS, tier="memory", reason="") == 8000
     assert totals.snapshot()["histograms"][0]["count"] == 8000
 
 
@@ -263,8 +265,8 @@ def test_the_reference_lists_every_metric(rig):
     text = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
     shown = set(re.findall(r"`(hexkv_[a-z_]+)`", text))
     r, totals = rig([memory()]), Totals()
-    for counter in Counter:
+    for counter in CounterName:
         totals.count(counter, 1)
-    for histogram in Histogram:
+    for histogram in HistogramName:
         totals.observe(histogram, 1.0)
     assert shown == set(re.findall(r"^# TYPE (\S+)", render(r.engine, totals), re.MULTILINE))

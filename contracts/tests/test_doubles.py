@@ -18,9 +18,9 @@ from hexkv.ports import (
     PAGE,
     CacheEvent,
     Change,
-    Counter,
+    CounterName,
     EventSink,
-    Histogram,
+    HistogramName,
     Telemetry,
     namespace_of,
 )
@@ -127,13 +127,13 @@ def test_a_released_lease_is_of_no_use():
 
 def test_telemetry_adds_up():
     telemetry = RecordingTelemetry()
-    telemetry.count(Counter.MISSES, 2, tier="disk", reason="absent")
-    telemetry.count(Counter.MISSES, 1, tier="memory", reason="evicted")
-    telemetry.observe(Histogram.READ, 0.5, tier="disk")
-    assert telemetry.total(Counter.MISSES) == 3
-    assert telemetry.total(Counter.MISSES, tier="disk") == 2
-    assert telemetry.total(Counter.HITS) == 0
-    assert telemetry.durations == [(Histogram.READ, "disk", 0.5)]
+    telemetry.count(CounterName.MISSES, 2, tier="disk", reason="absent")
+    telemetry.count(CounterName.MISSES, 1, tier="memory", reason="evicted")
+    telemetry.observe(HistogramName.READ, 0.5, tier="disk")
+    assert telemetry.total(CounterName.MISSES) == 3
+    assert telemetry.total(CounterName.MISSES, tier="disk") == 2
+    assert telemetry.total(CounterName.HITS) == 0
+    assert telemetry.durations == [(HistogramName.READ, "disk", 0.5)]
 
 
 def test_events_are_kept_in_order():

@@ -104,8 +104,8 @@ def test_without_a_plan_nothing_is_changed():
     assert read(store, A)[0] == Miss()
     block = HeapBlock(bytes(8192))
     with block.lease() as lease:
-        store.keep(A, lease)
-    (lent,) = store.lend([A], "test")
+        store.put_lease(A, lease)
+    (lent,) = store.get_lease([A], "test")
     assert block.owners == {"memory store": 1, "test": 1}
     lent.release()
     store.close()

@@ -50,8 +50,8 @@ class TestReadOnly(TestOwnMemoryStore):
 def test_memory_is_counted_until_the_last_borrower_lets_go_and_is_poisoned_then():
     store = OwnMemoryStore(ManualClock(), rounding=4 * PAGE)
     with HeapBlock(bytes(2 * PAGE)).lease() as lease:
-        store.keep(A, lease)
-    (lent,) = store.lend([A], "reader")
+        store.put_lease(A, lease)
+    (lent,) = store.get_lease([A], "reader")
     memory = lent.frame.obj
     store.delete([A], None)
     assert (store.used, store.ledger()) == (4 * PAGE, {"reader": 1})

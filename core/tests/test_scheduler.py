@@ -13,7 +13,7 @@ from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, deadline
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Lane
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 
 
 class ByHand:
@@ -154,14 +154,14 @@ def test_failures_in_a_row_open_the_breaker_and_are_counted_once(lane, executor,
     executor.work()
     with pytest.raises(Refused, match="tier off"):
         lane.submit(Priority.GET, 1, saying("b"))
-    assert telemetry.total(Counter.BREAKER_OPENED, tier="disk") == 1
+    assert telemetry.total(CounterName.BREAKER_OPENED, tier="disk") == 1
 
 
 def test_a_wait_in_vain_opens_the_breaker_of_a_lane_that_ends_nothing(lane, clock, telemetry):
     ticket = lane.submit(Priority.GET, 1, saying("a"))
     assert not ticket.wait(deadline(5.0, clock))
     assert lane.breaker.state == "open"
-    assert telemetry.total(Counter.BREAKER_OPENED, tier="disk") == 1
+    assert telemetry.total(CounterName.BREAKER_OPENED, tier="disk") == 1
 
 
 def test_a_lane_that_still_ends_tasks_is_slow_and_not_dead(lane, executor, clock):
@@ -297,4 +297,4 @@ def test_work_that_raises_ends_all_the_same(error):
     assert (ticket.done, ticket.result) == (True, None)
     assert (lane.pending, lane.pending_bytes) == (0, 0)
     assert lane.breaker.refuses
-    assert telemetry.total(Counter.BREAKER_OPENED) == 1
+    assert telemetry.total(CounterName.BREAKER_OPENED) == 1

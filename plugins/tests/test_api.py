@@ -11,7 +11,7 @@ from hexkv.api import ConfigError, DType, HexKVError, KVLayout, Namespace, Prefi
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 SMALL = {"pool": {"bytes": "1MiB"}, "chunk": {"size": 16}}
@@ -94,7 +94,7 @@ def test_telemetry_events_and_the_clock_are_those_that_were_given():
         round_trip(cache)
         assert cache.telemetry is telemetry
         assert [key for event in events.events for key in event.keys] == cache.chunk_keys(PROMPT)
-    assert telemetry.total(Counter.HITS) == 2
+    assert telemetry.total(CounterName.HITS) == 2
     assert {seconds for _, _, seconds in telemetry.durations} == {0.0}, "time stood still"
 
 

@@ -158,13 +158,13 @@ class CapableStore(ScanningStore):
         into[:] = frame[start : start + len(into)]
         return Hit(len(into))
 
-    def keep(self, key, lease):
+    def put_lease(self, key, lease):
         self._check()
         self.let_go(key)
         self.leases[key] = lease.share("store")
         self.medium[key] = bytes(lease.frame)
 
-    def lend(self, keys, owner):
+    def get_lease(self, keys, owner):
         self._check()
         return [self.leases[k].share(owner) if k in self.leases else None for k in keys]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Container
 from hashlib import sha256
 from threading import Lock
@@ -18,9 +18,9 @@ from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
     Clock,
-    Counter,
+    CounterName,
     Deadline,
-    Histogram,
+    HistogramName,
 )
 
 FRESH = 0xA5
@@ -147,7 +147,7 @@ class HeapBlock:
         self.memory = bytearray(frame) + bytes(max(0, size - len(frame)))
         self.spec = spec
         self._lock = Lock()
-        self._holds: Tally[str] = Tally()
+        self._holds: Counter[str] = Counter()
 
     @property
     def held(self) -> int:
@@ -235,19 +235,19 @@ class RecordingTelemetry:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self.counts: Tally[tuple[Counter, str, str]] = Tally()
+        self.counts: Counter[tuple[CounterName, str, str]] = Counter()
         """Totals by counter, tier and reason."""
-        self.durations: list[tuple[Histogram, str, float]] = []
+        self.durations: list[tuple[HistogramName, str, float]] = []
 
-    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
+    def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         with self._lock:
             self.counts[counter, tier, reason] += amount
 
-    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
+    def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
         with self._lock:
             self.durations.append((histogram, tier, seconds))
 
-    def total(self, counter: Counter, *, tier: str | None = None) -> int:
+    def total(self, counter: CounterName, *, tier: str | None = None) -> int:
         """The sum over all reasons, of one *tier* or of all."""
         with self._lock:
             return sum(

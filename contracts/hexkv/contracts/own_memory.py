@@ -8,7 +8,7 @@ whoever uses a lease too late, or never releases it, is found.
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,13 +76,13 @@ class OwnMemoryStore:
 
     def ledger(self) -> Mapping[str, int]:
         """The number of leases by owner; :data:`OWNER` has one for each chunk."""
-        owners: Tally[str] = Tally()
+        owners: Counter[str] = Counter()
         with self._lock:
             for block in self._live():
                 owners.update(block.owners)
         return dict(owners)
 
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
+    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
         size = -(-len(lease.frame) // self._rounding) * self._rounding
         block = HeapBlock(
             bytes(lease.frame),
@@ -93,7 +93,7 @@ class OwnMemoryStore:
         )
         self._put(key, block, lends=True)
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         with self._lock:
             self._check_open()
             found = [self._chunks.get(key) for key in keys]

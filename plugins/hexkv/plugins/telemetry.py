@@ -8,11 +8,11 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
-from hexkv.ports import CacheLifecycle, Counter, Histogram
+from hexkv.ports import CacheLifecycle, CounterName, HistogramName
 
 BUCKETS = (
     0.0005,
@@ -35,23 +35,23 @@ BUCKETS = (
 
 _BREAKER = {"closed": 0, "half open": 1, "open": 2}
 
-HELP: Mapping[Counter | Histogram, str] = {
-    Counter.LOOKUPS: "Chunks that retrieves asked for.",
-    Counter.HITS: "Chunks that retrieves loaded, by tier.",
-    Counter.MISSES: "Chunks that retrieves did not load, by reason.",
-    Counter.STORED: "Chunks written, by tier.",
-    Counter.PRESENT: "Chunks that stores found there already.",
-    Counter.DROPPED: "Chunks that a tier did not take, by reason.",
-    Counter.EVICTED: "Chunks that gave way to others.",
-    Counter.CORRUPT: "Chunks that were not what had been put there.",
-    Counter.RETRIES: "Chunks that a store was asked for, or given, once more.",
-    Counter.BREAKER_OPENED: "Times that a lane of a tier was switched off.",
-    Counter.READ_BYTES: "Bytes of whole frames that came from a tier.",
-    Counter.WRITTEN_BYTES: "Bytes of frames that a tier took.",
-    Histogram.READ: "Durations of reads from a tier, with verification.",
-    Histogram.WRITE: "Durations of writes to a tier.",
-    Histogram.RETRIEVE: "Durations of retrieves.",
-    Histogram.STORE: "Durations of stores.",
+HELP: Mapping[CounterName | HistogramName, str] = {
+    CounterName.LOOKUPS: "Chunks that retrieves asked for.",
+    CounterName.HITS: "Chunks that retrieves loaded, by tier.",
+    CounterName.MISSES: "Chunks that retrieves did not load, by reason.",
+    CounterName.STORED: "Chunks written, by tier.",
+    CounterName.PRESENT: "Chunks that stores found there already.",
+    CounterName.DROPPED: "Chunks that a tier did not take, by reason.",
+    CounterName.EVICTED: "Chunks that gave way to others.",
+    CounterName.CORRUPT: "Chunks that were not what had been put there.",
+    CounterName.RETRIES: "Chunks that a store was asked for, or given, once more.",
+    CounterName.BREAKER_OPENED: "Times that a lane of a tier was switched off.",
+    CounterName.READ_BYTES: "Bytes of whole frames that came from a tier.",
+    CounterName.WRITTEN_BYTES: "Bytes of frames that a tier took.",
+    HistogramName.READ: "Durations of reads from a tier, with verification.",
+    HistogramName.WRITE: "Durations of writes to a tier.",
+    HistogramName.RETRIEVE: "Durations of retrieves.",
+    HistogramName.STORE: "Durations of stores.",
 }
 
 
@@ -70,14 +70,14 @@ class Totals:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts: Tally[tuple[Counter, str, str]] = Tally()
-        self._durations: dict[tuple[Histogram, str], _Durations] = {}
+        self._counts: Counter[tuple[CounterName, str, str]] = Counter()
+        self._durations: dict[tuple[HistogramName, str], _Durations] = {}
 
-    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
+    def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         with self._lock:
             self._counts[counter, tier, reason] += amount
 
-    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
+    def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
         place = bisect_left(BUCKETS, seconds)
         with self._lock:
             durations = self._durations.get((histogram, tier))
@@ -86,7 +86,9 @@ class Totals:
             durations.classes[place] += 1
             durations.total += seconds
 
-    def total(self, counter: Counter, *, tier: str | None = None, reason: str | None = None) -> int:
+    def total(
+        self, counter: CounterName, *, tier: str | None = None, reason: str | None = None
+    ) -> int:
         """The sum over all labels that are not given."""
         with self._lock:
             return sum(
@@ -119,14 +121,14 @@ class Totals:
         """Everything at one moment, in the text format of Prometheus."""
         counts, durations = self._copy()
         lines: list[str] = []
-        for counter in Counter:
+        for counter in CounterName:
             rows = [
                 ({"tier": tier, "reason": reason}, amount)
                 for (name, tier, reason), amount in counts
                 if name == counter
             ]
             lines += _family(f"hexkv_{counter}_total", "counter", HELP[counter], rows)
-        for histogram in Histogram:
+        for histogram in HistogramName:
             found = [(tier, c, total) for (name, tier), c, total in durations if name == histogram]
             if found:
                 lines += _heading(f"hexkv_{histogram}", "histogram", HELP[histogram])
@@ -137,8 +139,8 @@ class Totals:
     def _copy(
         self,
     ) -> tuple[
-        list[tuple[tuple[Counter, str, str], int]],
-        list[tuple[tuple[Histogram, str], list[int], float]],
+        list[tuple[tuple[CounterName, str, str], int]],
+        list[tuple[tuple[HistogramName, str], list[int], float]],
     ]:
         with self._lock:
             counts = sorted(self._counts.items())

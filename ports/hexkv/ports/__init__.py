@@ -88,7 +88,14 @@ from hexkv.ports.store import (
     SupportsRangeRead,
     SupportsScan,
 )
-from hexkv.ports.telemetry import CacheEvent, Change, Counter, EventSink, Histogram, Telemetry
+from hexkv.ports.telemetry import (
+    CacheEvent,
+    Change,
+    CounterName,
+    EventSink,
+    HistogramName,
+    Telemetry,
+)
 from hexkv.ports.tokens import Tokens
 
 __all__ = [
@@ -117,7 +124,7 @@ __all__ = [
     "ConfigError",
     "Corrupt",
     "CorruptFrame",
-    "Counter",
+    "CounterName",
     "DType",
     "Deadline",
     "DeviceKV",
@@ -132,7 +139,7 @@ __all__ = [
     "HashFunction",
     "Health",
     "HexKVError",
-    "Histogram",
+    "HistogramName",
     "Hit",
     "Hold",
     "InvalidRequest",

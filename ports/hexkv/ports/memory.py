@@ -105,18 +105,18 @@ class Lease(Protocol):
 class SupportsZeroCopy(Protocol):
     """A store in memory that lends leases: loading from it copies a chunk once."""
 
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
+    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
         """Hold a share of the block under *key*, in place of what was there."""
         ...
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         """A share of each block, or ``None`` where there is none. Copies and awaits nothing."""
         ...
 
 
 @runtime_checkable
 class SupportsOwnMemory(Protocol):
-    """A store whose ``keep`` copies a chunk into memory of its own, and whose leases are on that.
+    """A store that copies chunks into memory of its own, and lends leases on that.
 
     Its chunks take nothing of the pool. Each takes ``Lease.size`` of what is lent.
     """

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from hexkv.ports.keys import ChunkKey
 
 
-class Counter(StrEnum):
+class CounterName(StrEnum):
     """Totals since the engine was built. Chunks unless the name says otherwise."""
 
     LOOKUPS = "lookups"
@@ -37,7 +37,7 @@ class Counter(StrEnum):
     WRITTEN_BYTES = "written_bytes"
 
 
-class Histogram(StrEnum):
+class HistogramName(StrEnum):
     """Durations in seconds."""
 
     READ = "read_seconds"
@@ -50,11 +50,11 @@ class Histogram(StrEnum):
 class Telemetry(Protocol):
     """Called from any thread, once per batch; must not block and must not raise."""
 
-    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
+    def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         """Add *amount* to a total."""
         ...
 
-    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
+    def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
         """Record one duration."""
         ...
 

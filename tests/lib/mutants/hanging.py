@@ -21,7 +21,7 @@ from slot_kv import SlotContract, SlotKV
 METHODS = {
     WholeContract: (
         *("contains", "read", "write", "delete", "close", "scan", "quarantine", "read_range"),
-        *("clear_prefix", "keep", "lend"),
+        *("clear_prefix", "put_lease", "get_lease"),
     ),
     PlainContract: ("bound", "encode", "decode", "index_bytes", "layer_parts", "decode_layer"),
     SlotContract: ("gather", "scatter"),

@@ -105,7 +105,7 @@ class TestKeepsOutOfSight(DictContract):
     breaks = "sharing.3"
 
     class Make(CapableStore):
-        def keep(self, key, lease):
+        def put_lease(self, key, lease):
             self.let_go(key)
             self.leases[key] = lease.share("store")
 
@@ -126,8 +126,8 @@ class TestTakesBackWhatItLent(DictContract):
     breaks = "sharing.5"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
-            leases = super().lend(keys, owner)
+        def get_lease(self, keys, owner):
+            leases = super().get_lease(keys, owner)
             self.lent = [lease for lease in leases if lease is not None]
             return leases
 
@@ -143,7 +143,7 @@ class TestLendsItsOwnLease(DictContract):
     breaks = "sharing.6"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
+        def get_lease(self, keys, owner):
             return [self.leases.get(key) for key in keys]
 
 
@@ -153,9 +153,9 @@ class TestKeepsWhatWasReplaced(DictContract):
     breaks = "sharing.7"
 
     class Make(CapableStore):
-        def keep(self, key, lease):
+        def put_lease(self, key, lease):
             self.leases.pop(key, None)
-            super().keep(key, lease)
+            super().put_lease(key, lease)
 
 
 class TestLendsAPartOfWhatWasWritten(DictContract):
@@ -164,8 +164,8 @@ class TestLendsAPartOfWhatWasWritten(DictContract):
     breaks = "sharing.8"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
-            found = zip(keys, super().lend(keys, owner), strict=True)
+        def get_lease(self, keys, owner):
+            found = zip(keys, super().get_lease(keys, owner), strict=True)
             return [
                 HeapBlock(self.medium[key][:PAGE]).lease(owner)
                 if lease is None and key in self.medium

@@ -231,8 +231,8 @@ class TestKeepsAndSaysSo(DictContract):
     breaks = "L1.28"
 
     class Make(CapableStore):
-        def keep(self, key, lease):
-            super().keep(key, lease)
+        def put_lease(self, key, lease):
+            super().put_lease(key, lease)
             return True
 
 
@@ -242,8 +242,8 @@ class TestLendsMemory(DictContract):
     breaks = "L1.28"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
-            leases = super().lend(keys, owner)
+        def get_lease(self, keys, owner):
+            leases = super().get_lease(keys, owner)
             for lease in filter(None, leases):
                 lease.release()
             return [self.medium.get(key) for key in keys]
@@ -265,5 +265,5 @@ class TestLendsLeasesOfItsOwnMaking(DictContract):
             def release(self):
                 """Nothing to let go of."""
 
-        def lend(self, keys, owner):
+        def get_lease(self, keys, owner):
             return [self.Lease(self.medium[key]) if key in self.medium else None for key in keys]

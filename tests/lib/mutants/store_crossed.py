@@ -144,11 +144,11 @@ class TestKeepsOnceClosed(DictContract):
     breaks = "L0.6"
 
     class Make(CapableStore):
-        def keep(self, key, lease):
+        def put_lease(self, key, lease):
             if self.closed:
                 self.leases[key] = lease.share("store")
             else:
-                super().keep(key, lease)
+                super().put_lease(key, lease)
 
 
 class TestLendsOnceClosed(DictContract):
@@ -157,9 +157,9 @@ class TestLendsOnceClosed(DictContract):
     breaks = "L0.6"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
+        def get_lease(self, keys, owner):
             if not self.closed:
-                return super().lend(keys, owner)
+                return super().get_lease(keys, owner)
             return [HeapBlock(bytes(2 * PAGE)).lease(owner) for _ in keys]
 
 

@@ -185,10 +185,10 @@ class TestAsksBeforeItLends(ServedContract):
             self.latest = later(deadline)
             super().reach(deadline)
 
-        def lend(self, keys, owner):
+        def get_lease(self, keys, owner):
             if self.latest is not None:
                 super().reach(self.latest)
-            return super().lend(keys, owner)
+            return super().get_lease(keys, owner)
 
 
 class TestGivesEachChunkAllTheTime(ServedContract):

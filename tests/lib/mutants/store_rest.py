@@ -156,7 +156,7 @@ class TestMisspellsAnAbility(DictContract):
     breaks = "L0.2"
 
     class Make(DictStore):
-        def keep(self, key, lease): ...
+        def put_lease(self, key, lease): ...
 
 
 class TestQuarantineKeepsReading(DictContract):
@@ -185,7 +185,7 @@ class TestLendsACopy(DictContract):
     breaks = "sharing.1"
 
     class Make(CapableStore):
-        def lend(self, keys, owner):
+        def get_lease(self, keys, owner):
             frames = [self.fetch(key) for key in keys]
             return [f if f is None else HeapBlock(f).lease(owner) for f in frames]
 
@@ -199,8 +199,8 @@ class TestCopiesEachLoan(DictContract):
         def __init__(self, medium):
             super().__init__(ManualClock())
 
-        def lend(self, keys, owner):
-            return [lease and self.copy(lease, owner) for lease in super().lend(keys, owner)]
+        def get_lease(self, keys, owner):
+            return [lease and self.copy(lease, owner) for lease in super().get_lease(keys, owner)]
 
         def copy(self, lease, owner):
             with lease:
@@ -213,7 +213,7 @@ class TestTakesTheCallersLease(DictContract):
     breaks = "sharing.2"
 
     class Make(CapableStore):
-        def keep(self, key, lease):
+        def put_lease(self, key, lease):
             self.let_go(key)
             self.leases[key] = lease
             self.medium[key] = bytes(lease.frame)

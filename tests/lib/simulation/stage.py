@@ -1,6 +1,6 @@
 """One engine over media that outlive it: built anew after every crash, from one seed's settings."""
 
-from collections import Counter as Tally
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
@@ -21,7 +21,7 @@ from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import Counter
+from hexkv.ports import CounterName
 from simulation.locks import OfGreenlets
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
@@ -51,7 +51,7 @@ class Tallies:
     """Telemetry that only counts."""
 
     def __init__(self):
-        self.counts = Tally()
+        self.counts = Counter()
 
     def count(self, counter, amount, *, tier="", reason=""):
         self.counts[counter] += amount
@@ -61,7 +61,7 @@ class Tallies:
 
     def unbalanced(self):
         counts = self.counts
-        return counts[Counter.LOOKUPS] - counts[Counter.HITS] - counts[Counter.MISSES]
+        return counts[CounterName.LOOKUPS] - counts[CounterName.HITS] - counts[CounterName.MISSES]
 
 
 class Witness:

@@ -123,7 +123,7 @@ class Scripted:
         write: Sequence[Fault | None] = (),
         delete: Sequence[Fault | None] = (),
         scan: Sequence[Fault | None] = (),
-        keep: Sequence[Fault | None] = (),
+        put_lease: Sequence[Fault | None] = (),
     ) -> None:
         self._left = {
             "contains": iter(contains),
@@ -131,7 +131,7 @@ class Scripted:
             "write": iter(write),
             "delete": iter(delete),
             "scan": iter(scan),
-            "keep": iter(keep),
+            "put_lease": iter(put_lease),
         }
         self._lock = Lock()
 

@@ -92,11 +92,11 @@ class _Clears(Wrapped):
 class _Shares(Wrapped):
     inner: SupportsZeroCopy  # type: ignore[assignment]
 
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
-        self._do("keep", [key], None, lambda: self.inner.keep(key, lease))
+    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
+        self._do("put_lease", [key], None, lambda: self.inner.put_lease(key, lease))
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
-        return self._do("lend", keys, None, lambda: self.inner.lend(keys, owner))
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+        return self._do("get_lease", keys, None, lambda: self.inner.get_lease(keys, owner))
 
 
 class _HasOthers(Wrapped):

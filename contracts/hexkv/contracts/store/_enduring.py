@@ -125,7 +125,7 @@ def endures(store: ChunkStore, seconds: float = SHORT) -> None:
         calls["quarantine"] = lambda: _set_aside(warden, soon(seconds))
     if isinstance(store, SupportsZeroCopy):
         sharing = store
-        calls["lend"] = lambda: _borrow(sharing)
+        calls["get_lease"] = lambda: _borrow(sharing)
     with UnderWay(calls, patience=GRACE) as crowd:
         late = crowd.late(seconds + GRACE)
         assert not late, f"no answer {GRACE} s after the deadline of {' and '.join(late)}"
@@ -169,7 +169,7 @@ def _set_aside(store: SupportsQuarantine, deadline: Deadline) -> None:
 def _borrow(store: SupportsZeroCopy) -> None:
     """Borrow without a deadline: what is in memory needs no service."""
     with suppress(StoreError):
-        for lease in store.lend(list(FRAMES), "borrower"):
+        for lease in store.get_lease(list(FRAMES), "borrower"):
             if lease is not None:
                 lease.release()
 

@@ -131,7 +131,7 @@ class Lifecycle(StoreCase):
         block = HeapBlock(bytes(2 * PAGE))
         if isinstance(store, SupportsZeroCopy):
             sharing = store
-            calls.append(lambda: [lease is not None for lease in sharing.lend([key], "late")])
+            calls.append(lambda: [lease is not None for lease in sharing.get_lease([key], "late")])
             calls.append(lambda: [_keep(sharing, key, block)])  # type: ignore[func-returns-value]
         for call in calls:
             with suppress(StoreError):
@@ -143,4 +143,4 @@ class Lifecycle(StoreCase):
 
 def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> None:
     with block.lease() as lease:
-        sharing.keep(key, lease)
+        sharing.put_lease(key, lease)

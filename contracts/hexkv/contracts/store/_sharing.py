@@ -40,7 +40,7 @@ def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> bytes:
     """Let the store keep a share of *block*, and let go of our own. The frame's bytes."""
     with block.lease() as lease:
         frame = bytes(lease.frame)
-        sharing.keep(key, lease)
+        sharing.put_lease(key, lease)
     return frame
 
 
@@ -54,7 +54,7 @@ def _is_gone(store: ChunkStore, sharing: SupportsZeroCopy, block: HeapBlock) -> 
 
 @contextmanager
 def _lent(sharing: SupportsZeroCopy, *keys: ChunkKey) -> Iterator[list[Lease | None]]:
-    leases = list(sharing.lend(keys, "borrower"))
+    leases = list(sharing.get_lease(keys, "borrower"))
     assert len(leases) == len(keys), "one lease or None per key"
     try:
         yield leases
@@ -77,7 +77,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.1",
         "lends the very memory that it was given to keep, or that it copied it to, once",
-        clause="SupportsZeroCopy.lend",
+        clause="SupportsZeroCopy.get_lease",
         why="each hit in memory would cost a copy, which is most of its time",
     )
     def test_lends_the_memory_it_keeps(self, sharing: SupportsZeroCopy) -> None:
@@ -100,15 +100,15 @@ class Sharing(StoreCase):
     @promise(
         "sharing.2",
         "holds a share of its own, whatever the caller does with the lease",
-        clause="SupportsZeroCopy.keep",
+        clause="SupportsZeroCopy.put_lease",
         why="the block would be reused while the store still lends it",
-        hint="keep(lease) calls lease.share(), and releases that share later",
+        hint="put_lease(lease) calls lease.share(), and releases that share later",
     )
     def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         block = _block()
         lease = block.lease("caller")
         frame = bytes(lease.frame)
-        sharing.keep(A, lease)
+        sharing.put_lease(A, lease)
         assert block.held == 1 + _shares(sharing)
         assert not lease.released, "the caller's lease is the caller's"
         lease.release()
@@ -118,7 +118,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.3",
         "reads, contains and lists what it keeps",
-        clause="SupportsZeroCopy.keep",
+        clause="SupportsZeroCopy.put_lease",
         why="a chunk would be there for one way of asking and not for another",
     )
     def test_what_is_kept_is_a_chunk_like_any_other(
@@ -157,7 +157,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.5",
         "leaves what it has lent to the borrower, even after a delete, a close or another frame",
-        clause="SupportsZeroCopy.lend",
+        clause="SupportsZeroCopy.get_lease",
         why="an eviction would pull the memory from under a transfer to the device",
     )
     def test_a_borrower_outlasts_a_delete_and_a_close(
@@ -180,7 +180,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.6",
         "lends in the order of the request, each time a lease of its own",
-        clause="SupportsZeroCopy.lend",
+        clause="SupportsZeroCopy.get_lease",
         why="a prompt would be answered with the KV of another part of it",
     )
     def test_lends_in_order_and_independently(self, sharing: SupportsZeroCopy) -> None:
@@ -204,7 +204,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.7",
         "lets go of a block when another takes its place",
-        clause="SupportsZeroCopy.keep",
+        clause="SupportsZeroCopy.put_lease",
         why="each chunk that is stored anew would cost a block for ever",
     )
     def test_replacing_lets_go(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
@@ -225,7 +225,7 @@ class Sharing(StoreCase):
     @promise(
         "sharing.8",
         "lends what was written as bytes whole, or not at all",
-        clause="SupportsZeroCopy.lend",
+        clause="SupportsZeroCopy.get_lease",
         why="what came from a lower tier would be lent without its end",
     )
     def test_what_was_written_is_lent_whole_or_not(
@@ -241,7 +241,7 @@ class Sharing(StoreCase):
         "has given back every lease once it is closed",
         clause="ChunkStore.close",
         why="an engine that was closed would leave its pool's memory in use",
-        hint="close() releases what keep() shared; read() releases what it borrowed",
+        hint="close() releases what put_lease() shared; read() releases what it borrowed",
     )
     def test_leases_balance(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         blocks = {chunk_key(f"chunk {i}"): _block(i) for i in range(6)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -273,7 +273,7 @@ class Admin:
         return tier.index.keys()
 
     def _health(self) -> Health:
-        pins: Tally[str] = Tally()
+        pins: Counter[str] = Counter()
         tiers = []
         for tier in self._stack.tiers:
             index = tier.index

@@ -8,7 +8,7 @@ by naming them as that one would.
 from __future__ import annotations
 
 import json
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -162,7 +162,7 @@ def explain(
         hit_tokens=prompt.ends[hit - 1] if hit else 0,
         missed=tuple(missed),
         reasons={
-            tier: dict(Tally(why.reason.value for why in whys[hit:]))
+            tier: dict(Counter(why.reason.value for why in whys[hit:]))
             for tier, whys in answers.items()
         },
         elsewhere=tuple(_elsewhere(stack, prompt, tokens, others, hit, deadline)),

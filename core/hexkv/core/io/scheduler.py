@@ -26,7 +26,7 @@ from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.turns import Line, Turn
-from hexkv.ports import Clock, Completion, Counter, Deadline, Executor, Reason, Telemetry
+from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
 
 T = TypeVar("T")
 
@@ -376,7 +376,7 @@ class Lane:
         """The lane ended nothing at all while somebody waited."""
         if self.breaker.failed(at_once=at_once):
             self._telemetry.count(
-                Counter.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.TIMED_OUT
+                CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.TIMED_OUT
             )
         with self._lock:
             self._changed.notify_all()  # who waits for room need not wait for this any more
@@ -386,5 +386,5 @@ class Lane:
             self.breaker.succeeded()
         elif self.breaker.failed():
             self._telemetry.count(
-                Counter.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.FAILURES
+                CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.FAILURES
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Sequence
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.ports import Counter, Histogram, Reason, Retrieved, StoreReport, Telemetry
+from hexkv.ports import CounterName, HistogramName, Reason, Retrieved, StoreReport, Telemetry
 
 
 def retrieved(
@@ -18,12 +18,12 @@ def retrieved(
     unnamed = len(prompt.unnamed.ends)
     if unnamed:
         got.end(unnamed, Reason.TIMED_OUT)
-    telemetry.count(Counter.LOOKUPS, len(prompt.keys) + unnamed)
+    telemetry.count(CounterName.LOOKUPS, len(prompt.keys) + unnamed)
     for tier, chunks in got.by_tier.items():
-        telemetry.count(Counter.HITS, chunks, tier=tier)
+        telemetry.count(CounterName.HITS, chunks, tier=tier)
     for reason, chunks in got.misses.items():
-        telemetry.count(Counter.MISSES, chunks, reason=reason)
-    telemetry.observe(Histogram.RETRIEVE, seconds)
+        telemetry.count(CounterName.MISSES, chunks, reason=reason)
+    telemetry.observe(HistogramName.RETRIEVE, seconds)
     return Retrieved(
         tokens=prompt.length,
         hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
@@ -38,20 +38,20 @@ def held(
     telemetry: Telemetry, tiers: Sequence[str], reasons: Sequence[Reason], seconds: float
 ) -> None:
     """Count chunks that a hold brought from *tiers*, and the *reasons* why others are missing."""
-    telemetry.count(Counter.LOOKUPS, len(tiers) + len(reasons))
-    for tier, chunks in Tally(tiers).items():
-        telemetry.count(Counter.HITS, chunks, tier=tier)
-    for reason, chunks in Tally(reasons).items():
-        telemetry.count(Counter.MISSES, chunks, reason=reason.value)
-    telemetry.observe(Histogram.RETRIEVE, seconds)
+    telemetry.count(CounterName.LOOKUPS, len(tiers) + len(reasons))
+    for tier, chunks in Counter(tiers).items():
+        telemetry.count(CounterName.HITS, chunks, tier=tier)
+    for reason, chunks in Counter(reasons).items():
+        telemetry.count(CounterName.MISSES, chunks, reason=reason.value)
+    telemetry.observe(HistogramName.RETRIEVE, seconds)
 
 
 def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
     """Count what a store of *prompt* kept."""
-    telemetry.count(Counter.PRESENT, kept.present_chunks)
-    telemetry.observe(Histogram.STORE, seconds)
+    telemetry.count(CounterName.PRESENT, kept.present_chunks)
+    telemetry.observe(HistogramName.STORE, seconds)
     if prompt.unnamed.ends:
-        telemetry.count(Counter.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
+        telemetry.count(CounterName.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
     return StoreReport(
         tokens=prompt.length,
         stored_tokens=kept.stored,

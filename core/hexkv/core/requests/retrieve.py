@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -26,10 +25,10 @@ class Arrived:
 
     chunks: int = 0
     size: int = 0
-    tokens: Tally[str] = field(default_factory=Tally)
+    tokens: Counter[str] = field(default_factory=Counter)
     """By tier."""
 
-    by_tier: Tally[str] = field(default_factory=Tally)
+    by_tier: Counter[str] = field(default_factory=Counter)
     """Chunks, likewise."""
 
     misses: dict[Reason, int] = field(default_factory=dict)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ class Kept:
     stored: int = 0
     size: int = 0
     queued: int = 0
-    tiers: Tally[str] = field(default_factory=Tally)
+    tiers: Counter[str] = field(default_factory=Counter)
 
     @property
     def dropped(self) -> int:
@@ -202,7 +201,7 @@ def retry_backlog(stack: TierStack, prompt: Prompt, owner: str) -> None:
 def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
     """A share of the block in which memory keeps a chunk, if it does."""
     for tier in stack.tiers:
-        for lease in tier.calls.lend([key], owner):
+        for lease in tier.calls.get_lease([key], owner):
             if lease is not None:
                 return lease
     return None

@@ -132,33 +132,33 @@ class StoreCalls:
             self.failed("scan", error)
             return None
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
         if self.sharing is None:
             return [None] * len(keys)
         try:
-            found, wrong = answers.leases(self.sharing.lend(tuple(keys), owner), keys, owner)
+            found, wrong = answers.leases(self.sharing.get_lease(tuple(keys), owner), keys, owner)
         except self._errors as error:
-            self.failed("lend", error)
+            self.failed("get_lease", error)
             return [None] * len(keys)
         if wrong is not None:
-            self.failed("lend", wrong)
+            self.failed("get_lease", wrong)
         return found
 
-    def keep(self, key: ChunkKey, lease: Lease, deadline: Deadline) -> bool:
+    def put_lease(self, key: ChunkKey, lease: Lease, deadline: Deadline) -> bool:
         """Let a tier in memory keep a share of a block. Whether it does."""
         if self.sharing is None:
             return False
         try:
             # Of a lease of its own: what the store does with it cannot end the caller's.
             with lease.share(f"keep {self._name}") as mine:
-                answer: object = self.sharing.keep(key, mine)  # type: ignore[func-returns-value]
+                answer: object = self.sharing.put_lease(key, mine)  # type: ignore[func-returns-value]
         except self._errors as error:
-            self.failed("keep", error)
+            self.failed("put_lease", error)
             return False
         if answer is None:
             return True
-        self.failed("keep", answers.answered(answer))
+        self.failed("put_lease", answers.answered(answer))
         self.delete([key], deadline)  # it may have kept the block all the same
         return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,7 +50,7 @@ def part_with(
     """Have *work* delete chunks from each tier, in its lane, from all of them at once."""
     parts = [(tier, _begin(tier, work, deadline)) for tier in tiers]
     gone: set[ChunkKey] = set()
-    counts: Tally[str] = Tally()
+    counts: Counter[str] = Counter()
     left: dict[str, str] = {}
     for tier, part in parts:
         got = part.wait(deadline)

@@ -40,7 +40,7 @@ def recount(
     """
     if not tier.own_memory:
         return []
-    for key, lease in zip(keys, tier.calls.lend(keys, f"count {tier.name}"), strict=True):
+    for key, lease in zip(keys, tier.calls.get_lease(keys, f"count {tier.name}"), strict=True):
         if lease is None:
             continue
         with lease:

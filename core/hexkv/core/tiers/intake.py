@@ -13,10 +13,10 @@ from hexkv.ports import (
     Change,
     ChunkKey,
     Corrupt,
-    Counter,
+    CounterName,
     Deadline,
     Failed,
-    Histogram,
+    HistogramName,
     Hit,
     Miss,
     ReadOutcome,
@@ -85,7 +85,7 @@ def read_frames(
         again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
         if not again or deadline.expired:
             break
-        runtime.telemetry.count(Counter.RETRIES, len(again), tier=tier.name)
+        runtime.telemetry.count(CounterName.RETRIES, len(again), tier=tier.name)
         answers = tier.calls.read([keys[i] for i in again], _Some(sink, again), deadline)
         for i, outcome in zip(again, answers, strict=True):
             outcomes[i] = outcome
@@ -97,9 +97,9 @@ def read_frames(
     ]
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
     evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall()))
-    runtime.telemetry.observe(Histogram.READ, runtime.clock.now() - start, tier=tier.name)
+    runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
     read = sum(size for _, size in arrived)
-    runtime.telemetry.count(Counter.READ_BYTES, read, tier=tier.name)
+    runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
     damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
     set_aside(runtime, tier, damaged, deadline)
     stale = [key for key, w in zip(keys, why, strict=True) if w in GONE and tier.index.decides]

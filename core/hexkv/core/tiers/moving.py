@@ -249,7 +249,7 @@ class Mover:
 
     def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
         got = _Frames()
-        for key, lease in zip(keys, tier.calls.lend(keys, self._owner), strict=True):
+        for key, lease in zip(keys, tier.calls.get_lease(keys, self._owner), strict=True):
             if lease is not None:
                 got.leases[key] = held.enter_context(lease)
         got.absent = len(keys) - len(got.leases)

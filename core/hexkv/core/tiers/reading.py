@@ -180,7 +180,7 @@ class Fetcher:
 
     def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[PendingRead]:
         claims = []
-        lent = tier.calls.lend([spec.key for spec in specs], owner)
+        lent = tier.calls.get_lease([spec.key for spec in specs], owner)
         for spec, block in zip(specs, lent, strict=True):
             kept = None if block is None else block.spec
             why = Reason.ABSENT

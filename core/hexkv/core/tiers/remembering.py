@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import Change, ChunkKey, Counter, Deadline, Failed, Reason, TimedOut
+from hexkv.ports import Change, ChunkKey, CounterName, Deadline, Failed, Reason, TimedOut
 
 GONE = {
     Reason.ABSENT: Reason.LOST,
@@ -41,7 +41,7 @@ def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) 
     """Count, note and tell that *tier* let go of chunks for room."""
     if victims:
         runtime.note(victims, tier.name, Reason.EVICTED, f"by {tier.index.policy}")
-        runtime.telemetry.count(Counter.EVICTED, len(victims), tier=tier.name)
+        runtime.telemetry.count(CounterName.EVICTED, len(victims), tier=tier.name)
         runtime.tell(Change.REMOVED, tier.name, victims)
 
 
@@ -60,7 +60,7 @@ def set_aside(
 ) -> None:
     """Count damaged chunks, make them unreadable, and remember why they are gone."""
     if damaged:
-        runtime.telemetry.count(Counter.CORRUPT, len(damaged), tier=tier.name)
+        runtime.telemetry.count(CounterName.CORRUPT, len(damaged), tier=tier.name)
         tier.quarantine(damaged, deadline)
         runtime.note(damaged, tier.name, Reason.CORRUPT)
         runtime.tell(Change.REMOVED, tier.name, damaged)

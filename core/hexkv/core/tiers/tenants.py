@@ -7,8 +7,7 @@ budget of its own in each tier where it has a quota; everybody else shares the r
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -214,7 +213,7 @@ class DividedIndex:
 
     @property
     def pinned(self) -> Mapping[str, int]:
-        total: Tally[str] = Tally()
+        total: Counter[str] = Counter()
         for index in self._all():
             total.update(index.pinned)
         return dict(total)

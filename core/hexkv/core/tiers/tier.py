@@ -334,7 +334,7 @@ class LendingTier(Tier):
         self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
     ) -> list[WriteOutcome]:
         kept = [
-            self.calls.keep(item.key, lease, deadline)
+            self.calls.put_lease(item.key, lease, deadline)
             for item, lease in zip(items, leases, strict=True)
         ]
         return [Stored(0) if here else Failed(StoreFull(self.name)) for here in kept]

@@ -23,11 +23,11 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     Change,
     ChunkKey,
-    Counter,
+    CounterName,
     Deadline,
     Failed,
     FrameHeader,
-    Histogram,
+    HistogramName,
     Item,
     Lease,
     Reason,
@@ -237,7 +237,7 @@ class Writer:
             on_stored(tier, [batch.keys[i] for i in done])
         for i in done:
             here[i] = True
-        runtime.telemetry.count(Counter.STORED, len(done), tier=tier.name)
+        runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
         for i, outcome in zip(todo, outcomes, strict=True):
             if not isinstance(outcome, Stored):
                 self.dropped(tier, [batch.keys[i]], Reason.FAILED, described(outcome))
@@ -294,8 +294,8 @@ class Writer:
             for item, outcome in zip(items, outcomes, strict=True)
             if isinstance(outcome, Stored)
         ]
-        runtime.telemetry.count(Counter.WRITTEN_BYTES, sum(sizes), tier=tier.name)
-        runtime.telemetry.observe(Histogram.WRITE, runtime.clock.now() - start, tier=tier.name)
+        runtime.telemetry.count(CounterName.WRITTEN_BYTES, sum(sizes), tier=tier.name)
+        runtime.telemetry.observe(HistogramName.WRITE, runtime.clock.now() - start, tier=tier.name)
         return outcomes
 
     def _again(
@@ -307,7 +307,7 @@ class Writer:
         which: Sequence[int],
         deadline: Deadline,
     ) -> None:
-        self._runtime.telemetry.count(Counter.RETRIES, len(which), tier=tier.name)
+        self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
         answers = tier.write([items[i] for i in which], [leases[i] for i in which], deadline)
         for i, outcome in zip(which, answers, strict=True):
             outcomes[i] = outcome
@@ -366,7 +366,7 @@ class Writer:
             # Where only the store can say, its own worker asks it: this may be a caller's thread.
             if not below.remote and all(below.contains([key], deadline)):
                 continue
-            (lent,) = tier.calls.lend([key], _SPILLING)
+            (lent,) = tier.calls.get_lease([key], _SPILLING)
             if lent is None:
                 continue
             with lent:
@@ -380,7 +380,9 @@ class Writer:
             if reason not in _FINAL and tier.rules.writes is not Writes.NONE:
                 tier.backlog.add(keys)
             cause = Reason.DROPPED if error is None else Reason.WRITE_FAILED
-            self._runtime.telemetry.count(Counter.DROPPED, len(keys), tier=tier.name, reason=reason)
+            self._runtime.telemetry.count(
+                CounterName.DROPPED, len(keys), tier=tier.name, reason=reason
+            )
             self._runtime.note(keys, tier.name, cause, error or reason)
 
 

@@ -55,13 +55,13 @@ class MemoryStore:
         self._chunks: dict[ChunkKey, _Kept] = {}
         self._closed = False
 
-    def keep(self, key: ChunkKey, lease: Lease) -> None:
+    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
         with self._lock:
             self._check_open()
             old = self._swap(key, lease.share(_OWNER), lease.frame.nbytes)
         _let_go(old)
 
-    def lend(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         with self._lock:
             self._check_open()
             found = [self._chunks.get(key) for key in keys]

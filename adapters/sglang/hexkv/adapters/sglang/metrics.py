@@ -7,7 +7,7 @@ is counted with that library in a scheduler process is served, too.
 from __future__ import annotations
 
 from hexkv.plugins.telemetry import BUCKETS, HELP, Totals
-from hexkv.ports import Counter, Histogram, Telemetry
+from hexkv.ports import CounterName, HistogramName, Telemetry
 
 
 def telemetry(arguments: object | None, rank: int) -> Telemetry | None:
@@ -30,19 +30,19 @@ class Published(Totals):
             name: client.Counter(
                 f"hexkv_{name}", HELP[name], ("rank", "tier", "reason"), registry=None
             )
-            for name in Counter
+            for name in CounterName
         }
         self._spreads = {
             name: client.Histogram(
                 f"hexkv_{name}", HELP[name], ("rank", "tier"), buckets=BUCKETS, registry=None
             )
-            for name in Histogram
+            for name in HistogramName
         }
 
-    def count(self, counter: Counter, amount: int, *, tier: str = "", reason: str = "") -> None:
+    def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         super().count(counter, amount, tier=tier, reason=reason)
         self._sums[counter].labels(self._rank, tier, reason).inc(amount)
 
-    def observe(self, histogram: Histogram, seconds: float, *, tier: str = "") -> None:
+    def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
         super().observe(histogram, seconds, tier=tier)
         self._spreads[histogram].labels(self._rank, tier).observe(seconds)

@@ -28,10 +28,10 @@ from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     PAGE,
-    Counter,
+    CounterName,
     Deadline,
     Failed,
-    Histogram,
+    HistogramName,
     Hit,
     Miss,
     ReadOutcome,
@@ -206,8 +206,8 @@ class RangeReader:
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
         size = sum(self._length(number, part) for number in arrived)
-        telemetry.observe(Histogram.READ, self._runtime.clock.now() - began, tier=tier)
-        telemetry.count(Counter.READ_BYTES, size, tier=tier)
+        telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
+        telemetry.count(CounterName.READ_BYTES, size, tier=tier)
         return frozenset(arrived), well
 
     def _bring(
