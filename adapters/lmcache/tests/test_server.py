@@ -2,16 +2,17 @@
 
 import socket
 import struct
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import Failed, Item, Miss, Stored, StoreUnreachable
 from lm_servers import SMALL, RawHexkv, RawLM, Served, served
-from processes import PATIENCE, held_port
+from processes import PATIENCE, held_port, until
 
 QUICK = (*SMALL[:-2], "--patience", "0.5")
+FLEET = 8
 
 
 def ended(address, start):
@@ -47,6 +48,16 @@ def test_an_oversize_claim_ends_the_connection(server, length):
 def test_a_client_that_stops_half_way_is_dropped(start):
     with served(*QUICK) as server:
         assert ended(server.address, start) == b""
+
+
+def test_every_place_may_be_taken_before_anybody_asks(key):
+    """A fleet connects when it starts, and asks when its first prompts come."""
+    with served(*SMALL, "--connections", str(FLEET)) as server, ExitStack() as opened:
+        fleet = [opened.enter_context(closing(RawLM(server.address))) for _ in range(FLEET)]
+        until(lambda: server.connections == FLEET)
+        for client in fleet:
+            client.put(key, b"value")
+            assert client.get(key) == b"value"
 
 
 def test_what_is_no_line_of_a_listing_names_no_value(server, key):

@@ -77,9 +77,9 @@ class Server:
             wires: what is spoken beside the server's own wire.
             connections: how many there may be. One more takes the place of the one that the
                 server has waited for longest, beside what its bytes take; it is turned away
-                where all are being worked for. Half of them at most may be of clients that
-                have not made a request, or shown that they know the secret, so such ones take
-                no places of others.
+                where all are being worked for. While half of them or more are of clients that
+                have not made a request, or shown that they know the secret, it is one of those
+                that gives way.
             secret: that clients must know.
             tls: wraps every connection.
 
@@ -171,11 +171,11 @@ class Server:
         if len(self._clients) >= 2 * self._connections:
             return False
         there = [it for it in self._clients if not it.dismissed]
+        if len(there) < self._connections:
+            return True
         strangers = [it for it in there if not it.connection.known]
         if len(strangers) >= max(1, self._connections // 2):
             there = strangers
-        elif len(there) < self._connections:
-            return True
         lags = [(lag, it) for it in there if (lag := it.connection.lag) is not None]
         if not lags:
             return False
