@@ -12,8 +12,8 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Clock = Callable[[], float]
@@ -78,6 +78,9 @@ class Comparison:
     limit: Turn
     goal: Goal
 
+    note: Callable[[], Mapping[str, float]] | None = None
+    """Asked after each of the path's turns for what else it measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -128,6 +131,9 @@ class Result:
     path: Side
     limit: Side
 
+    noted: dict[str, float] = field(default_factory=dict)
+    """What else the path's turns measured: the median of each figure."""
+
     @property
     def ratio(self) -> Spread:
         """The ratios of all rounds."""
@@ -163,15 +169,23 @@ def compare(
     if path.before is None and limit.before is None:
         repeats = math.ceil(turn / max(first, turn / 1000))
     limits, paths = [], []
+    notes: list[Mapping[str, float]] = []
     for _ in range(rounds):
         limits.append(_take(limit, repeats, clock, cpu))
         paths.append(_take(path, repeats, clock, cpu))
+        if comparison.note is not None:
+            notes.append(comparison.note())
     ratios = [
         comparison.goal.ratio(mine, bare)
         for (mine, _), (bare, _) in zip(paths, limits, strict=True)
     ]
     return Result(
-        comparison, ratios, repeats, _side(paths, comparison.size), _side(limits, comparison.size)
+        comparison,
+        ratios,
+        repeats,
+        _side(paths, comparison.size),
+        _side(limits, comparison.size),
+        {name: statistics.median(it[name] for it in notes) for name in (notes or [{}])[0]},
     )
 
 

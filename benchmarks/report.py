@@ -29,6 +29,9 @@ class ResultJson(TypedDict):
     ratios: list[float]
     size: int
     repeats: int
+    noted: dict[str, float]
+    """What else was measured, by name."""
+
     path_side: dict[str, object]
     limit_side: dict[str, object]
 
@@ -59,6 +62,7 @@ def to_json(result: Result) -> ResultJson:
         "ratios": result.ratios,
         "size": comparison.size,
         "repeats": result.repeats,
+        "noted": result.noted,
         "path_side": asdict(result.path),
         "limit_side": asdict(result.limit),
     }
@@ -72,8 +76,9 @@ def table(results: list[Result]) -> Table:
         drawn.add_column(column, justify="right", no_wrap=True)
     for result in results:
         path, limit = result.path, result.limit
+        noted = "".join(f"\n[dim]{name} {value:.3g}[/]" for name, value in result.noted.items())
         drawn.add_row(
-            f"{result.comparison.name}\n[dim]{result.comparison.limit_name}[/]",
+            f"{result.comparison.name}\n[dim]{result.comparison.limit_name}[/]{noted}",
             f"{_COLOURS[result.reached]}{result.ratio.median:.2f}",
             f"{result.ratio.lower:.2f}-{result.ratio.upper:.2f}",
             _goal(result),

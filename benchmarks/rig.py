@@ -25,9 +25,9 @@ VOCABULARY = 128_256
 TokenArray = npt.NDArray[np.uint32]
 
 
-def prompt(tokens: int) -> TokenArray:
-    """The same random tokens every time."""
-    return np.random.default_rng(1).integers(0, VOCABULARY, tokens, dtype=np.uint32)
+def prompt(tokens: int, number: int = 0) -> TokenArray:
+    """Random tokens, for each *number* the same every time."""
+    return np.random.default_rng(number + 1).integers(0, VOCABULARY, tokens, dtype=np.uint32)
 
 
 def engine(layout: KVLayout, chunk: int, blocks: int, tier: TierSettings) -> CacheEngine:

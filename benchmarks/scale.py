@@ -14,6 +14,9 @@ class Scale:
     layout: KVLayout
     """KV of the benchmarks that move bytes."""
 
+    small: KVLayout
+    """KV of a small model, or of one rank of a large one."""
+
     chunk: int
     """Tokens of a chunk."""
 
@@ -34,6 +37,7 @@ class Scale:
 FULL = Scale(
     # 128 KiB per token and 32 MiB per chunk, as of an 8B model with grouped-query attention.
     layout=KVLayout.attention(DType.BFLOAT16, layers=32, heads=8, key_width=128),
+    small=KVLayout.attention(DType.BFLOAT16, layers=4, heads=8, key_width=128),  # 4 MiB a chunk
     chunk=256,
     memory_chunks=32,
     disk_chunks=16,
@@ -45,6 +49,7 @@ FULL = Scale(
 
 QUICK = Scale(
     layout=KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=8),
+    small=KVLayout.attention(DType.BFLOAT16, layers=1, heads=2, key_width=8),
     chunk=32,
     memory_chunks=4,
     disk_chunks=4,

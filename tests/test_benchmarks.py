@@ -30,6 +30,11 @@ NAMES = [
     "disk: retrieve",
     "disk, direct: store",
     "disk, direct: retrieve",
+    *(
+        f"{where}: {count} requests at once"
+        for where in (*(f"disk, pool of {blocks} blocks" for blocks in (8, 31, 93)), "memory")
+        for count in (4, 16)
+    ),
 ]
 
 

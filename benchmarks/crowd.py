@@ -1,0 +1,108 @@
+"""Requests at once, each with a window of its own, against the same requests one after another."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.devices import Device, contiguous
+from benchmarks.measure import Comparison, Goal, Turn, must
+from benchmarks.rig import TokenArray, disk_tier, engine, memory_engine, prompt
+from benchmarks.scale import Scale
+from hexkv.core.engine.engine import CacheEngine
+from hexkv.kernels import ContiguousKV
+
+PROMPTS = 16
+CHUNKS = 4
+"""Of each prompt."""
+
+POOLS = (8, 31, 93)
+"""Blocks of the pool that loads share: fewer than two prompts take, and more than all of them."""
+
+AT_ONCE = (4, 16)
+
+SHARE = 0.85
+"""Of the speed of one thread that all of them together are to reach."""
+
+
+@dataclass(slots=True)
+class Requests:
+    """Retrieves of prompts that are stored, and how long each took."""
+
+    cache: CacheEngine
+    chunk: int
+    devices: Sequence[Device]
+    prompts: Sequence[TokenArray]
+    seconds: list[float] = field(default_factory=list)
+
+    def load(self, i: int) -> None:
+        """Load prompt *i* whole, through a window made for it."""
+        tokens, device = self.prompts[i], self.devices[i]
+        begun = time.perf_counter()
+        window = ContiguousKV(device.window.layout, device.tensors)
+        report = self.cache.retrieve(tokens, window)
+        self.seconds.append(time.perf_counter() - begun)
+        must(report.loaded_tokens == len(tokens), f"chunks were lost: {report}")
+
+    def one_by_one(self) -> None:
+        """Load all of them in one thread."""
+        for i in range(len(self.prompts)):
+            self.load(i)
+
+    def at_once(self, threads: ThreadPoolExecutor) -> None:
+        """Load all of them, as many at once as there are threads."""
+        list(threads.map(self.load, range(len(self.prompts))))
+
+    def forget(self) -> None:
+        """Begin to note seconds anew."""
+        self.seconds.clear()
+
+    def noted(self) -> dict[str, float]:
+        """The middle and the slowest hundredth of the requests since :meth:`forget`."""
+        cuts = statistics.quantiles(self.seconds, n=100, method="inclusive")
+        return {"p50_seconds": cuts[49], "p99_seconds": cuts[98]}
+
+
+def crowd(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
+    """Loads from disk through pools of several sizes, and loads from memory."""
+    layout = scale.small
+    length = CHUNKS * scale.chunk
+    devices = [contiguous(layout, length, scale.chunk) for _ in range(PROMPTS)]
+    prompts = [prompt(length, i) for i in range(PROMPTS)]
+    for blocks in POOLS:
+        tier = disk_tier(folder / f"crowd-{blocks}")
+        with engine(layout, scale.chunk, blocks, tier) as cache:
+            name = f"disk, pool of {blocks} blocks"
+            yield from _rows(name, Requests(cache, scale.chunk, devices, prompts))
+    with memory_engine(layout, scale.chunk, PROMPTS * CHUNKS) as cache:
+        yield from _rows("memory", Requests(cache, scale.chunk, devices, prompts))
+
+
+def _rows(where: str, requests: Requests) -> Generator[Comparison, None, None]:
+    originals = [device.fingerprint() for device in requests.devices]
+    for tokens, device in zip(requests.prompts, requests.devices, strict=True):
+        report = requests.cache.store(tokens, device.window)
+        must(report.stored_tokens == len(tokens), f"incomplete: {report}")
+    layout = requests.devices[0].window.layout
+    size = len(requests.prompts) * CHUNKS * layout.chunk_bytes(requests.chunk)
+    for count in AT_ONCE:
+        with ThreadPoolExecutor(count) as threads:
+            yield Comparison(
+                f"{where}: {count} requests at once",
+                "the same one by one",
+                size,
+                Turn(partial(requests.at_once, threads), before=requests.forget),
+                Turn(requests.one_by_one),
+                Goal("speed", SHARE),
+                requests.noted,
+            )
+    for device in requests.devices:
+        device.wipe()
+    requests.one_by_one()
+    found = [device.fingerprint() for device in requests.devices]
+    must(found == originals, "other KV came back than was stored")
