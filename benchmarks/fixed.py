@@ -1,0 +1,294 @@
+"""``python -m benchmarks.fixed``: what a call costs besides the bytes that it moves.
+
+The fixed costs are those of an engine with memory alone and a device that moves nothing: of a
+call of one chunk, and of each further chunk. Small calls are those of a prompt of 300 tokens.
+Chunks of 32 KiB, 288 KiB (one layer of latent attention) and 4 MiB stand beside the bare copy.
+
+All figures are CPU time of the process: they hold on a machine that others use, too.
+``--against FOLDER`` has another checkout's code take turns with this one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import TypedDict
+
+import torch
+
+from benchmarks.devices import contiguous
+from benchmarks.machine import describe, load, versions
+from benchmarks.measure import Spread, must
+from benchmarks.rig import TokenArray, buffers, memory_engine, prompt
+from benchmarks.scale import THIN
+from hexkv.core.engine.engine import CacheEngine
+from hexkv.kernels import ContiguousKV
+from hexkv.ports import DType, Finished, KVLayout, Span, Transfer
+
+HERE = Path(__file__).resolve().parent
+CALLS = ("retrieve", "lookup", "second store", "new store")
+GOALS = {
+    "retrieve: per further chunk, us": 5.0,
+    "new store: per further chunk, us": 15.0,
+    # What the published package of LMCache 0.5.6 took for the same on another machine.
+    "300 tokens: lookup of a hit, us": 52.0,
+    "300 tokens: lookup of a miss, us": 42.0,
+    "300 tokens: new store, us": 256.0,
+    "300 tokens: hit in a new window, us": 391.0,
+    "32 KiB: store": 0.95,
+    "32 KiB: retrieve": 0.95,
+    "288 KiB: store": 0.95,
+    "288 KiB: retrieve": 0.95,
+    "4 MiB: store": 0.95,
+    "4 MiB: retrieve": 0.95,
+}
+"""At most for a time, at least for a share of the bare copy's speed."""
+
+SMALL = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=64)
+"""2 KiB a token: 32 KiB in a chunk of 16."""
+
+SIZES = {
+    "32 KiB": (SMALL, 16, 256),
+    "288 KiB": (
+        KVLayout.latent(DType.BFLOAT16, layers=1, latent_width=512, rope_width=64),
+        256,
+        64,
+    ),
+    "4 MiB": (KVLayout.attention(DType.BFLOAT16, layers=16, heads=4, key_width=64), 256, 16),
+}
+"""Layout, tokens of a chunk, chunks of a call."""
+
+TURN = 0.1
+"""CPU seconds that a measurement takes at least."""
+
+
+class Null:
+    """A window whose copies are done before they begin."""
+
+    def __init__(self, layout: KVLayout, tokens: int) -> None:
+        self.layout = layout
+        self.tokens = tokens
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        """Nothing."""
+        del spans, layers
+        return Finished()
+
+    scatter = gather
+
+
+def cost(run: Callable[[], object], before: Callable[[], object] | None = None) -> float:
+    """CPU seconds of one run: the median of as many as a turn has time for."""
+    times: list[float] = []
+    spent = 0.0
+    while spent < TURN or len(times) < 5:
+        if before is not None:
+            before()
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+        spent += times[-1]
+    return median(times)
+
+
+def rows() -> Iterator[tuple[str, float]]:
+    """Every figure once: microseconds, or the share of the bare copy's speed."""
+    gc.collect()
+    gc.freeze()
+    yield from _fixed()
+    yield from _small()
+    for name, (layout, chunk, count) in SIZES.items():
+        yield from _beside_the_copy(name, layout, chunk, count)
+
+
+def _fixed() -> Iterator[tuple[str, float]]:
+    chunk, most = 16, 512
+    with memory_engine(THIN, chunk, most) as cache:
+        found: dict[str, dict[int, float]] = {name: {} for name in CALLS}
+        for count in (1, 8, 64, most):
+            tokens = prompt(count * chunk)
+            window = Null(THIN, len(tokens))
+            new, *others = _calls(cache, tokens, window)
+            found["new store"][count] = cost(new, before=cache.clear)
+            for name, call in zip(CALLS, others, strict=False):
+                found[name][count] = cost(call)
+        for name, by_count in found.items():
+            yield f"{name}: of 1 chunk, us", by_count[1] * 1e6
+            slope = (by_count[most] - by_count[8]) / (most - 8)
+            yield f"{name}: per further chunk, us", slope * 1e6
+
+
+def _calls(
+    cache: CacheEngine, tokens: TokenArray, window: Null
+) -> tuple[Callable[[], object], ...]:
+    """A new store; a retrieve, a lookup and a second store of what is there."""
+    asked = len(tokens)
+
+    def new() -> None:
+        must(cache.store(tokens, window).stored_tokens == asked, "not all was stored")
+
+    def retrieve() -> None:
+        must(cache.retrieve(tokens, window).loaded_tokens == asked, "not all was loaded")
+
+    def lookup() -> None:
+        must(cache.lookup(tokens).hit_tokens == asked, "not all was found")
+
+    def again() -> None:
+        must(cache.store(tokens, window).present_tokens == asked, "something was stored again")
+
+    return new, retrieve, lookup, again
+
+
+def _small() -> Iterator[tuple[str, float]]:
+    chunk, asked = 16, 300
+    named = asked // chunk * chunk
+    tokens, others = prompt(asked).tolist(), prompt(2 * asked)[asked:].tolist()
+    device = contiguous(SMALL, asked, chunk)
+    with memory_engine(SMALL, chunk, 4 * asked // chunk) as cache:
+
+        def new() -> None:
+            must(cache.store(tokens, device.window).stored_tokens == named, "it was there")
+
+        def hit() -> None:
+            must(cache.lookup(tokens).hit_tokens == named, "not all was found")
+
+        def miss() -> None:
+            must(cache.lookup(others).hit_tokens == 0, "something was found")
+
+        def load_new() -> None:
+            window = ContiguousKV(SMALL, device.tensors)
+            must(cache.retrieve(tokens, window).loaded_tokens == named, "not all was loaded")
+
+        def load_miss() -> None:
+            must(cache.retrieve(others, device.window).loaded_tokens == 0, "something was loaded")
+
+        name = f"{asked} tokens"
+        yield f"{name}: new store, us", cost(new, before=cache.clear) * 1e6
+        yield f"{name}: lookup of a hit, us", cost(hit) * 1e6
+        yield f"{name}: lookup of a miss, us", cost(miss) * 1e6
+        yield f"{name}: hit in a new window, us", cost(load_new) * 1e6
+        yield f"{name}: retrieve of a miss, us", cost(load_miss) * 1e6
+
+
+def _beside_the_copy(
+    name: str, layout: KVLayout, chunk: int, count: int
+) -> Iterator[tuple[str, float]]:
+    tokens = prompt(count * chunk)
+    device = contiguous(layout, len(tokens), chunk)
+    size = layout.chunk_bytes(chunk)
+    with memory_engine(layout, chunk, count) as cache, buffers(count, size) as copies:
+        bare = [device.bare(i, copies[i]) for i in range(count)]
+
+        def gather() -> None:
+            for copy in bare:
+                copy.gather()
+
+        def scatter() -> None:
+            for copy in bare:
+                copy.scatter()
+
+        def store() -> None:
+            must(cache.store(tokens, device.window).stored_tokens == len(tokens), "it was there")
+
+        def retrieve() -> None:
+            loaded = cache.retrieve(tokens, device.window).loaded_tokens
+            must(loaded == len(tokens), "not all was loaded")
+
+        cost(gather)
+        yield f"{name}: store", cost(gather) / cost(store, before=cache.clear)
+        yield f"{name}: retrieve", cost(scatter) / cost(retrieve)
+
+
+def _turn(checkout: Path) -> dict[str, float]:
+    """The figures of a checkout's code, from a process of its own."""
+    roots = ("ports", "core", "plugins", "contracts", "kernels", "adapters/local")
+    path = os.pathsep.join(str(checkout / root) for root in roots)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fixed", "--turn"],
+        cwd=HERE.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+class RowJson(TypedDict):
+    """One figure: the median over all rounds, its quartiles, and whether it is good enough."""
+
+    name: str
+    median: float
+    lower: float
+    upper: float
+    goal: float | None
+    reached: bool | None
+    before: float | None
+    """The other checkout's median."""
+
+
+def _row(name: str, values: list[float], before: list[float]) -> RowJson:
+    spread, goal = Spread.of(values), GOALS.get(name)
+    reached = None
+    if goal is not None:
+        reached = spread.median <= goal if name.endswith("us") else spread.median >= goal
+    was = median(before) if before else None
+    return RowJson(
+        name=name,
+        median=spread.median,
+        lower=spread.lower,
+        upper=spread.upper,
+        goal=goal,
+        reached=reached,
+        before=was,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write JSON. The exit code: 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fixed", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", type=Path, help="another checkout, which takes turns")
+    parser.add_argument("--output", type=Path, help="where to write the JSON")
+    parser.add_argument("--turn", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if asked.turn:
+        print(json.dumps(dict(rows())))
+        return 0
+    now, machine = datetime.now(UTC), describe(HERE)
+    mine, others = [], []
+    for _ in range(max(2, asked.rounds)):
+        if asked.against is not None:
+            others.append(_turn(asked.against.resolve()))
+        mine.append(_turn(HERE.parent))
+    results = [_row(name, [m[name] for m in mine], [o[name] for o in others]) for name in mine[0]]
+    for row in results:
+        verdict = {None: "", True: "reached", False: "missed"}[row["reached"]]
+        goal = "" if row["goal"] is None else f"goal {row['goal']:g}"
+        was = "" if row["before"] is None else f"before {row['before']:.2f}"
+        spread = f"{row['median']:9.2f} [{row['lower']:.2f}-{row['upper']:.2f}]"
+        print(f"{row['name']:38} {spread:30} {was:15} {goal:10} {verdict}".rstrip())
+    if asked.output is not None:
+        run = {
+            "date": now.isoformat(timespec="seconds"),
+            "machine": machine | {"load_after": load()},
+            "versions": versions(),
+            "results": results,
+        }
+        asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    return int(any(row["reached"] is False for row in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
