@@ -8,7 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from depth import examples
 from hexkv.contracts.doubles import deadline
 from hexkv.core.memory.pool import BlockPool
-from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest, PoolExhausted, frame_bytes
+from hexkv.ports import (
+    MAGIC,
+    PAGE,
+    ConfigError,
+    InvalidRequest,
+    PoolExhausted,
+    frame_bytes,
+    release_all,
+    share_all,
+)
 
 SLOT = 16 * PAGE
 FULL = SLOT - PAGE
@@ -229,6 +238,19 @@ class PoolMachine(RuleBasedStateMachine):
     def share(self, which):
         lease, mark, size = self.held[which % len(self.held)]
         self.held.append((lease.share("t"), mark, size))
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.lists(st.integers(0, 1000), max_size=5), data=st.data())
+    def share_and_release_a_run(self, which, data):
+        some = [self.held[number % len(self.held)] for number in which]
+        shares = list(share_all([lease for lease, _, _ in some], "run"))
+        assert self.pool.ledger().get("run", 0) == len(some)
+        for share, (_, mark, size) in zip(shares, some, strict=True):
+            assert bytes(share.payload) == bytes([mark]) * size
+        release_all(data.draw(st.permutations([*shares, *shares[:1]])))
+        for share in shares:
+            with pytest.raises(InvalidRequest):
+                share.share("late")
 
     @invariant()
     def ledger_counts_every_lease(self):

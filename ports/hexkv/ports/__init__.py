@@ -76,6 +76,7 @@ from hexkv.ports.policy import Policy
 from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.reasons import Reason
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
+from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.store import (
     ChunkStore,
@@ -186,6 +187,7 @@ __all__ = [
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",
+    "SupportsRuns",
     "SupportsScan",
     "SupportsZeroCopy",
     "Telemetry",
@@ -196,4 +198,6 @@ __all__ = [
     "WriteOutcome",
     "frame_bytes",
     "namespace_of",
+    "release_all",
+    "share_all",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from threading import Condition, RLock
 from types import TracebackType
@@ -23,6 +23,7 @@ from hexkv.ports import (
 
 _POISON = 0xDE
 _NO_MAGIC = bytes(len(MAGIC))
+_NOTHING: Mapping[int, Block] = {}
 
 
 class BlockLease:
@@ -90,13 +91,40 @@ class BlockLease:
         self.frame, self.payload = views(self._ledger.memory, block.offset, payload_bytes)
 
     def share(self, owner: str) -> BlockLease:
-        return self._ledger.hold(self, self._held(), owner)
+        return self._ledger.hold([self], owner)[0]
 
     def release(self) -> None:
         if self._block is not None:
-            self._ledger.release(self.owner, self.token)
+            self._ledger.release([self])
+
+    @property
+    def holds(self) -> bool:
+        """False once it was released."""
+        return self._block is not None
+
+    def end(self) -> None:
+        """Be released; the ledger has seen to the rest."""
+        if self._block is not None:
             self._block = None
             del self.frame, self.payload, self.size, self.spec, self.offset
+
+    @staticmethod
+    def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        ledger = leases[0]._ledger
+        if all(lease._ledger is ledger for lease in leases):
+            return ledger.hold(leases, owner)
+        return (lease.share(owner) for lease in leases)
+
+    @staticmethod
+    def release_run(leases: Sequence[BlockLease]) -> None:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        ledger = leases[0]._ledger
+        if all(lease._ledger is ledger for lease in leases):
+            ledger.release(leases)
+        else:
+            for lease in leases:
+                lease.release()
 
     def __enter__(self) -> Self:
         return self
@@ -170,17 +198,19 @@ class Ledger:
         As many as there are blocks for. Under the lock.
         """
         self._begin()
+        blocks = self._slots.take(payloads)
         leases = []
-        for block, payload in zip(self._slots.take(payloads), payloads, strict=False):
+        for block, payload, token in zip(blocks, payloads, self._tokens, strict=False):
             # Nothing of the former chunk's header may vouch for the new one.
             self.memory[block.offset : block.offset + len(MAGIC)] = _NO_MAGIC
             both = views(self.memory, block.offset, payload)
-            leases.append(self._grant(block, owner, both, None))
+            leases.append(BlockLease(self, block, owner, token, both, None))
+        self._grant(leases, blocks, owner)
         self._torn = False
         return leases
 
-    def hold(self, lease: BlockLease, block: Block, owner: str) -> BlockLease:
-        """Another lease on the block of *lease*, which holds it still.
+    def hold(self, leases: Sequence[BlockLease], owner: str) -> list[BlockLease]:
+        """Another lease on the block of each of *leases*, which hold them still.
 
         Raises:
             InvalidRequest: it does not: it was taken back.
@@ -192,26 +222,37 @@ class Ledger:
         if self._changing:
             raise EngineBusy("the thread is changing the pool: take a share after its call")
         with self.lock:
-            if self.held.get(lease.owner, {}).get(lease.token) is not block:
-                raise InvalidRequest("the lease was released")
+            held, blocks = self.held, []
+            for lease in leases:
+                block = held.get(lease.owner, _NOTHING).get(lease.token)
+                if block is None:
+                    raise InvalidRequest("the lease was released")
+                blocks.append(block)
             self._begin()
-            share = self._grant(block, owner, (lease.frame, lease.payload), lease.spec)
+            shares = [
+                BlockLease(self, block, owner, token, (lease.frame, lease.payload), lease.spec)
+                for lease, block, token in zip(leases, blocks, self._tokens, strict=False)
+            ]
+            self._grant(shares, blocks, owner)
             self._torn = False
-            return share
+            return shares
 
-    def release(self, owner: str, token: int) -> None:
-        """Take back one hold; nothing if it was taken back before, or is the parent process's.
+    def release(self, leases: Sequence[BlockLease]) -> None:
+        """Take back holds; nothing where it was taken back before, or is the parent process's.
 
         By whoever comes next, where a signal handler lets go of it in the middle of a change.
         """
-        if len(forks) != self._forks:
-            return
-        if self._changing:
-            self.lost.append((owner, token))
+        if len(forks) != self._forks or self._changing:
+            if len(forks) == self._forks:
+                self.lost.extend((held.owner, held.token) for held in leases if held.holds)
+            for lease in leases:
+                lease.end()
             return
         with self.lock:
             self._begin()
-            self._end(owner, token)
+            self._end([(lease.owner, lease.token) for lease in leases])
+            for lease in leases:
+                lease.end()
             self._torn = False
 
     def sweep(self, owner: str) -> int:
@@ -221,8 +262,7 @@ class Ledger:
         with self.lock:
             self._begin()
             left = list(self.held.get(owner, ()))
-            for token in left:
-                self._end(owner, token)
+            self._end([(owner, token) for token in left])
             self.swept += len(left)
             self._torn = False
             return len(left)
@@ -251,22 +291,14 @@ class Ledger:
         mine: bool = self.lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
         return mine
 
-    def _grant(
-        self,
-        block: Block,
-        owner: str,
-        both: tuple[memoryview, memoryview],
-        spec: ChunkSpec | None,
-    ) -> BlockLease:
-        lease = BlockLease(self, block, owner, next(self._tokens), both, spec)
-        held = self.held.get(owner)
-        if held is None:
-            held = self.held[owner] = {}
-        held[lease.token] = block
-        block.holds += 1
-        if block.holds == 1:
-            self._held_bytes += block.size
-        return lease
+    def _grant(self, leases: Sequence[BlockLease], blocks: Sequence[Block], owner: str) -> None:
+        if leases:
+            held = self.held.setdefault(owner, {})
+            for lease, block in zip(leases, blocks, strict=True):
+                held[lease.token] = block
+                block.holds += 1
+                if block.holds == 1:
+                    self._held_bytes += block.size
 
     def _begin(self) -> None:
         """A change begins: until it has ended, only the ledger is to be believed."""
@@ -281,7 +313,7 @@ class Ledger:
             self._torn = False
         while self.lost:
             self._torn = True
-            self._end(*self.lost[0])
+            self._end([self.lost[0]])
             self._torn = False
             self.swept += 1
             self.lost.popleft()
@@ -299,23 +331,27 @@ class Ledger:
         self.freed += 1
         self.changed.notify_all()
 
-    def _end(self, owner: str, token: int) -> None:
-        held = self.held.get(owner)
-        block = None if held is None else held.pop(token, None)
-        if held is None or block is None:
-            return
-        if not held:
-            del self.held[owner]
-        block.holds -= 1
-        if block.holds:
-            return
-        if self._poison:
-            end = block.offset + block.size
-            self.memory[block.offset : end] = bytes([_POISON]) * block.size
-        self._held_bytes -= block.size
-        self._slots.give_back(block)
-        self.freed += 1
-        self.changed.notify_all()
+    def _end(self, holds: Iterable[tuple[str, int]]) -> None:
+        """Take back holds, by owner and token; nothing where there is none."""
+        freed = self.freed
+        for owner, token in holds:
+            held = self.held.get(owner)
+            block = None if held is None else held.pop(token, None)
+            if held is None or block is None:
+                continue
+            if not held:
+                del self.held[owner]
+            block.holds -= 1
+            if block.holds:
+                continue
+            if self._poison:
+                end = block.offset + block.size
+                self.memory[block.offset : end] = bytes([_POISON]) * block.size
+            self._held_bytes -= block.size
+            self._slots.give_back(block)
+            self.freed += 1
+        if self.freed != freed:
+            self.changed.notify_all()
 
 
 def _is_a_lease(lease: BlockLease) -> Lease:

@@ -18,7 +18,7 @@ from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch, Pending
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reason
+from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reason, release_all
 
 
 @dataclass(slots=True)
@@ -133,8 +133,7 @@ class Storing:
                 return 0
             self.write(part, leases)
         finally:
-            for lease in leases:
-                lease.release()
+            release_all(leases)
         return len(part.keys)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:

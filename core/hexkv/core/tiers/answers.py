@@ -34,6 +34,7 @@ from hexkv.ports import (
     TimedOut,
     WriteOutcome,
     frame_bytes,
+    share_all,
 )
 
 _MOST_BYTES = 1 << 48
@@ -245,7 +246,7 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
     """
     taken: list[Lease] = []
     try:
-        taken.extend(lease.share(owner) for lease in held)
+        taken.extend(share_all(held, owner))
         if all(share.owner == owner for share in taken):
             return taken
         why, cause = "it was shared in another name", None

@@ -32,6 +32,7 @@ from hexkv.ports import (
     SupportsScan,
     SupportsZeroCopy,
     WriteOutcome,
+    release_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -145,14 +146,34 @@ class StoreCalls:
             self.failed("get_lease", wrong)
         return found
 
-    def put_lease(self, key: ChunkKey, lease: Lease, deadline: Deadline) -> bool:
-        """Let a tier in memory keep a share of a block. Whether it does."""
+    def put_leases(
+        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], deadline: Deadline
+    ) -> list[bool]:
+        """Let a tier in memory keep a share of each block. Which of them it does."""
         if self.sharing is None:
-            return False
+            return [False] * len(keys)
         try:
-            # Of a lease of its own: what the store does with it cannot end the caller's.
-            with lease.share(f"keep {self._name}") as mine:
-                answer: object = self.sharing.put_lease(key, mine)  # type: ignore[func-returns-value]
+            # Of leases of its own: what the store does with them cannot end the caller's.
+            mine = answers.shares(leases, f"keep {self._name}")
+        except StoreError as error:
+            if len(keys) == 1:
+                self.failed("put_lease", error)
+                return [False]
+            each = zip(keys, leases, strict=True)
+            return [self.put_leases([key], [lease], deadline)[0] for key, lease in each]
+        try:
+            return [
+                self._put_lease(self.sharing, key, lease, deadline)
+                for key, lease in zip(keys, mine, strict=True)
+            ]
+        finally:
+            release_all(mine)
+
+    def _put_lease(
+        self, store: SupportsZeroCopy, key: ChunkKey, lease: Lease, deadline: Deadline
+    ) -> bool:
+        try:
+            answer: object = store.put_lease(key, lease)  # type: ignore[func-returns-value]
         except self._errors as error:
             self.failed("put_lease", error)
             return False

@@ -333,10 +333,7 @@ class LendingTier(Tier):
     def write(
         self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
     ) -> list[WriteOutcome]:
-        kept = [
-            self.calls.put_lease(item.key, lease, deadline)
-            for item, lease in zip(items, leases, strict=True)
-        ]
+        kept = self.calls.put_leases([item.key for item in items], leases, deadline)
         return [Stored(0) if here else Failed(StoreFull(self.name)) for here in kept]
 
 

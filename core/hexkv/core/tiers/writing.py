@@ -36,6 +36,7 @@ from hexkv.ports import (
     StoreFull,
     TimedOut,
     WriteOutcome,
+    release_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -73,8 +74,7 @@ class Batch:
 
     def release(self) -> None:
         """Let go of the blocks."""
-        for lease in self.leases:
-            lease.release()
+        release_all(self.leases)
 
     @property
     def size(self) -> int:

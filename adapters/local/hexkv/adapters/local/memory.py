@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from hexkv.ports import (
     StoreError,
     TimedOut,
     WriteOutcome,
+    release_all,
+    share_all,
 )
 
 __all__ = ["MemoryStore", "MmapMemory", "MmapRegion"]
@@ -59,16 +61,15 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             old = self._swap(key, lease.share(_OWNER), lease.frame.nbytes)
-        _let_go(old)
+        _let_go([old])
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         with self._lock:
             self._check_open()
             found = [self._chunks.get(key) for key in keys]
-            return [
-                None if kept is None or isinstance(kept.held, _Copy) else kept.held.share(owner)
-                for kept in found
-            ]
+            held = [None if kept is None else _lease(kept) for kept in found]
+            shares = iter(share_all([lease for lease in held if lease is not None], owner))
+            return [None if lease is None else next(shares) for lease in held]
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         del deadline
@@ -93,7 +94,7 @@ class MemoryStore:
             with self._lock:
                 self._check_open()
                 old = self._swap(key, copy, frame.nbytes)
-            _let_go(old)
+            _let_go([old])
             outcomes.append(Stored(frame.nbytes))
         return outcomes
 
@@ -102,8 +103,7 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             gone = [self._chunks.pop(key, None) for key in keys]
-        for kept in gone:
-            _let_go(kept)
+        _let_go(gone)
         return [kept is not None for kept in gone]
 
     def scan(self) -> Iterator[Entry]:
@@ -117,8 +117,7 @@ class MemoryStore:
         with self._lock:
             self._closed = True
             chunks, self._chunks = self._chunks, {}
-        for kept in chunks.values():
-            _let_go(kept)
+        _let_go(chunks.values())
 
     def _read(self, index: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> ReadOutcome:
         if deadline.expired:
@@ -150,7 +149,12 @@ class MemoryStore:
             raise StoreError("the memory store is closed")
 
 
-def _let_go(kept: _Kept | None) -> None:
-    """Release what *kept* holds. Outside the lock: the pool has one of its own."""
-    if kept is not None and not isinstance(kept.held, _Copy):
-        kept.held.release()
+def _lease(kept: _Kept) -> Lease | None:
+    """The lease on a block of the pool, if it is one."""
+    return None if type(kept.held) is _Copy else kept.held  # type: ignore[return-value]
+
+
+def _let_go(gone: Iterable[_Kept | None]) -> None:
+    """Release what is held there. Outside the lock: the pool has one of its own."""
+    leases = [_lease(kept) for kept in gone if kept is not None]
+    release_all([lease for lease in leases if lease is not None])
