@@ -88,7 +88,10 @@ class Arriving:
         """From when on computing was sooner than another wait for room."""
 
     def read_ahead(self, *, patient: bool) -> None:
-        """Begin reads until enough are under way, or there is no room for more now."""
+        """Begin reads until enough are under way, or there is no room for more now.
+
+        Up to the next chunk that is in memory, where nothing is to be read.
+        """
         end = min(len(self._found), self._next + self._ahead - len(self._claims))
         while self._next < end:
             key = self._prompt.keys[self._next]
@@ -96,9 +99,9 @@ class Arriving:
                 self._claims.append(self._ready.pop(key))
                 self._next += 1
                 continue
-            stop = next(
-                (i for i in range(self._next, end) if self._prompt.keys[i] in self._ready), end
-            )
+            stop = self._run(end, lends=False)
+            if stop == self._next:
+                break
             begun = self._stack.begin(
                 self._prompt.specs(self._next, stop),
                 self._found[self._next : stop],
@@ -119,6 +122,11 @@ class Arriving:
         leases: list[Lease] = []
         tiers: list[str] = []
         self.read_ahead(patient=True)
+        if not self._claims:
+            name = self._found[self._next].name
+            leases = self._lent(count)
+            if leases:
+                return leases, [name] * len(leases), None
         first = self._next - len(self._claims)
         while self._claims and len(leases) < count:
             claim = self._claims.popleft()
@@ -138,6 +146,32 @@ class Arriving:
             leases.append(lease)
             tiers.append(claim.tier)
         return leases, tiers, None if leases else self._why(Reason.REFUSED)
+
+    def _run(self, end: int, *, lends: bool) -> int:
+        """Where the run of chunks ends that are to be read, or leased from one tier in memory."""
+        stop = self._next
+        while stop < end:
+            tier = self._found[stop]
+            if tier.lends is not lends or (lends and tier is not self._found[self._next]):
+                break
+            if self._ready and self._prompt.keys[stop] in self._ready:
+                break
+            stop += 1
+        return stop
+
+    def _lent(self, count: int) -> list[Lease]:
+        """Leases on the next chunks, as far as a tier in memory has them; the rest are claims."""
+        start = self._next
+        stop = self._run(min(len(self._found), start + count), lends=True)
+        if stop == start:
+            return []
+        tier, specs = self._found[start], self._prompt.specs(start, stop)
+        lent, why = self._stack.lend(tier, specs, self._owner)
+        self._next = stop
+        here = min(why, default=len(lent))
+        for i in range(here, len(lent)):
+            self._claims.append(PendingRead(specs[i], tier.name, lent[i], why=why.get(i)))
+        return [lease for lease in lent[:here] if lease is not None]
 
     def _patience(self) -> Deadline:
         """Until when to wait for room for the next chunk."""
@@ -207,7 +241,7 @@ def load_prefix(
     # At once, so that what is loaded first does not push out what is to be loaded last.
     keys = prompt.keys[: len(found)]
     stack.touch(keys)
-    if any(tier is not found[0] for tier in found):
+    if found and found.count(found[0]) < len(found):
         # What is promoted on the way would push it out all the same, where there is little room.
         stack.pins.pin(owner, keys)
     arrived = Arrived()

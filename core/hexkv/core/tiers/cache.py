@@ -230,6 +230,12 @@ class TierStack:
                 break
         return claims
 
+    def lend(
+        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str
+    ) -> tuple[list[Lease | None], dict[int, Reason]]:
+        """Leases on chunks of a tier in memory; by index, why others are missing."""
+        return self._fetcher.lend(tier, specs, owner)
+
     def stand_in(
         self,
         claim: PendingRead,
@@ -269,7 +275,9 @@ class TierStack:
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
         """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
-        promote(self.writer, self.tiers, batch, origin, deadline, background_deadline(self.runtime))
+        if origin.count(self.tiers[0].name) < len(origin):
+            late = background_deadline(self.runtime)
+            promote(self.writer, self.tiers, batch, origin, deadline, late)
 
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""

@@ -133,7 +133,7 @@ class StoreCalls:
             self.failed("scan", error)
             return None
 
-    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
+    def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> list[Lease | None]:
         """New shares of the blocks that a tier in memory keeps, whole and of these chunks."""
         if self.sharing is None:
             return [None] * len(keys)

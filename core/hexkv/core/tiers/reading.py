@@ -97,7 +97,11 @@ class Fetcher:
                 not the queue that holds them, and they take no room there.
         """
         if tier.lends:
-            return self._lend(tier, specs, owner)
+            lent, why = self.lend(tier, specs, owner)
+            return [
+                PendingRead(spec, tier.name, block, why=why.get(i))
+                for i, (spec, block) in enumerate(zip(specs, lent, strict=True))
+            ]
         now = Deadline(self._runtime.clock, 0.0)
         claims: list[PendingRead] = []
         joined = self._join(tier, specs[0], owner)
@@ -178,21 +182,26 @@ class Fetcher:
                 break
         return claims
 
-    def _lend(self, tier: Tier, specs: Sequence[ChunkSpec], owner: str) -> list[PendingRead]:
-        claims = []
+    def lend(
+        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str
+    ) -> tuple[list[Lease | None], dict[int, Reason]]:
+        """Leases on what a tier in memory keeps of *specs*; by index, why others are missing."""
         lent = tier.calls.get_lease([spec.key for spec in specs], owner)
-        for spec, block in zip(specs, lent, strict=True):
+        why: dict[int, Reason] = {}
+        for i, (spec, block) in enumerate(zip(specs, lent, strict=True)):
             kept = None if block is None else block.spec
-            why = Reason.ABSENT
-            if block is not None and kept is not None:
-                same = kept.layout is spec.layout and kept.tokens == spec.tokens
-                if not same and kept.raw_bytes != spec.raw_bytes:  # another shape under the key
-                    block.release()
-                    block, why = None, Reason.CORRUPT
-                elif kept.serde != RAW:
-                    block = self._decoded(spec.key, block, kept, owner)
-            claims.append(PendingRead(spec, tier.name, block, why=why))
-        return claims
+            if block is None or kept is None:
+                why[i] = Reason.ABSENT
+                continue
+            same = kept.layout is spec.layout and kept.tokens == spec.tokens
+            if not same and kept.raw_bytes != spec.raw_bytes:  # another shape under the key
+                block.release()
+                lent[i], why[i] = None, Reason.CORRUPT
+            elif kept.serde != RAW:
+                lent[i] = self._decoded(spec.key, block, kept, owner)
+                if lent[i] is None:
+                    why[i] = Reason.ABSENT
+        return lent, why
 
     def _decoded(self, key: ChunkKey, encoded: Lease, spec: ChunkSpec, owner: str) -> Lease | None:
         """The chunk of a block that is kept encoded, in a block of its own."""
