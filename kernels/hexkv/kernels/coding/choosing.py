@@ -20,12 +20,15 @@ from hexkv.kernels.coding import plain
 from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.plain import Bytes, Streams
 from hexkv.kernels.coding.tables import Tables
+from hexkv.ports import DType
 
 log = logging.getLogger("hexkv")
 
 
 class Coder(Protocol):
     """What ``plain`` and ``compiled`` have; see :mod:`hexkv.kernels.coding.plain`."""
+
+    def narrowed(self, numbers: Floats, dtype: DType) -> Words: ...
 
     def quantise(self, values: Floats, half: int) -> tuple[Bytes, Floats] | None: ...
 

@@ -4,22 +4,29 @@ Importing this compiles, or loads what an earlier process compiled; it takes sec
 and then a tenth of one. Everything runs without the GIL. All indices come from shapes, from
 checked tables or from counters that are compared before each row, so no input leads
 outside an array.
+
+The coder goes through 64 lanes at a time, in short loops without order that LLVM turns into the
+vector code of the processor at hand. What has an order, which lanes move a word and where it
+stands, is a loop over those lanes alone, a tenth to a quarter of them: see :func:`_less`. That
+takes operations of LLVM that each of its targets has, so there is one path for all processors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import types
 
+from hexkv.kernels.coding.compiled_floats import narrowed as narrowed
 from hexkv.kernels.coding.floats import Floats, Words
+from hexkv.kernels.coding.jit import compile_for, inline
 from hexkv.kernels.coding.plain import GROUP, LEAST, Bytes, Streams
 from hexkv.kernels.coding.tables import BITS, TOTAL, Tables
 
-F = TypeVar("F", bound=Callable[..., object])
+Kind = TypeVar("Kind", bound=np.generic)
 
 _FINITE = np.uint32(0x7F800000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -30,29 +37,42 @@ _BITS = np.uint32(BITS)
 _UP = np.uint32(32 - BITS)
 _LEAST = np.uint32(LEAST)
 _8, _16, _20 = np.uint32(8), np.uint32(16), np.uint32(20)
+_ONE = np.uint64(1)
+_ALL = np.uint64((1 << GROUP) - 1)
+_NOTHING = np.array([TOTAL], np.uint32)
+"""The entry of a lane that is not there: a symbol that leaves a state as it is."""
+
+_WORDS = ir.VectorType(ir.IntType(32), GROUP)
+_BITMAP = ir.IntType(GROUP)
 
 
-def _compile(*signatures: str) -> Callable[[F], F]:
-    """numba, for given types only, so that no call ever waits for a compiler."""
+@inline
+def _less(_: Any, left: Any, right: Any) -> Any:
+    """A bit for each lane of a group, the first the lowest: whether *left* is less than *right*.
 
-    def decorate(function: F) -> F:
-        for cache in (True, False):
-            try:
-                made: F = numba.njit(  # type: ignore[assignment]
-                    list(signatures),
-                    nogil=True,
-                    cache=cache,
-                    error_model="numpy",
-                    boundscheck=False,
-                )(function)
-            except RuntimeError:  # there is no folder that numba can write its cache to
-                if not cache:
-                    raise
-            else:
-                return made
-        raise AssertionError("unreachable")
+    Both are arrays of ``GROUP`` uint32 at least, one after another.
+    """
 
-    return decorate
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = []
+        for kind, array in zip(signature.args, arguments, strict=True):
+            data = context.make_array(kind)(context, builder, array).data
+            row = builder.load(builder.bitcast(data, _WORDS.as_pointer()))
+            row.align = 4
+            rows.append(row)
+        return builder.bitcast(builder.icmp_unsigned("<", *rows), _BITMAP)
+
+    return types.uint64(left, right), generate
+
+
+@inline
+def _lowest(_: Any, bits: Any) -> Any:
+    """The place of the lowest bit that is set; one of them has to be."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(bits), generate
 
 
 def quantise(values: Floats, half: int) -> tuple[Bytes, Floats] | None:
@@ -62,7 +82,7 @@ def quantise(values: Floats, half: int) -> tuple[Bytes, Floats] | None:
     return (symbols, peaks) if _quantise(values, half, symbols, peaks) else None
 
 
-@_compile("boolean(f4[:, ::1], i8, u1[:, ::1], f4[::1])")
+@compile_for("boolean(f4[:, ::1], i8, u1[:, ::1], f4[::1])")
 def _quantise(values: Floats, half: int, symbols: Bytes, peaks: Floats) -> bool:
     tokens, channels = values.shape
     bits = values.view(np.uint32)
@@ -93,7 +113,7 @@ def moments(symbols: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return sums, squares
 
 
-@_compile("void(u1[:, ::1], i8[::1], i8[::1])")
+@compile_for("void(u1[:, ::1], i8[::1], i8[::1])")
 def _moments(symbols: Bytes, sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64]) -> None:
     tokens, lanes = symbols.shape
     for token in range(tokens):
@@ -110,7 +130,7 @@ def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
     return seen
 
 
-@_compile("void(u1[:, ::1], u4[:, ::1])")
+@compile_for("void(u1[:, ::1], u4[:, ::1])")
 def _histograms(symbols: Bytes, seen: npt.NDArray[np.uint32]) -> None:
     tokens, lanes = symbols.shape
     for first in range(0, lanes, GROUP):  # whose counts stay in the cache
@@ -122,61 +142,76 @@ def _histograms(symbols: Bytes, seen: npt.NDArray[np.uint32]) -> None:
 
 def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams:
     """See :func:`hexkv.kernels.coding.plain.encode`."""
-    lanes = symbols.shape[1]
-    words = np.empty(symbols.size, np.uint16)
-    lengths = np.empty(-(-lanes // GROUP), np.uint32)
+    tokens, lanes = symbols.shape
+    groups = -(-lanes // GROUP)
+    words = np.empty(tokens * groups * GROUP, np.uint16)
+    lengths = np.empty(groups, np.uint32)
     states = np.empty(lanes, np.uint32)
-    used = _encode(symbols, classes, turns, tables.packed, words, lengths, states)
+    # Each row twice, so that a symbol and its turn lead to an entry without wrapping.
+    twice = np.concatenate([tables.packed, tables.packed], axis=1).reshape(-1)
+    table = np.concatenate([twice, _NOTHING])
+    symbols = _whole(symbols)
+    used = _encode(symbols, classes, turns, table, tables.symbols, words, lengths, states)
     return words[:used], lengths, states
 
 
-@_compile("i8(u1[:, ::1], u1[::1], u1[::1], u4[:, ::1], u2[::1], u4[::1], u4[::1])")
+@compile_for("i8(u1[:, ::1], u1[::1], u1[::1], u4[::1], i8, u2[::1], u4[::1], u4[::1])")
 def _encode(
     symbols: Bytes,
     classes: Bytes,
     turns: Bytes,
-    packed: npt.NDArray[np.uint32],
+    table: npt.NDArray[np.uint32],
+    many: int,
     words: npt.NDArray[np.uint16],
     lengths: npt.NDArray[np.uint32],
     states: npt.NDArray[np.uint32],
 ) -> int:
-    tokens, lanes = symbols.shape
-    many = packed.shape[1]
+    tokens, lanes = len(symbols), len(states)
+    state = np.empty(GROUP, np.uint32)
+    row = np.empty(GROUP, np.uint32)
     entries = np.empty(GROUP, np.uint32)
-    table = packed.reshape(-1)
-    stream = np.empty(tokens * GROUP + 1, np.uint16)  # and one that is written in vain
+    bounds = np.empty(GROUP, np.uint32)
+    stream = np.empty(tokens * GROUP, np.uint16)
+    starts = np.empty(tokens, np.int64)
     used = 0
     for group in range(len(lengths)):
         first = group * GROUP
         width = min(GROUP, lanes - first)
-        state = states[first : first + width]
-        turn = turns[first : first + width]
-        row = classes[first : first + width]
-        state[:] = _LEAST
-        at = len(stream)
+        there = _ALL >> np.uint64(GROUP - width)
+        for lane in range(GROUP):
+            state[lane] = _LEAST
+            row[lane] = len(table) - 1
+            if lane < width:
+                row[lane] = (2 * classes[first + lane] + 1) * many - turns[first + lane]
+        at = 0
         for token in range(tokens - 1, -1, -1):
-            symbol = symbols[token, first : first + width]
-            # Three short loops: the first and the last have no order, and become vector code.
-            for lane in range(width):
-                turned = np.int32(symbol[lane]) - np.int32(turn[lane])
-                turned += np.int32(many) if turned < 0 else np.int32(0)
-                entries[lane] = table[np.int32(row[lane]) * np.int32(many) + turned]
-            for lane in range(width - 1, -1, -1):
-                full = state[lane] >= (entries[lane] & _WORD) << _UP
-                # Written in any case, and overwritten unless it counts: no branch to guess.
-                stream[at - 1] = np.uint16(state[lane] & _WORD)
-                state[lane] = state[lane] >> _16 if full else state[lane]
-                at -= int(full)
-            for lane in range(width):
+            starts[token] = at
+            for lane in range(GROUP):
+                entries[lane] = table[np.uint32(row[lane] + symbols[token, first + lane])]
+            for lane in range(GROUP):
+                bounds[lane] = (entries[lane] & _WORD) << _UP
+            full = ~_less(state, bounds) & there
+            while full:
+                lane = _lowest(full)
+                full &= full - _ONE
+                stream[at] = np.uint16(state[lane])
+                state[lane] >>= _16
+                at += 1
+            for lane in range(GROUP):
                 count = entries[lane] & _WORD
                 # Doubles divide 32-bit integers exactly, and many at a time.
                 whole = np.uint32(np.float64(state[lane]) / np.float64(count))
-                rest = state[lane] - whole * count
-                state[lane] = (whole << _BITS) + rest + (entries[lane] >> _16)
-        length = len(stream) - at
-        words[used : used + length] = stream[at:]
-        lengths[group] = np.uint32(length)
-        used += length
+                rest = np.uint32(state[lane] - np.uint32(whole * count))
+                state[lane] = np.uint32(whole << _BITS) + rest + (entries[lane] >> _16)
+        for lane in range(width):
+            states[first + lane] = state[lane]
+        lengths[group] = np.uint32(at)
+        # The last row that was coded is the first to be decoded.
+        for token in range(tokens):
+            for place in range(starts[token], at):
+                words[used] = stream[place]
+                used += 1
+            at = starts[token]
     return used
 
 
@@ -193,11 +228,17 @@ def decode(
     # A row takes a word per lane at most: with as many to spare only rows need checking.
     padded = np.concatenate([words, np.zeros(GROUP, np.uint16)])
     ends = np.cumsum(lengths, dtype=np.int64)
-    ended: bool = _decode(padded, ends, states.copy(), classes, turns, tables.slots, values, into)
+    tokens, lanes = into.shape
+    whole: Words = into
+    if lanes % GROUP:
+        whole = np.empty((tokens, len(lengths) * GROUP), into.dtype)
+    ended: bool = _decode(padded, ends, states, classes, turns, tables.slots, values, whole)
+    if whole is not into:
+        into[:] = whole[:, :lanes]
     return ended
 
 
-@_compile(
+@compile_for(
     "boolean(u2[::1], i8[::1], u4[::1], u1[::1], u1[::1], u4[::1], u2[:, ::1], u2[:, ::1])",
     "boolean(u2[::1], i8[::1], u4[::1], u1[::1], u1[::1], u4[::1], u4[:, ::1], u4[:, ::1])",
 )
@@ -211,37 +252,50 @@ def _decode(
     values: Words,
     into: Words,
 ) -> bool:
-    tokens, lanes = into.shape
     last = len(words) - GROUP
-    rows = np.empty(GROUP, np.uint32)
+    state = np.empty(GROUP, np.uint32)
+    row = np.empty(GROUP, np.uint32)
+    turn = np.empty(GROUP, np.uint32)
     entries = np.empty(GROUP, np.uint32)
+    least = np.empty(GROUP, np.uint32)
     at = 0
     for group in range(len(ends)):
         first = group * GROUP
-        width = min(GROUP, lanes - first)
-        state = states[first : first + width]
-        turn = turns[first : first + width]
-        for lane in range(width):
-            rows[lane] = np.uint32(classes[first + lane]) << _BITS
-        for token in range(tokens):
+        width = min(GROUP, len(states) - first)
+        there = _ALL >> np.uint64(GROUP - width)
+        for lane in range(GROUP):
+            least[lane] = _LEAST
+            state[lane] = states[first + lane] if lane < width else _LEAST
+            row[lane] = np.uint32(classes[first + lane]) << _BITS if lane < width else 0
+            turn[lane] = turns[first + lane] if lane < width else 0
+        for token in range(len(into)):
             if at > last:
                 return False
-            target = into[token, first : first + width]
-            # Three short loops: the first two have no order, and become vector code.
-            for lane in range(width):
-                entries[lane] = slots[rows[lane] + (state[lane] & _LOW)]
-            for lane in range(width):
+            for lane in range(GROUP):
+                entries[lane] = slots[np.uint32(row[lane] + (state[lane] & _LOW))]
+            for lane in range(GROUP):
                 entry = entries[lane]
-                state[lane] = (entry >> _20) * (state[lane] >> _BITS) + (entry >> _8 & _LOW)
-                target[lane] = values[token, (entry & _BYTE) + turn[lane]]
-            for lane in range(width):
-                hungry = state[lane] < _LEAST
-                fed = state[lane] << _16 | np.uint32(words[at])
-                state[lane] = fed if hungry else state[lane]
-                at += int(hungry)
+                state[lane] = np.uint32((entry >> _20) * (state[lane] >> _BITS)) + (
+                    entry >> _8 & _LOW
+                )
+            for lane in range(GROUP):
+                symbol = np.uint32((entries[lane] & _BYTE) + turn[lane])
+                into[token, first + lane] = values[token, symbol]
+            hungry = _less(state, least) & there
+            while hungry:
+                lane = _lowest(hungry)
+                hungry &= hungry - _ONE
+                state[lane] = state[lane] << _16 | np.uint32(words[at])
+                at += 1
         if at != ends[group]:
             return False
         for lane in range(width):
             if state[lane] != _LEAST:
                 return False
     return True
+
+
+def _whole(rows: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+    """*rows* of whole groups: with lanes of zeros, if it has to be."""
+    missing = -rows.shape[1] % GROUP
+    return np.pad(rows, ((0, 0), (0, missing))) if missing else rows

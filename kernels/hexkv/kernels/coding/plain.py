@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding.floats import Floats, Words
+from hexkv.kernels.coding.floats import narrowed as narrowed
 from hexkv.kernels.coding.tables import BITS, SPREAD, TOTAL, Gaussians, Tables
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

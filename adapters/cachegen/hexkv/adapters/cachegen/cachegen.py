@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hexkv.kernels.coding.choosing import Choice
-from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits, narrowed
+from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.kernels.coding.plain import GROUP, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
@@ -86,7 +86,8 @@ class CacheGen:
         sums, squares = coder.moments(symbols)
         classes, turns = fitting(sums, squares, place.tokens, found)
         words, lengths, states = coder.encode(symbols, classes, turns, found)
-        return [bytes([half]), narrowed(peaks, place.dtype), classes, turns, states, lengths, words]
+        scales = coder.narrowed(peaks, place.dtype)
+        return [bytes([half]), scales, classes, turns, states, lengths, words]
 
     def decode(self, block: memoryview, place: Place) -> Words:
         cursor = Cursor(block)
@@ -104,16 +105,17 @@ class CacheGen:
         words = cursor.take(np.uint16, int(lengths.sum(dtype=np.uint64)))
         cursor.end()
         into = empty_bits((place.tokens, place.row), place.dtype)
-        values = _values(peaks, place, found)
+        coder = self._choice.coder
+        values = coder.narrowed(_values(peaks, found), place.dtype)
         streams = (words, lengths, states)
-        if not self._choice.coder.decode(streams, classes, turns, found, values, into):
+        if not coder.decode(streams, classes, turns, found, values, into):
             raise CorruptFrame("a stream that does not end as it should")
         return into
 
 
-def _values(peaks: Floats, place: Place, found: Gaussians) -> Words:
+def _values(peaks: Floats, found: Gaussians) -> Floats:
     """What each symbol of each token stands for, twice: see ``plain.decode``."""
     levels = np.arange(-found.half, found.half + 1, dtype=np.float32) / np.float32(found.half)
     with np.errstate(under="ignore"):
         values: Floats = peaks[:, None] * np.tile(levels, 2)
-    return narrowed(values, place.dtype)
+    return values
