@@ -31,7 +31,7 @@ from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.lossless.rans import Rans
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.kernels.coding import plain
-from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
 from hexkv.plugins.payload import PlaneSerde
 from hexkv.ports import DType, KVLayout, Plane, Serde
@@ -112,9 +112,11 @@ def serdes() -> Iterator[tuple[str, Serde]]:
     for level, name in zip(LEVELS, ("-fine", "", "-small", "-tiny"), strict=True):
         yield f"cachegen{name}", LossySerde(CacheGen(LEVELS[level], choice))
     yield "cachegen, by numpy", LossySerde(CacheGen(LEVELS["default"], Choice(lambda: plain)))
-    yield "int8", LossySerde(Int8())
-    yield "int4", LossySerde(Int4())
-    yield "fp8", LossySerde(Float8())
+    numbers = LowBitChoice()
+    must(numbers.wait(120), "numba compiles")
+    yield "int8", LossySerde(Int8(numbers))
+    yield "int4", LossySerde(Int4(numbers))
+    yield "fp8", LossySerde(Float8(numbers))
     yield "zstd", ZstdSerde()
     yield "zstd, level 1", ZstdSerde(1)
     yield "rans", PlaneSerde(Rans(choice))

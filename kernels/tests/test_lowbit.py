@@ -7,13 +7,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hexkv.kernels.coding import in_torch, lowbit, plain
+from hexkv.kernels.coding import compiled_lowbit, in_torch, lowbit, plain
 from hexkv.kernels.coding.floats import FLOATS, narrowed, widened
 from hexkv.kernels.dtypes import torch_dtype
 from hexkv.ports import DType
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 groups = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 20)), elements=finite)
+
+
+anything = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    elements=st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
+    | st.sampled_from([0.0, -0.0, 1.0]),
+)
+
+
+@given(anything, st.data())
+def test_compiled_code_gives_the_bits_that_numpy_does(values, data):
+    """Of any numbers, and of any codes and scales: what a frame says may be anything."""
+
+    def both(name, *arguments):
+        found = [getattr(coder, name)(*arguments) for coder in (lowbit, compiled_lowbit)]
+        left, right = (one if isinstance(one, tuple) else (one,) for one in found)
+        for one, other in zip(left, right, strict=True):
+            assert (one is None) == (other is None), name
+            if one is not None:
+                assert one.dtype == other.dtype, name
+                assert one.shape == other.shape, name
+                assert one.tobytes() == other.tobytes(), name
+        return found[1]
+
+    turned = both("transposed", values)
+    finite_ = np.nan_to_num(values, posinf=3e38, neginf=-3e38)
+    for dtype in FLOATS:
+        both(
+            "narrowed",
+            finite_ if dtype is not DType.FLOAT16 else np.clip(finite_, -6e4, 6e4),
+            dtype,
+        )
+    for rows in (values, turned, values[:, :1]):
+        peaks = both("peaks", rows)
+        if peaks is not None:
+            both("from_int8", both("to_int8", rows, peaks), peaks)
+            both("from_float8", both("to_float8", rows, peaks), peaks)
+        ends = both("ends", rows)
+        if ends is not None:
+            steps = both("to_int4", rows, *ends)
+            both("from_int4", steps, *ends)
+            both("unpacked", both("packed", steps), steps.size)
+    codes = data.draw(hnp.arrays(np.uint8, values.shape))
+    scales = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0])
+    low, high = (data.draw(hnp.arrays(np.float32, len(values), elements=scales)) for _ in range(2))
+    both("from_int8", codes.view(np.int8), low)
+    both("from_float8", codes, low)
+    both("from_int4", codes & 15, low, high)
 
 
 def every_number(dtype):

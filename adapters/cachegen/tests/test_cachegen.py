@@ -15,8 +15,8 @@ from hexkv.adapters.cachegen.lowbit import Float8, Int4, Int8
 from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.contracts.cases import each
 from hexkv.contracts.serde import beyond
-from hexkv.kernels.coding import compiled, plain
-from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding import compiled, compiled_lowbit, lowbit, plain
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
 from hexkv.ports import CorruptFrame, DType, KVLayout, LayerGroup, LayoutMismatch, Plane
 
@@ -29,11 +29,20 @@ def cachegen(level="default", coder=compiled):
     return LossySerde(CacheGen(LEVELS[level], choice))
 
 
+def numbers(codec, coder=compiled_lowbit):
+    choice = LowBitChoice(lambda: coder)
+    choice.wait(60)
+    return LossySerde(codec(choice))
+
+
+NUMBERS = {"int8": Int8, "int4": Int4, "fp8": Float8}
 SERDES = {
     **{f"cachegen {level}": cachegen(level) for level in LEVELS},
-    "int8": LossySerde(Int8()),
-    "int4": LossySerde(Int4()),
-    "fp8": LossySerde(Float8()),
+    **{name: numbers(codec) for name, codec in NUMBERS.items()},
+}
+BY_NUMPY = {
+    **{f"cachegen {level}": cachegen(level, plain) for level in LEVELS},
+    **{name: numbers(codec, lowbit) for name, codec in NUMBERS.items()},
 }
 
 
@@ -91,10 +100,10 @@ def test_no_element_of_any_chunk_is_further_off_than_declared(chunk, name):
     assert not wrong, wrong
 
 
-@given(chunks(), st.sampled_from(list(LEVELS)))
-def test_numpy_writes_and_reads_the_same_payloads(chunk, level):
+@given(chunks(), st.sampled_from(list(SERDES)))
+def test_numpy_writes_and_reads_the_same_payloads(chunk, name):
     raw, layout, tokens = chunk
-    slow, fast = cachegen(level, plain), cachegen(level, compiled)
+    slow, fast = BY_NUMPY[name], SERDES[name]
     payload = encode(fast, raw, layout, tokens)
     assert encode(slow, raw, layout, tokens) == payload
     assert decode(slow, payload, layout, tokens) == decode(fast, payload, layout, tokens)

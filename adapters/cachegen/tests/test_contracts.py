@@ -9,12 +9,19 @@ from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.kernels.coding import plain
-from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 
 
 @pytest.fixture(scope="module")
 def choice():
     choice = Choice()
+    assert choice.wait(120), "numba compiles"
+    return choice
+
+
+@pytest.fixture(scope="module")
+def lowbit_choice():
+    choice = LowBitChoice()
     assert choice.wait(120), "numba compiles"
     return choice
 
@@ -35,22 +42,22 @@ class TestCacheGenInNumpy(SerdeContract):
 @pytest.mark.thorough
 class TestInt8(SerdeContract):
     @pytest.fixture
-    def serde(self):
-        return LossySerde(Int8())
+    def serde(self, lowbit_choice):
+        return LossySerde(Int8(lowbit_choice))
 
 
 @pytest.mark.thorough
 class TestInt4(SerdeContract):
     @pytest.fixture
-    def serde(self):
-        return LossySerde(Int4())
+    def serde(self, lowbit_choice):
+        return LossySerde(Int4(lowbit_choice))
 
 
 @pytest.mark.thorough
 class TestFloat8(SerdeContract):
     @pytest.fixture
-    def serde(self):
-        return LossySerde(Float8())
+    def serde(self, lowbit_choice):
+        return LossySerde(Float8(lowbit_choice))
 
 
 class TestPlugin(PluginContract):

@@ -11,18 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from threading import Lock, Thread
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hexkv.kernels.coding import plain
+from hexkv.kernels.coding import lowbit, plain
 from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.plain import Bytes, Streams
 from hexkv.kernels.coding.tables import Tables
 from hexkv.ports import DType
 
 log = logging.getLogger("hexkv")
+C = TypeVar("C")
 
 
 class Coder(Protocol):
@@ -49,23 +50,60 @@ class Coder(Protocol):
     ) -> bool: ...
 
 
+class LowBit(Protocol):
+    """What ``lowbit`` and ``compiled_lowbit`` have; see :mod:`hexkv.kernels.coding.lowbit`.
+
+    Numbers and levels are ``[groups, peers]``, scales ``[groups]``.
+    """
+
+    def narrowed(self, numbers: Floats, dtype: DType) -> Words: ...
+
+    def transposed(self, values: Floats) -> Floats: ...
+
+    def peaks(self, values: Floats) -> Floats | None: ...
+
+    def ends(self, values: Floats) -> tuple[Floats, Floats] | None: ...
+
+    def to_int8(self, values: Floats, peaks: Floats) -> npt.NDArray[np.int8]: ...
+
+    def from_int8(self, levels: npt.NDArray[np.int8], peaks: Floats) -> Floats: ...
+
+    def to_int4(self, values: Floats, low: Floats, high: Floats) -> Bytes: ...
+
+    def from_int4(self, steps: Bytes, low: Floats, high: Floats) -> Floats: ...
+
+    def packed(self, steps: Bytes) -> Bytes: ...
+
+    def unpacked(self, pairs: Bytes, count: int) -> Bytes: ...
+
+    def to_float8(self, values: Floats, peaks: Floats) -> Bytes: ...
+
+    def from_float8(self, codes: Bytes, peaks: Floats) -> Floats: ...
+
+
 def _compiled() -> Coder:
     from hexkv.kernels.coding import compiled
 
     return compiled
 
 
-class Choice:
+def _compiled_lowbit() -> LowBit:
+    from hexkv.kernels.coding import compiled_lowbit
+
+    return compiled_lowbit
+
+
+class _Fastest(Generic[C]):
     """The fastest coder that does not make anybody wait."""
 
-    def __init__(self, load: Callable[[], Coder] = _compiled) -> None:
+    def __init__(self, load: Callable[[], C], until: C) -> None:
         self._load = load
-        self._coder: Coder = plain
+        self._until = self._coder = until
         self._starting = Lock()
         self._thread: Thread | None = None
 
     @property
-    def coder(self) -> Coder:
+    def coder(self) -> C:
         """To use for one call; the first question starts the compiler."""
         if self._thread is None:
             with self._starting:
@@ -80,10 +118,24 @@ class Choice:
         _ = self.coder
         if self._thread is not None:
             self._thread.join(timeout)
-        return self._coder is not plain
+        return self._coder is not self._until
 
     def _warm(self) -> None:
         try:
             self._coder = self._load()
         except Exception as error:  # noqa: BLE001 - numba, LLVM or a disk: numpy does as well
             log.warning("KV is coded by numpy, at a tenth of the speed: %s", error)
+
+
+class Choice(_Fastest[Coder]):
+    """The fastest entropy coder that does not make anybody wait."""
+
+    def __init__(self, load: Callable[[], Coder] = _compiled) -> None:
+        super().__init__(load, plain)
+
+
+class LowBitChoice(_Fastest[LowBit]):
+    """The fastest coder of 8 and 4 bits that does not make anybody wait."""
+
+    def __init__(self, load: Callable[[], LowBit] = _compiled_lowbit) -> None:
+        super().__init__(load, lowbit)

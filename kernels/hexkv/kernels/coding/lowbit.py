@@ -1,4 +1,4 @@
-"""Scaled 8-bit and 4-bit numbers, in numpy.
+"""Scaled 8-bit and 4-bit numbers, in numpy: what ``compiled_lowbit`` computes, too.
 
 Everything takes ``[..., peers]`` numbers of single precision, the last axis of which shares a
 scale, and is exact about zeros: a constant or empty group has no spread to divide by.
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding.floats import Floats
+from hexkv.kernels.coding.floats import narrowed as narrowed
 
 INT8 = 127
 INT4 = 15
@@ -19,6 +20,36 @@ FLOAT8_MOST = 448.0
 _SMALLEST_NORMAL = 2.0**-6
 _SUBNORMAL = 512.0
 """Subnormal numbers of float8_e4m3fn are multiples of one part in so many."""
+
+
+def peaks(values: Floats) -> Floats | None:
+    """The largest magnitude of each group, or ``None`` if one is not finite."""
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.abs(values).max(axis=-1)
+    return found if np.isfinite(found).all() else None
+
+
+def ends(values: Floats) -> tuple[Floats, Floats] | None:
+    """The least and the largest number of each group; ``None`` if a difference is not finite.
+
+    Zero with a minus is less than without: so they have the same bits on every machine.
+    """
+    bits = np.ascontiguousarray(values).view(np.int32)
+    ordered = _ordered(bits)
+    low = _ordered(ordered.min(axis=-1)).view(np.float32)
+    high = _ordered(ordered.max(axis=-1)).view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (low, high) if np.isfinite(high - low).all() else None
+
+
+def _ordered(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Integers in the order of the floats that have these *bits*; and back."""
+    return bits ^ (bits >> 31 & 0x7FFFFFFF)
+
+
+def transposed(values: Floats) -> Floats:
+    """``[columns, rows]`` of ``[rows, columns]`` *values*, in memory of their own."""
+    return np.ascontiguousarray(values.T)
 
 
 def to_int8(values: Floats, peaks: Floats) -> npt.NDArray[np.int8]:
@@ -52,7 +83,10 @@ def from_int4(steps: npt.NDArray[np.uint8], low: Floats, high: Floats) -> Floats
     np.subtract(np.float32(1), shares, out=shares)
     shares *= low[..., None]
     values += shares
-    return np.clip(values, low[..., None], high[..., None], out=values)
+    # Not np.clip: which of two zeros it takes is its own business.
+    np.copyto(values, low[..., None], where=values < low[..., None])
+    np.copyto(values, high[..., None], where=values > high[..., None])
+    return values
 
 
 def packed(steps: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

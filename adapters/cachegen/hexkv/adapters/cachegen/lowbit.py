@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding import lowbit
-from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, narrowed
+from hexkv.kernels.coding.choosing import LowBit, LowBitChoice
+from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
 from hexkv.plugins.payload import Place
 from hexkv.ports.serde import ErrorBound, ScaleGroup
@@ -30,7 +31,14 @@ _BY_CHANNEL = ("k", "rope")
 """Planes whose channels differ more than their tokens."""
 
 
-class Int8:
+class _Codec:
+    """Codes with what is compiled, as soon as it is."""
+
+    def __init__(self, choice: LowBitChoice) -> None:
+        self._choice = choice
+
+
+class Int8(_Codec):
     """One scale per head and token."""
 
     name = "int8/1"
@@ -40,22 +48,24 @@ class Int8:
         return ErrorBound(0.5 / lowbit.INT8 + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.HEAD)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
-        heads = _heads(values, place)
-        peaks = _peaks(heads)
+        coder = self._choice.coder
+        heads = values.reshape(-1, place.plane.width)
+        peaks = coder.peaks(heads)
         if peaks is None:
             return None
-        return [narrowed(peaks, place.dtype), lowbit.to_int8(heads, peaks)]
+        return [coder.narrowed(peaks, place.dtype), coder.to_int8(heads, peaks)]
 
     def decode(self, block: memoryview, place: Place) -> Words:
+        coder = self._choice.coder
         cursor = Cursor(block)
         peaks = cursor.peaks(place.dtype, place.tokens * place.plane.heads)
         levels = cursor.take(np.int8, place.tokens * place.row)
         cursor.end()
         heads = levels.reshape(-1, place.plane.width)
-        return _rows(lowbit.from_int8(heads, peaks), place)
+        return _bits(coder, coder.from_int8(heads, peaks), place)
 
 
-class Float8:
+class Float8(_Codec):
     """One scale per channel: float8_e4m3fn has four bits of exponent, and channels differ."""
 
     name = "fp8/1"
@@ -67,22 +77,24 @@ class Float8:
         return ErrorBound(share + ROUNDING[place.dtype] + _ARITHMETIC, ScaleGroup.CHANNEL)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
-        channels = values.T
-        peaks = _peaks(channels)
+        coder = self._choice.coder
+        channels = coder.transposed(values)
+        peaks = coder.peaks(channels)
         if peaks is None:
             return None
-        return [narrowed(peaks, place.dtype), lowbit.to_float8(channels, peaks)]
+        return [coder.narrowed(peaks, place.dtype), coder.to_float8(channels, peaks)]
 
     def decode(self, block: memoryview, place: Place) -> Words:
+        coder = self._choice.coder
         cursor = Cursor(block)
         peaks = cursor.peaks(place.dtype, place.row)
         codes = cursor.take(np.uint8, place.tokens * place.row)
         cursor.end()
-        channels = lowbit.from_float8(codes.reshape(place.row, place.tokens), peaks)
-        return _rows(channels.T, place)
+        channels = coder.from_float8(codes.reshape(place.row, place.tokens), peaks)
+        return _bits(coder, coder.transposed(channels), place)
 
 
-class Int4:
+class Int4(_Codec):
     """Sixteen steps from the least to the largest of each group."""
 
     name = "int4/1"
@@ -94,61 +106,60 @@ class Int4:
         return ErrorBound(share, ScaleGroup.CHANNEL if _by_channel(place) else ScaleGroup.HEAD)
 
     def encode(self, values: Floats, place: Place) -> Sequence[Piece] | None:
+        coder = self._choice.coder
         least: list[Words] = []
         largest: list[Words] = []
         steps: list[npt.NDArray[np.uint8]] = []
-        for part in _parts(values, place):
-            low, high = part.min(axis=-1), part.max(axis=-1)
-            with np.errstate(over="ignore", invalid="ignore"):
-                if not np.isfinite(high - low).all():
-                    return None
-            least.append(narrowed(low, place.dtype))
-            largest.append(narrowed(high, place.dtype))
-            steps.append(lowbit.to_int4(part, low, high).reshape(-1))
-        return [*least, *largest, lowbit.packed(np.concatenate(steps))]
+        for part in _parts(coder, values, place):
+            ends = coder.ends(part)
+            if ends is None:
+                return None
+            least.append(coder.narrowed(ends[0], place.dtype))
+            largest.append(coder.narrowed(ends[1], place.dtype))
+            steps.append(coder.to_int4(part, *ends).reshape(-1))
+        return [*least, *largest, coder.packed(np.concatenate(steps))]
 
     def decode(self, block: memoryview, place: Place) -> Words:
-        into = np.empty((place.tokens, place.row), np.float32)
-        parts = _parts(into, place)
-        sizes = [part.size // part.shape[-1] for part in parts]
+        coder = self._choice.coder
+        shapes = _shapes(place)
+        groups = sum(count for count, _ in shapes)
         cursor = Cursor(block)
-        least = cursor.peaks(place.dtype, sum(sizes))
-        largest = cursor.peaks(place.dtype, sum(sizes))
-        pairs = cursor.take(np.uint8, (into.size + 1) // 2)
+        least = cursor.peaks(place.dtype, groups)
+        largest = cursor.peaks(place.dtype, groups)
+        pairs = cursor.take(np.uint8, (place.tokens * place.row + 1) // 2)
         cursor.end()
-        steps = lowbit.unpacked(pairs, into.size)
+        steps = coder.unpacked(pairs, place.tokens * place.row)
+        parts = []
         group = element = 0
-        for part, size in zip(parts, sizes, strict=True):
-            low = least[group : group + size].reshape(part.shape[:-1])
-            high = largest[group : group + size].reshape(part.shape[:-1])
-            mine = steps[element : element + part.size].reshape(part.shape)
-            part[...] = lowbit.from_int4(mine, low, high)
-            group += size
-            element += part.size
-        return narrowed(into, place.dtype)
+        for count, peers in shapes:
+            mine = steps[element : element + count * peers].reshape(count, peers)
+            ends = least[group : group + count], largest[group : group + count]
+            part = coder.from_int4(mine, *ends)
+            parts.append(coder.transposed(part) if _by_channel(place) else part)
+            group += count
+            element += count * peers
+        return _bits(coder, np.concatenate(parts), place)
 
 
 def _by_channel(place: Place) -> bool:
     return place.plane.name in _BY_CHANNEL
 
 
-def _parts(values: Floats, place: Place) -> list[Floats]:
-    """Views of *values*, ``[tokens, row]``, with the peers of ``int4`` on the last axis."""
+def _shapes(place: Place) -> list[tuple[int, int]]:
+    """Groups, and peers in each, of the parts of a plane in ``int4``."""
     if not _by_channel(place):
-        return [_heads(values, place)]
-    return [values[at : at + _TOKENS].T for at in range(0, place.tokens, _TOKENS)]
+        return [(place.tokens * place.plane.heads, place.plane.width)]
+    starts = range(0, place.tokens, _TOKENS)
+    return [(place.row, min(_TOKENS, place.tokens - start)) for start in starts]
 
 
-def _heads(values: Floats, place: Place) -> Floats:
-    return values.reshape(place.tokens, place.plane.heads, place.plane.width)
+def _parts(coder: LowBit, values: Floats, place: Place) -> Sequence[Floats]:
+    """*values*, ``[tokens, row]``, as ``[groups, peers]``."""
+    if not _by_channel(place):
+        return [values.reshape(-1, place.plane.width)]
+    starts = range(0, place.tokens, _TOKENS)
+    return [coder.transposed(values[start : start + _TOKENS]) for start in starts]
 
 
-def _peaks(values: Floats) -> Floats | None:
-    """The largest magnitudes on the last axis, or ``None`` if one is not finite."""
-    with np.errstate(invalid="ignore"):
-        peaks: Floats = np.abs(values).max(axis=-1)
-    return peaks if np.isfinite(peaks).all() else None
-
-
-def _rows(values: Floats, place: Place) -> Words:
-    return narrowed(np.ascontiguousarray(values).reshape(place.tokens, place.row), place.dtype)
+def _bits(coder: LowBit, values: Floats, place: Place) -> Words:
+    return coder.narrowed(values, place.dtype).reshape(place.tokens, place.row)

@@ -28,24 +28,27 @@ def _open_int8(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.lowbit import Int8
     from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.kernels.coding.choosing import LowBitChoice
 
-    return LossySerde(Int8())
+    return LossySerde(Int8(LowBitChoice()))
 
 
 def _open_int4(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.lowbit import Int4
     from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.kernels.coding.choosing import LowBitChoice
 
-    return LossySerde(Int4())
+    return LossySerde(Int4(LowBitChoice()))
 
 
 def _open_fp8(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.lowbit import Float8
     from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.kernels.coding.choosing import LowBitChoice
 
-    return LossySerde(Float8())
+    return LossySerde(Float8(LowBitChoice()))
 
 
 @hookimpl
