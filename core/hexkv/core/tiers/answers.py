@@ -247,7 +247,7 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
     taken: list[Lease] = []
     try:
         taken.extend(share_all(held, owner))
-        if all(share.owner == owner for share in taken):
+        if {share.owner for share in taken} <= {owner}:
             return taken
         why, cause = "it was shared in another name", None
     except Exception as error:  # noqa: BLE001 - somebody else's class

@@ -45,6 +45,9 @@ _AT_ONCE = 1024
 """Chunks that a store is told to delete at a time: what is done need not be done again."""
 
 
+_KEPT = Stored(0)
+
+
 @dataclass(frozen=True, slots=True)
 class TierPlan:
     """What a tier is made of. It has the store from now on, and its index."""
@@ -72,6 +75,9 @@ class Tier(ABC):
 
     lends: ClassVar[bool]
     """True if what it holds takes no block to be read into: it is leased where it is."""
+
+    step: int | None
+    """Chunks that one worker reads or writes at a time; ``None`` for any number."""
 
     def __init__(self, plan: TierPlan, calls: StoreCalls, runtime: Runtime) -> None:
         self.name = plan.name
@@ -122,11 +128,6 @@ class Tier(ABC):
     @abstractmethod
     def remote(self) -> bool:
         """Whether only the store can say all that it holds, and takes I/O to do so."""
-
-    @property
-    @abstractmethod
-    def step(self) -> int | None:
-        """Chunks that one worker reads or writes at a time; ``None`` for any number."""
 
     @abstractmethod
     def admit(
@@ -334,7 +335,7 @@ class LendingTier(Tier):
         self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
     ) -> list[WriteOutcome]:
         kept = self.calls.put_leases([item.key for item in items], leases, deadline)
-        return [Stored(0) if here else Failed(StoreFull(self.name)) for here in kept]
+        return [_KEPT if here else Failed(StoreFull(self.name)) for here in kept]
 
 
 class LaneTier(Tier):
@@ -347,6 +348,7 @@ class LaneTier(Tier):
         self.reading = runtime.lane(f"{self.name}/read", self.rules.lane)
         self.writing = runtime.lane(f"{self.name}/write", self.rules.lane)
         self.lanes = (self.reading, self.writing)
+        self.step = per_task(runtime.pool)
 
     @property
     def off(self) -> bool:
@@ -359,10 +361,6 @@ class LaneTier(Tier):
     @property
     def remote(self) -> bool:
         return not self.index.decides or self.indexing or self.shared
-
-    @property
-    def step(self) -> int:
-        return per_task(self._runtime.pool)
 
     def admit(
         self, priority: Priority, sizes: Sequence[int], deadline: Deadline, *, final: bool = True

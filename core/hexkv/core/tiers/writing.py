@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import compress
 from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
@@ -34,7 +35,6 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreFull,
-    TimedOut,
     WriteOutcome,
     release_all,
 )
@@ -207,16 +207,13 @@ class Writer:
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
-        if on_stored is not None:
-            on_stored(tier, [key for key, there in zip(batch.keys, here, strict=True) if there])
-        sizes = zip(batch.keys, (len(lease.frame) for lease in batch.leases), strict=True)
-        self.evict(
-            tier,
-            tier.adopt_foreign(
-                [s for s, h in zip(sizes, here, strict=True) if h], runtime.clock.wall()
-            ),
-            deadline,
-        )
+        if len(todo) < len(here):
+            there = list(compress(batch.keys, here))
+            if on_stored is not None:
+                on_stored(tier, there)
+            sizes = [len(lease.frame) for lease in compress(batch.leases, here)]
+            found = list(zip(there, sizes, strict=True))
+            self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall()), deadline)
         items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
         reserved = None  # as long as this call has it, others leave the chunks to it
         if todo:
@@ -226,24 +223,31 @@ class Writer:
         outcomes = self.write(
             tier, [items[i] for i in todo], [batch.leases[i] for i in todo], deadline
         )
-        done = [i for i, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, Stored)]
-        tier.index.commit([batch.keys[i] for i in done])
-        tier.index.abort([batch.keys[i] for i in sorted(set(todo).difference(done))])
+        failed = [
+            (batch.keys[i], outcome)
+            for i, outcome in zip(todo, outcomes, strict=True)
+            if not isinstance(outcome, Stored)
+        ]
+        gone = {key for key, _ in failed}
+        done = [key for i in todo if (key := batch.keys[i]) not in gone]
+        tier.index.commit(done)
+        if failed:
+            tier.index.abort([key for key, _ in failed])
         del reserved
-        lost = recount(tier, [batch.keys[i] for i in done], self.evict, deadline)
+        lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
         self.dropped(tier, lost, Reason.NO_ROOM)
-        done = [i for i in done if batch.keys[i] not in lost]
+        done = [key for key in done if key not in lost] if lost else done
         if on_stored is not None:
-            on_stored(tier, [batch.keys[i] for i in done])
-        for i in done:
-            here[i] = True
+            on_stored(tier, done)
+        gone.update(lost)
+        for i in todo:
+            here[i] = batch.keys[i] not in gone
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
-        for i, outcome in zip(todo, outcomes, strict=True):
-            if not isinstance(outcome, Stored):
-                self.dropped(tier, [batch.keys[i]], Reason.FAILED, described(outcome))
-        runtime.tell(Change.STORED, tier.name, [batch.keys[i] for i in done])
-        runtime.history.forget([batch.keys[i] for i in done], tier.name)
-        sick = all(isinstance(o, Failed | TimedOut) and not _is_full(o) for o in outcomes)
+        for key, outcome in failed:
+            self.dropped(tier, [key], Reason.FAILED, described(outcome))
+        runtime.tell(Change.STORED, tier.name, done)
+        runtime.history.forget(done, tier.name)
+        sick = len(failed) == len(todo) and not any(_is_full(outcome) for _, outcome in failed)
         return here, not sick
 
     def _reserve(
@@ -278,17 +282,8 @@ class Writer:
         runtime = self._runtime
         start = runtime.clock.now()
         outcomes = tier.write(items, leases, deadline)
-        full = [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]
-        if full:
-            # The medium, or another engine on it, leaves less room than the budget says.
-            room = tier.index.evict(sum(len(items[i].frame) for i in full))
-            if room and self.evict(tier, room, deadline):
-                self._again(tier, items, leases, outcomes, full, deadline)
-        for _ in range(tier.rules.retries):
-            again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
-            if not again or deadline.expired:
-                break
-            self._again(tier, items, leases, outcomes, again, deadline)
+        if not all(isinstance(outcome, Stored) for outcome in outcomes):
+            self._once_more(tier, items, leases, outcomes, deadline)
         sizes = [
             len(item.frame)
             for item, outcome in zip(items, outcomes, strict=True)
@@ -298,19 +293,32 @@ class Writer:
         runtime.telemetry.observe(HistogramName.WRITE, runtime.clock.now() - start, tier=tier.name)
         return outcomes
 
-    def _again(
+    def _once_more(
         self,
         tier: Tier,
         items: Sequence[Item],
         leases: Sequence[Lease],
         outcomes: list[WriteOutcome],
-        which: Sequence[int],
         deadline: Deadline,
     ) -> None:
-        self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
-        answers = tier.write([items[i] for i in which], [leases[i] for i in which], deadline)
-        for i, outcome in zip(which, answers, strict=True):
-            outcomes[i] = outcome
+        """Write what was not taken again, where there is room for it now or it may help."""
+
+        def again(which: Sequence[int]) -> None:
+            self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
+            some = tier.write([items[i] for i in which], [leases[i] for i in which], deadline)
+            for i, outcome in zip(which, some, strict=True):
+                outcomes[i] = outcome
+
+        if full := [i for i, outcome in enumerate(outcomes) if _is_full(outcome)]:
+            # The medium, or another engine on it, leaves less room than the budget says.
+            room = tier.index.evict(sum(len(items[i].frame) for i in full))
+            if room and self.evict(tier, room, deadline):
+                again(full)
+        for _ in range(tier.rules.retries):
+            failed = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+            if not failed or deadline.expired:
+                break
+            again(failed)
 
     def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
         """What *tier* is to be given of a block."""
