@@ -137,7 +137,8 @@ class Calls:
         self._stack.end(owner)
         with self._lock:
             self._owners.pop(owner, None)
-            self._idle.notify_all()
+            if self.state != "open":
+                self._idle.notify_all()
 
     def _sweep(self) -> None:
         """End the calls that are gone without having come to their end."""

@@ -118,8 +118,9 @@ class CacheEngine:
         self._hosts = Hosts()
         runtime.pool.reclaim = partial(make_room, stack, self._prefetches)
         stack.patience = deadlines.lookup
-        for salt in (namespace.salt, *(tenant.salt for tenant in tenants)):
-            namer.keyer(replace(namespace, salt=salt))
+        for tenant in tenants:
+            namer.keyer(replace(namespace, salt=tenant.salt))
+        namer.keyer(namespace)
         self._calls = Calls(stack, self._prefetches, self._copier, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(

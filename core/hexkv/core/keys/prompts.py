@@ -86,6 +86,8 @@ class Prompt:
 
     def part(self, start: int, end: int) -> Prompt:
         """Chunks ``[start, end)``."""
+        if start == 0 and end == len(self.keys):
+            return self
         return Prompt(
             self.layout,
             self.identity,
@@ -179,6 +181,9 @@ class ChunkHasher:
         self._chunker = chunker
         self._algorithm = algorithm
         self._keyers: OrderedDict[Namespace, NamespaceHasher] = OrderedDict()
+        self._newest: tuple[Namespace, NamespaceHasher] | None = None
+        """The last of them: to find it again takes no hash over all that a namespace says."""
+
         self._lock = Lock()
 
     def name(
@@ -226,10 +231,14 @@ class ChunkHasher:
 
     def keyer(self, namespace: Namespace) -> NamespaceHasher:
         """The keyer of *namespace*."""
+        newest = self._newest
+        if newest is not None and newest[0] is namespace:
+            return newest[1]
         with self._lock:
             keyer = self._keyers.get(namespace)
             if keyer is not None:
                 self._keyers.move_to_end(namespace)
+                self._newest = namespace, keyer
                 return keyer
         # Outside the lock: a namespace that is new is nobody else's business. Two calls that
         # meet it at once both tell of it, and neither uses a key before that.
@@ -238,6 +247,7 @@ class ChunkHasher:
             self._met(namespace, keyer.prefix)
         with self._lock:
             keyer = self._keyers.setdefault(namespace, keyer)
+            self._newest = namespace, keyer
             if len(self._keyers) > _NAMESPACES:
                 self._keyers.popitem(last=False)
             return keyer

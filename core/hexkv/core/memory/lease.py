@@ -111,20 +111,16 @@ class BlockLease:
     @staticmethod
     def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        ledger = leases[0]._ledger
-        if all(lease._ledger is ledger for lease in leases):
-            return ledger.hold(leases, owner)
+        ledgers = {lease._ledger for lease in leases}
+        if len(ledgers) == 1:
+            return ledgers.pop().hold(leases, owner)
         return (lease.share(owner) for lease in leases)
 
     @staticmethod
     def release_run(leases: Sequence[BlockLease]) -> None:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        ledger = leases[0]._ledger
-        if all(lease._ledger is ledger for lease in leases):
-            ledger.release(leases)
-        else:
-            for lease in leases:
-                lease.release()
+        for ledger in {lease._ledger for lease in leases}:
+            ledger.release([lease for lease in leases if lease._ledger is ledger])
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ def retrieved(
         hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
         loaded_tokens=sum(got.tokens.values()),
         loaded_bytes=got.size,
-        tiers=dict(got.tokens),
+        tiers=got.tokens,
         misses=got.misses,
     )
 
@@ -59,5 +59,5 @@ def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> 
         queued_tokens=kept.queued,
         dropped_tokens=kept.dropped + prompt.unnamed_tokens,
         stored_bytes=kept.size,
-        tiers=dict(kept.tiers),
+        tiers=kept.tiers,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,10 +25,10 @@ class Arrived:
 
     chunks: int = 0
     size: int = 0
-    tokens: Counter[str] = field(default_factory=Counter)
+    tokens: dict[str, int] = field(default_factory=dict)
     """By tier."""
 
-    by_tier: Counter[str] = field(default_factory=Counter)
+    by_tier: dict[str, int] = field(default_factory=dict)
     """Chunks, likewise."""
 
     misses: dict[Reason, int] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Arrived:
             count = len(list(run))
             tokens = sum(part.ends[at : at + count]) - sum(part.starts[at : at + count])
             self.size += part.layout.chunk_bytes(tokens)
-            self.tokens[tier] += tokens
-            self.by_tier[tier] += count
+            self.tokens[tier] = self.tokens.get(tier, 0) + tokens
+            self.by_tier[tier] = self.by_tier.get(tier, 0) + count
             at += count
 
     def end(self, asked: int, why: Reason | None) -> None:

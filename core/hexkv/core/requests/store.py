@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Kept:
     stored: int = 0
     size: int = 0
     queued: int = 0
-    tiers: Counter[str] = field(default_factory=Counter)
+    tiers: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped(self) -> int:
@@ -166,7 +166,8 @@ class Storing:
         tokens = list(map(sub, part.ends, part.starts))
         for name, row in on.items():
             if any(row):
-                self.kept.tiers[name] += sum(compress(tokens, row))
+                kept = self.kept.tiers.get(name, 0)
+                self.kept.tiers[name] = kept + sum(compress(tokens, row))
         stored = sum(compress(tokens, map(any, zip(*on.values(), strict=True))))
         self.kept.stored += stored
         self.kept.size += part.layout.chunk_bytes(stored)

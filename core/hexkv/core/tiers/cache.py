@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from threading import Lock
 
 from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Ticket
-from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.clearing import clear, forget, part_with
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import (
@@ -58,6 +56,9 @@ class TierStack:
             ConfigError: two tiers have one name.
         """
         self.runtime = runtime
+        self.pool = runtime.pool
+        """Where blocks come from."""
+
         self.tiers: tuple[Tier, ...] = ()
         self._fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
@@ -72,11 +73,6 @@ class TierStack:
         self._arranging = Lock()
         for plan in plans:
             self.attach(plan)
-
-    @property
-    def pool(self) -> BlockPool:
-        """Where blocks come from."""
-        return self.runtime.pool
 
     def attach(self, plan: TierPlan, position: int | None = None) -> Tier:
         """Add a tier, at the end or at *position*; what it holds is learnt by and by.
@@ -175,12 +171,13 @@ class TierStack:
 
         Without *asks*, as far as that is known without a question to a store.
         """
+        asked = self.tiers if tiers is None else tiers
         while True:
             moves = self.moves
             # To be told late is to be told nothing: the call goes on without that tier.
-            soon = Deadline.after(self.runtime.clock, self.patience)
-            asked = self.tiers if tiers is None else tiers
-            found = find_tiers(asked, keys, min(soon, deadline, key=attrgetter("at")), asks=asks)
+            soon = self.runtime.clock.now() + self.patience
+            until = Deadline(self.runtime.clock, soon) if soon < deadline.at else deadline
+            found = find_tiers(asked, keys, until, asks=asks)
             # What went from a slower tier to a faster one meanwhile was on neither when asked.
             if moves == self.moves or None not in found or deadline.expired:
                 return found

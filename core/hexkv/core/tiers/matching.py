@@ -24,9 +24,8 @@ def contains_by_deadline(
 
     Without *asks* nobody is asked who may take time: only what is known by now counts.
     """
-    nothing = [False] * len(keys)
     if tier.off:
-        return nothing
+        return [False] * len(keys)
     if not tier.remote:
         return tier.contains(keys, deadline)
     known = tier.index.contains(keys)
@@ -89,7 +88,7 @@ def find_tiers_soon(
 def run_of(found: Found) -> list[Tier]:
     """The tiers of the chunks before the first that none holds."""
     run = found[: found.index(None)] if None in found else found
-    return [tier for tier in run if tier is not None]
+    return list(run)  # type: ignore[arg-type] # up to the first None
 
 
 def runs(numbers: Sequence[int]) -> list[list[int]]:
@@ -105,6 +104,8 @@ def runs(numbers: Sequence[int]) -> list[list[int]]:
 
 def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]:
     """The tiers that one request is to be served from."""
+    if compute_rate is None:
+        return tiers
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 

@@ -17,10 +17,12 @@ class Pins:
         self._clock = clock
         self._until: dict[str, float] = {}
         self._calls: set[str] = set()
+        """Calls under way that may pin something."""
+
         self._lock = Lock()
 
     def begin(self, owner: str) -> None:
-        """From now on :meth:`land` pins for the call *owner*."""
+        """From now on chunks may be pinned for the call *owner*, up to :meth:`end`."""
         self._calls.add(owner)
 
     def land(self, owner: str, tier: Tier, keys: Sequence[ChunkKey]) -> None:
@@ -34,9 +36,10 @@ class Pins:
 
     def end(self, owner: str) -> None:
         """A call is over: nothing is pinned in its name, now or later."""
-        with self._lock:
-            self._calls.discard(owner)
-        self.unpin(owner)
+        if owner in self._calls:  # most calls pin nothing
+            with self._lock:
+                self.unpin(owner)
+                self._calls.discard(owner)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
         """Keep chunks from eviction on every tier that holds them. How many there are.
@@ -44,9 +47,12 @@ class Pins:
         Args:
             owner: ends the pin by :meth:`unpin`.
             keys: the chunks.
-            until: after which :meth:`expire` ends it, for owners that may vanish.
+            until: after which :meth:`expire` ends it, for owners that may vanish. Calls have
+                none: theirs end with them.
         """
-        if until is not None:
+        if until is None:
+            self.begin(owner)
+        else:
             self._until[owner] = until.at
         here: set[ChunkKey] = set()
         for tier in self._tiers():
@@ -58,7 +64,7 @@ class Pins:
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
         self._until.pop(owner, None)
-        return sum(tier.index.unpin(owner) for tier in self._tiers())
+        return sum([tier.index.unpin(owner) for tier in self._tiers()])
 
     def expire(self) -> None:
         """End the pins of owners that are past their time."""
