@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hexkv.core.engine.calls import Calls
-from hexkv.core.engine.deadlines import Deadlines
+from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.explain import Explanation, explain
 from hexkv.core.engine.naming import Naming
 from hexkv.core.requests.checks import check_seconds

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.engine.admin import Admin
-from hexkv.core.engine.calls import Calls
-from hexkv.core.engine.deadlines import Deadlines
+from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.naming import Naming, meet
@@ -30,9 +29,8 @@ from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.checks import check_window, skipped
 from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE, Prefetches, PrefetchRules, make_room
-from hexkv.core.requests.reports import retrieved, stored
-from hexkv.core.requests.retrieve import load_prefix
-from hexkv.core.requests.store import Storing
+from hexkv.core.requests.retrieve import load_prefix, retrieved
+from hexkv.core.requests.store import Storing, stored
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.core.engine.door import Door
+from hexkv.core.engine.calls import Door
 from hexkv.ports import (
     Deadline,
     Hold,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import sub
@@ -15,9 +16,8 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.checks import check_seconds, check_window
-from hexkv.core.requests.reports import held, retrieved, stored
-from hexkv.core.requests.retrieve import load_prefix
-from hexkv.core.requests.store import Storing
+from hexkv.core.requests.retrieve import load_prefix, retrieved
+from hexkv.core.requests.store import Storing, stored
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.rules import Writes
@@ -26,8 +26,10 @@ from hexkv.ports import (
     ChunkCache,
     ChunkKey,
     ChunkSpec,
+    CounterName,
     Deadline,
     DeviceKV,
+    HistogramName,
     Hold,
     InvalidRequest,
     Lease,
@@ -36,6 +38,7 @@ from hexkv.ports import (
     Reason,
     Retrieved,
     StoreReport,
+    Telemetry,
 )
 
 
@@ -98,7 +101,7 @@ class KeyedCache:
             start = self._clock.now()
 
             def count(tiers: Sequence[str], reasons: Sequence[Reason]) -> None:
-                held(self._telemetry, tiers, reasons, self._clock.now() - start)
+                _count_held(self._telemetry, tiers, reasons, self._clock.now() - start)
 
             hold = TieredHold(self._stack, wanted, owner, deadline, count)
             return GuardedHold(hold, self._calls.door)
@@ -210,6 +213,18 @@ class KeyedCache:
         self._check_size(prompt.layout.chunk_bytes(max(map(sub, prompt.ends, prompt.starts))))
         check_window(device, prompt.layout, prompt.length)
         return prompt
+
+
+def _count_held(
+    telemetry: Telemetry, tiers: Sequence[str], reasons: Sequence[Reason], seconds: float
+) -> None:
+    """Count chunks that a hold brought from *tiers*, and the *reasons* why others are missing."""
+    telemetry.count(CounterName.LOOKUPS, len(tiers) + len(reasons))
+    for tier, chunks in Counter(tiers).items():
+        telemetry.count(CounterName.HITS, chunks, tier=tier)
+    for reason, chunks in Counter(reasons).items():
+        telemetry.count(CounterName.MISSES, chunks, reason=reason.value)
+    telemetry.observe(HistogramName.RETRIEVE, seconds)
 
 
 if TYPE_CHECKING:

@@ -16,7 +16,17 @@ from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, Reason
+from hexkv.ports import (
+    ChunkKey,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    HistogramName,
+    Lease,
+    Reason,
+    Retrieved,
+    Telemetry,
+)
 
 
 @dataclass(slots=True)
@@ -271,3 +281,26 @@ def load_prefix(
         why = why_absent(stack.tiers, stack.runtime.compute_rate, prompt.keys[len(found)])
     arrived.end(len(prompt.keys), why)
     return arrived
+
+
+def retrieved(
+    telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, seconds: float
+) -> Retrieved:
+    """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
+    unnamed = len(prompt.unnamed.ends)
+    if unnamed:
+        got.end(unnamed, Reason.TIMED_OUT)
+    telemetry.count(CounterName.LOOKUPS, len(prompt.keys) + unnamed)
+    for tier, chunks in got.by_tier.items():
+        telemetry.count(CounterName.HITS, chunks, tier=tier)
+    for reason, chunks in got.misses.items():
+        telemetry.count(CounterName.MISSES, chunks, reason=reason)
+    telemetry.observe(HistogramName.RETRIEVE, seconds)
+    return Retrieved(
+        tokens=prompt.length,
+        hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
+        loaded_tokens=sum(got.tokens.values()),
+        loaded_bytes=got.size,
+        tiers=got.tokens,
+        misses=got.misses,
+    )

@@ -18,7 +18,19 @@ from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Batch, Pending
-from hexkv.ports import ChunkKey, Deadline, DeviceKV, Lease, PoolExhausted, Reason, release_all
+from hexkv.ports import (
+    ChunkKey,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    HistogramName,
+    Lease,
+    PoolExhausted,
+    Reason,
+    StoreReport,
+    Telemetry,
+    release_all,
+)
 
 
 @dataclass(slots=True)
@@ -205,3 +217,20 @@ def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
             if lease is not None:
                 return lease
     return None
+
+
+def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
+    """Count what a store of *prompt* kept."""
+    telemetry.count(CounterName.PRESENT, kept.present_chunks)
+    telemetry.observe(HistogramName.STORE, seconds)
+    if prompt.unnamed.ends:
+        telemetry.count(CounterName.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
+    return StoreReport(
+        tokens=prompt.length,
+        stored_tokens=kept.stored,
+        present_tokens=kept.present,
+        queued_tokens=kept.queued,
+        dropped_tokens=kept.dropped + prompt.unnamed_tokens,
+        stored_bytes=kept.size,
+        tiers=kept.tiers,
+    )

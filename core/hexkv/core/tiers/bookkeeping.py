@@ -7,14 +7,146 @@ in the middle of a change costs nothing: the next change derives them anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import groupby
 from threading import Lock
+from typing import NamedTuple
+from weakref import ref
 
 from hexkv.core.tiers.checked import CheckedPolicy
-from hexkv.core.tiers.keypins import KeyPins
-from hexkv.core.tiers.reservation import Claimed, Pending, recount
 from hexkv.ports import ChunkKey, Entry, Policy
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Reservation:
+    """What :meth:`TierIndex.reserve` decided. Keys of the batch in none of these are there."""
+
+    keys: list[ChunkKey] = field(default_factory=list)
+    """To write, in prefix order. Each must be committed or aborted."""
+
+    victims: list[ChunkKey] = field(default_factory=list)
+    """To delete before the first write, worst first. Nobody finds them any more."""
+
+    busy: list[ChunkKey] = field(default_factory=list)
+    """Being written, or deleted, by somebody else: leave them alone."""
+
+    refused: list[ChunkKey] = field(default_factory=list)
+    """There is no room: larger than the budget, or what is there may not go."""
+
+    parts: list[object] = field(default_factory=list)
+    """Reservations and victims that this one was put together from, and stands for."""
+
+
+class Victims(list[ChunkKey]):
+    """Chunks to delete from the store now. Nobody finds them any more."""
+
+
+class Claimed:
+    """Room that writes and deletions of one call share.
+
+    Victims make room for the writes that wait for them, so the two do not add up: until
+    the victims are gone they take the room, afterwards the writes do.
+
+    The call has the *holder* until it is done. Once nobody has it, nobody will end what the
+    call began.
+    """
+
+    __slots__ = ("_holder", "leaving", "writing")
+
+    def __init__(self, holder: Reservation | Victims | None = None) -> None:
+        self.leaving = 0
+        self.writing = 0
+        self._holder = None if holder is None else ref(holder)
+
+    @property
+    def freed(self) -> int:
+        """Bytes that come free when the victims are gone."""
+        return max(0, self.leaving - self.writing)
+
+    @property
+    def dead(self) -> bool:
+        """True once nobody will end it."""
+        return self._holder is None or self._holder() is None
+
+
+class Pending(NamedTuple):
+    """A chunk on its way to the store or out of it. There are few at any time."""
+
+    size: int
+    claim: Claimed
+    before: ChunkKey | None = None
+    """The chunk before it in its prompt."""
+
+
+def recount(reserved: Mapping[ChunkKey, Pending], leaving: Mapping[ChunkKey, Pending]) -> int:
+    """Bytes that chunks on their way take, each call's counted anew."""
+    claims = {pending.claim for pending in (*reserved.values(), *leaving.values())}
+    for claim in claims:
+        claim.writing = claim.leaving = 0
+    for pending in reserved.values():
+        pending.claim.writing += pending.size
+    for pending in leaving.values():
+        pending.claim.leaving += pending.size
+    return sum(max(claim.writing, claim.leaving) for claim in claims)
+
+
+class KeyPins:
+    """Chunks that some owner uses. A chunk is pinned while anybody pins it."""
+
+    def __init__(self) -> None:
+        self.owned: dict[str, set[ChunkKey]] = {}
+        """What each owner pins; nobody who pins nothing."""
+
+        self._count: dict[ChunkKey, int] = {}
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        return key in self._count
+
+    def pin(self, owner: str, keys: AbstractSet[ChunkKey]) -> None:
+        """Pin chunks for *owner*; twice counts once."""
+        if keys:
+            owned = self.owned.setdefault(owner, set())
+            for key in keys - owned:
+                self._count[key] = self._count.get(key, 0) + 1
+            owned |= keys
+
+    def unpin(self, owner: str) -> int:
+        """End every pin of *owner*. How many there were."""
+        owned = self.owned.pop(owner, set())
+        for key in owned:
+            if self._count[key] == 1:
+                del self._count[key]
+            else:
+                self._count[key] -= 1
+        return len(owned)
+
+    def end(self, key: ChunkKey) -> None:
+        """End every pin of a chunk."""
+        if not self._count.pop(key, 0):
+            return
+        for owner in [owner for owner, owned in self.owned.items() if key in owned]:
+            self.owned[owner].discard(key)
+            if not self.owned[owner]:
+                del self.owned[owner]
+
+    def count(self) -> Mapping[str, int]:
+        """How many chunks each owner pins; nobody who pins none."""
+        return {owner: len(owned) for owner, owned in self.owned.items()}
+
+    def derive(self, here: Collection[ChunkKey]) -> None:
+        """Count anew, of the chunks that are *here*, after a change that did not end."""
+        self._count = {}
+        for owner, owned in list(self.owned.items()):
+            left = {key for key in owned if key in here}
+            if left:
+                self.owned[owner] = left
+            else:
+                del self.owned[owner]
+            for key in left:
+                self._count[key] = self._count.get(key, 0) + 1
+
 
 _AT_ONCE = 1024
 """Chunks that a restart takes over at a time: others use the index in between."""

@@ -25,8 +25,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from hexkv.core.tiers.bookkeeping import Bookkeeping, in_order
-from hexkv.core.tiers.reservation import Claimed, Pending, Reservation, Victims
+from hexkv.core.tiers.bookkeeping import (
+    Bookkeeping,
+    Claimed,
+    Pending,
+    Reservation,
+    Victims,
+    in_order,
+)
 from hexkv.ports import ChunkKey, Entry, Policy
 
 

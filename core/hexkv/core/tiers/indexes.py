@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from hexkv.core.tiers.reservation import Reservation
+from hexkv.core.tiers.bookkeeping import Reservation
 from hexkv.ports import ChunkKey, Entry
 
 

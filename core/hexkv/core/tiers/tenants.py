@@ -16,9 +16,8 @@ from secrets import token_bytes
 from threading import Lock
 from typing import ClassVar
 
-from hexkv.core.tiers.bookkeeping import in_order
+from hexkv.core.tiers.bookkeeping import Reservation, in_order
 from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.reservation import Reservation
 from hexkv.ports import ChunkKey, Entry, namespace_of
 
 

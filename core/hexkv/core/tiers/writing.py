@@ -11,13 +11,13 @@ from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.tiers.answers import shares
+from hexkv.core.tiers.bookkeeping import Reservation
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
 from hexkv.core.tiers.indexes import Index
 from hexkv.core.tiers.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
-from hexkv.core.tiers.reservation import Reservation
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
