@@ -110,7 +110,8 @@ class Storing:
         self.kept.present = sum(prompt.tokens(i) for i in present)
         self.kept.present_chunks = len(present)
         # New chunks must not look younger than the beginning of their prompt.
-        self._stack.touch([prompt.keys[i] for i in present])
+        if present:
+            self._stack.touch([prompt.keys[i] for i in present])
         return [i for i, tier in enumerate(where) if tier is None]
 
     def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
@@ -138,7 +139,8 @@ class Storing:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
         try:
-            part = part.part(0, len(leases))
+            if len(leases) < len(part):
+                part = part.part(0, len(leases))
             if not leases or not self._copier.copy(
                 self._device, part.spans(leases), leases, self.deadline, gather=True
             ):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from hexkv.ports import (
@@ -247,7 +248,7 @@ def shares(held: Sequence[Lease], owner: str) -> list[Lease]:
     taken: list[Lease] = []
     try:
         taken.extend(share_all(held, owner))
-        if {share.owner for share in taken} <= {owner}:
+        if {owner}.issuperset(map(attrgetter("owner"), taken)):
             return taken
         why, cause = "it was shared in another name", None
     except Exception as error:  # noqa: BLE001 - somebody else's class

@@ -68,7 +68,7 @@ class TierStack:
         self.moves = 0
         """How often chunks were deleted from a tier because another has them now."""
 
-        self.pins = Pins(lambda: self.tiers, runtime.clock)
+        self.pins = Pins(runtime.clock)
         self._tenants: dict[bytes, str] = {}
         self._arranging = Lock()
         for plan in plans:
@@ -188,8 +188,9 @@ class TierStack:
         Also the tiers that will not serve it: else a chunk that memory always serves would
         grow old on disk, and be lost with the memory.
         """
-        for tier in self.tiers:
-            tier.index.touch(keys)
+        if keys:
+            for tier in self.tiers:
+                tier.index.touch(keys)
 
     def begin(
         self,
@@ -373,7 +374,7 @@ class TierStack:
         return ticket
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
-        self.tiers = tuple(tiers)
+        self.tiers = self.pins.tiers = tuple(tiers)
         share_out(self.tiers, self.pool.capacity, self.pool.slot_bytes)
         self.writer.below = {
             tier.name: below

@@ -161,27 +161,22 @@ class StoreCalls:
                 return [False]
             each = zip(keys, leases, strict=True)
             return [self.put_leases([key], [lease], deadline)[0] for key, lease in each]
+        kept: list[bool] = []
         try:
-            return [
-                self._put_lease(self.sharing, key, lease, deadline)
-                for key, lease in zip(keys, mine, strict=True)
-            ]
+            for key, lease in zip(keys, mine, strict=True):
+                try:
+                    answer: object = self.sharing.put_lease(key, lease)  # type: ignore[func-returns-value]
+                except self._errors as error:
+                    self.failed("put_lease", error)
+                    kept.append(False)
+                    continue
+                kept.append(answer is None)
+                if answer is not None:
+                    self.failed("put_lease", answers.answered(answer))
+                    self.delete([key], deadline)  # it may have kept the block all the same
         finally:
             release_all(mine)
-
-    def _put_lease(
-        self, store: SupportsZeroCopy, key: ChunkKey, lease: Lease, deadline: Deadline
-    ) -> bool:
-        try:
-            answer: object = store.put_lease(key, lease)  # type: ignore[func-returns-value]
-        except self._errors as error:
-            self.failed("put_lease", error)
-            return False
-        if answer is None:
-            return True
-        self.failed("put_lease", answers.answered(answer))
-        self.delete([key], deadline)  # it may have kept the block all the same
-        return False
+        return kept
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Whether the store says of each chunk that it was there, or was not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from hexkv.core.tiers.tier import Tier
@@ -12,8 +12,10 @@ from hexkv.ports import ChunkKey, Clock, Deadline
 class Pins:
     """The pins of every owner, over all tiers. Safe from any thread."""
 
-    def __init__(self, tiers: Callable[[], Sequence[Tier]], clock: Clock) -> None:
-        self._tiers = tiers
+    def __init__(self, clock: Clock) -> None:
+        self.tiers: Sequence[Tier] = ()
+        """All there are."""
+
         self._clock = clock
         self._until: dict[str, float] = {}
         self._calls: set[str] = set()
@@ -55,7 +57,7 @@ class Pins:
         else:
             self._until[owner] = until.at
         here: set[ChunkKey] = set()
-        for tier in self._tiers():
+        for tier in self.tiers:
             if tier.index.pin(owner, keys):
                 known = tier.index.contains(keys)
                 here.update(key for key, there in zip(keys, known, strict=True) if there)
@@ -64,7 +66,7 @@ class Pins:
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
         self._until.pop(owner, None)
-        return sum([tier.index.unpin(owner) for tier in self._tiers()])
+        return sum([tier.index.unpin(owner) for tier in self.tiers])
 
     def expire(self) -> None:
         """End the pins of owners that are past their time."""

@@ -335,6 +335,8 @@ class LendingTier(Tier):
         self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
     ) -> list[WriteOutcome]:
         kept = self.calls.put_leases([item.key for item in items], leases, deadline)
+        if all(kept):
+            return [_KEPT] * len(kept)
         return [_KEPT if here else Failed(StoreFull(self.name)) for here in kept]
 
 

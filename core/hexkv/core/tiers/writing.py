@@ -235,8 +235,9 @@ class Writer:
             tier.index.abort([key for key, _ in failed])
         del reserved
         lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
-        self.dropped(tier, lost, Reason.NO_ROOM)
-        done = [key for key in done if key not in lost] if lost else done
+        if lost:
+            self.dropped(tier, lost, Reason.NO_ROOM)
+            done = [key for key in done if key not in lost]
         if on_stored is not None:
             on_stored(tier, done)
         gone.update(lost)
@@ -263,7 +264,8 @@ class Writer:
             pass
         sizes = [expected(tier, batch.leases[i], item.frame) for i, item in items.items()]
         reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
-        self.dropped(tier, reservation.refused, Reason.NO_ROOM)
+        if reservation.refused:
+            self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
             index.abort(reservation.keys)
@@ -282,7 +284,7 @@ class Writer:
         runtime = self._runtime
         start = runtime.clock.now()
         outcomes = tier.write(items, leases, deadline)
-        if not all(isinstance(outcome, Stored) for outcome in outcomes):
+        if not {Stored}.issuperset(map(type, outcomes)):
             self._once_more(tier, items, leases, outcomes, deadline)
         sizes = [
             len(item.frame)
