@@ -291,6 +291,55 @@ def test_a_lease_that_cannot_be_shared_is_a_miss_or_a_drop_and_is_given_back(rig
         balanced(r)
 
 
+class Forgetful(MemoryStore):
+    """A store in memory that loses chunks between the question and the loan."""
+
+    lost = frozenset()
+
+    def get_lease(self, keys, owner):
+        lent = super().get_lease(keys, owner)
+        for i, key in enumerate(keys):
+            if key in self.lost and lent[i] is not None:
+                lent[i].release()
+                lent[i] = None
+        return lent
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lost=st.sets(st.integers(0, 5)),
+    gone=st.sets(st.integers(0, 5)),
+    slots=st.integers(9, 32),
+    layers=st.booleans(),
+)
+def test_what_memory_lost_since_it_was_found_comes_from_below(
+    tmp_path_factory, lost, gone, slots, layers
+):
+    store = Forgetful(ManualClock())
+    with rigging() as rig:
+        r = rig([tier("memory", store), disk(tmp_path_factory.mktemp("disk"))], slots=slots)
+        r.engine.store(PROMPT, computed())
+        assert r.engine.flush()
+        keys = r.engine.chunk_keys(PROMPT)
+        below = r.tiers["disk"]
+        below.delete(below.index.discard([keys[i] for i in gone]), soon())
+        store.lost = {keys[i] for i in lost}
+        end = min(lost & gone, default=len(keys)) * CHUNK
+        window = HeapKV(LAYOUT, FULL)
+        if layers:
+            with r.engine.retrieve_layers(PROMPT, window) as read:
+                assert list(read) == list(range(LAYOUT.layers))
+            got = read.result()
+        else:
+            got = r.engine.retrieve(PROMPT, window)
+        assert got.hit_tokens == end
+        assert window.agrees(computed(), end)
+        if not layers:
+            fromdisk = len([i for i in lost if i * CHUNK < end]) * CHUNK
+            assert got.tiers.get("disk", 0) == fromdisk
+        assert r.at_rest()
+
+
 STEPS = {
     "store": lambda r: r.engine.store(PROMPT, computed()),
     "store another": lambda r: r.engine.store(OTHER, computed(OTHER)),

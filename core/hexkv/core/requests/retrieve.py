@@ -220,7 +220,8 @@ def worth_waiting(
     Where it is known how fast their tier is, and the model: no longer than loading would be
     sooner than computing, so that a wait for nothing costs at most as much again.
     """
-    computes, brings = stack.runtime.compute_rate, found[number].link.tokens_rate
+    computes = stack.runtime.compute_rate
+    brings = None if computes is None else found[number].link.tokens_rate
     if computes is None or brings is None:
         return deadline
     tokens = prompt.ends[len(found) - 1] - prompt.starts[number]

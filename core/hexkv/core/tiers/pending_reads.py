@@ -9,7 +9,7 @@ from hexkv.core.io.scheduler import Ticket
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkSpec, Deadline, Lease, Reason, StoreError
+from hexkv.ports import ChunkSpec, Deadline, Lease, Reason, StoreError, release_all
 
 log = logging.getLogger("hexkv")
 
@@ -52,8 +52,8 @@ class Fetch:
         """The worker does not touch the blocks any more."""
         with self._lock:
             self._ended = True
-        for block in self._blocks:
-            block.release()
+        if self._blocks:
+            release_all(self._blocks)
 
 
 class PendingRead:

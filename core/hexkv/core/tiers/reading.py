@@ -32,6 +32,8 @@ from hexkv.ports import (
     PoolExhausted,
     Reason,
     frame_bytes,
+    release_all,
+    share_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -104,8 +106,7 @@ class Fetcher:
             ]
         now = Deadline(self._runtime.clock, 0.0)
         claims: list[PendingRead] = []
-        joined = self._join(tier, specs[0], owner)
-        if joined is not None:
+        if self._under_way and (joined := self._join(tier, specs[0], owner)) is not None:
             claims.append(joined)
             wait = None
         raw = [
@@ -130,8 +131,7 @@ class Fetcher:
             fetch = Fetch(tier, blocks)
             free = self._blocks(raw[: room.count], owner, now if claims or wait is None else wait)
             for spec in specs[len(claims) :]:
-                joined = self._join(tier, spec, owner)
-                if joined is not None:
+                if self._under_way and (joined := self._join(tier, spec, owner)) is not None:
                     claims.append(joined)
                     continue
                 # Not the one that was meant for it, where another read ended meanwhile.
@@ -142,10 +142,10 @@ class Fetcher:
                 claims.append(PendingRead(spec, tier.name, block, fetch, len(blocks)))
                 blocks.append(block)
                 fresh.append(spec.key)
-            for block in free:
-                block.release()
+            if free:
+                release_all(free)
             if blocks:
-                blocks[:] = [block.share(f"read {tier.name}") for block in blocks]
+                blocks[:] = share_all(blocks, f"read {tier.name}")  # type: ignore[assignment] # of its class
                 self._submit(fetch, fresh, blocks, deadline, priority, None if keeps else room)
         return claims
 
@@ -223,8 +223,6 @@ class Fetcher:
         return found is not None and not found[0].late
 
     def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> PendingRead | None:
-        if not self._under_way:
-            return None
         with self._lock:
             found = self._under_way.get((tier.name, spec.key))
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
