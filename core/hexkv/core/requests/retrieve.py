@@ -176,7 +176,7 @@ class Arriving:
         if stop == start:
             return []
         tier, specs = self._found[start], self._prompt.specs(start, stop)
-        lent, why = self._stack.lend(tier, specs, self._owner)
+        lent, why = self._stack.fetcher.lend(tier, specs, self._owner)
         self._next = stop
         here = min(why, default=len(lent))
         for i in range(here, len(lent)):

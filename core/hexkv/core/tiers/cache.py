@@ -23,11 +23,11 @@ from hexkv.core.tiers.matching import (
     find_tiers,
     find_tiers_soon,
     run_of,
+    runs,
     serving,
 )
 from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.pins import Pins
-from hexkv.core.tiers.promoting import promote
 from hexkv.core.tiers.queues import share_out
 from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
@@ -60,7 +60,7 @@ class TierStack:
         """Where blocks come from."""
 
         self.tiers: tuple[Tier, ...] = ()
-        self._fetcher = Fetcher(runtime)
+        self.fetcher = Fetcher(runtime)
         self.writer = Writer(runtime)
         self.patience = 1.0
         """Seconds that a store may take to say what it holds."""
@@ -219,7 +219,7 @@ class TierStack:
             if start == end:
                 continue
             part = specs[start:end]
-            got = self._fetcher.begin(
+            got = self.fetcher.begin(
                 found[start], part, owner, deadline, priority, wait=wait, keeps=keeps
             )
             wait = None
@@ -227,12 +227,6 @@ class TierStack:
             if len(got) < end - start:
                 break
         return claims
-
-    def lend(
-        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str
-    ) -> tuple[list[Lease | None], dict[int, Reason]]:
-        """Leases on chunks of a tier in memory; by index, why others are missing."""
-        return self._fetcher.lend(tier, specs, owner)
 
     def stand_in(
         self,
@@ -259,9 +253,7 @@ class TierStack:
                 continue
             if not contains_by_deadline(tier, [key], deadline)[0]:
                 continue
-            again = self._fetcher.begin(
-                tier, [claim.spec], owner, deadline, Priority.GET, wait=wait
-            )
+            again = self.fetcher.begin(tier, [claim.spec], owner, deadline, Priority.GET, wait=wait)
             claim.crowded = claim.crowded or not again
             for other in again:
                 lease = other.settle(owner, deadline)
@@ -272,10 +264,20 @@ class TierStack:
         return None
 
     def promote(self, batch: Batch, origin: Sequence[str], deadline: Deadline) -> None:
-        """Copy chunks to the faster tiers that lack them; tiers with lanes do it in their time."""
-        if origin.count(self.tiers[0].name) < len(origin):
-            late = background_deadline(self.runtime)
-            promote(self.writer, self.tiers, batch, origin, deadline, late)
+        """Copy chunks to the tiers that are faster than the one that each came from (*origin*).
+
+        Tiers in memory take the blocks at once; those with lanes write them in their time.
+        """
+        if origin.count(self.tiers[0].name) == len(origin):
+            return
+        order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
+        places = [order.get(name, 0) for name in origin]
+        late = background_deadline(self.runtime)
+        for ordinal, tier in enumerate(self.tiers[: max(places, default=0)]):
+            if tier.rules.promotes:
+                for run in runs([i for i, place in enumerate(places) if place > ordinal]):
+                    part = batch.part(run[0], run[-1] + 1)
+                    self.writer.put(tier, part, deadline if tier.lends else late)
 
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""
