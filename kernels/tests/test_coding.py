@@ -126,9 +126,21 @@ def test_numpy_and_compiled_code_quantise_alike(values, half):
             assert equal(one, other)
 
 
-@given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=2, max_dims=2, max_side=90)))
-def test_numpy_and_compiled_code_count_alike(symbols):
+@given(
+    hnp.arrays(np.uint8, hnp.array_shapes(min_dims=2, max_dims=2, max_side=90)),
+    st.integers(1, 9),
+    st.integers(0, 1 << 32),
+)
+def test_numpy_and_compiled_code_count_alike(symbols, many, seed):
     seen = plain.histograms(symbols)
+    random = np.random.default_rng(seed)
+    classes = random.integers(0, many, len(seen)).astype(np.uint8)
+    sums = plain.by_class(seen, classes, many)
+    assert equal(sums, compiled.by_class(seen, classes, many))
+    assert (sums.sum(axis=0) == seen.sum(axis=0)).all()
+    weights = random.normal(size=(many, seen.shape[1]))
+    assert equal(plain.weighed(seen, weights), compiled.weighed(seen, weights))
+    assert np.allclose(plain.weighed(seen, weights), weights @ seen.T)
     assert equal(seen, compiled.histograms(symbols))
     assert (seen.sum(axis=1) == len(symbols)).all()
     for lane, symbol in zip(range(symbols.shape[1]), symbols[0], strict=True):
@@ -147,7 +159,7 @@ def test_tables_that_were_counted_code_what_was_seen(seen):
     assert (counts.sum(axis=1) == TOTAL).all()
     assert counts.max() < TOTAL
     assert ((counts > 0) | (seen == 0)).all()
-    found = Tables.of(counts)
+    found = Tables(counts)
     lanes, width = seen.shape
     symbols = np.stack([np.resize(np.flatnonzero(row), 9) for row in counts], axis=1)
     classes, turns = np.arange(lanes, dtype=np.uint8), np.zeros(lanes, np.uint8)

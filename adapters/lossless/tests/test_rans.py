@@ -201,7 +201,7 @@ def test_the_streams_are_those_that_a_gpu_decodes():
     counts = take(np.uint16, tables * symbols).reshape(tables, symbols).astype(np.uint32)
     classes, states, lengths = take(np.uint8, LANES), take(np.uint32, LANES), take(np.uint32, 2)
     stream = take(np.uint16, int(lengths.sum()))
-    given = (stream, lengths, states, classes, np.zeros_like(classes), Tables.of(counts).slots)
+    given = (stream, lengths, states, classes, np.zeros_like(classes), Tables(counts).slots)
     values = torch.from_numpy(np.tile(alphabet << 7, (TOKENS, 1)))
     tensors = [torch.from_numpy(array.astype(np.int64)) for array in given]
     into, ended = in_torch.decode(*tensors, values)

@@ -151,7 +151,7 @@ def test_tables_that_were_counted_serve_as_well(many, width, lanes, seed):
     symbols = random.geometric(0.2, (6, lanes)).clip(1, width).astype(np.uint8) - np.uint8(1)
     seen = np.zeros((many, width), np.int64)
     np.add.at(seen, (np.broadcast_to(classes, symbols.shape), symbols), 1)
-    found, turns = Tables.of(counted(seen)), np.zeros(lanes, np.uint8)
+    found, turns = Tables(counted(seen)), np.zeros(lanes, np.uint8)
     values = np.tile(random.integers(0, 1 << 16, width).astype(np.uint16), (6, 1))
     streams = plain.encode(symbols, classes, turns, found)
     made = rans.encode(*map(on_device, (symbols[None], classes, turns, found.packed)))

@@ -37,6 +37,14 @@ class Coder(Protocol):
 
     def histograms(self, symbols: Bytes) -> npt.NDArray[np.uint32]: ...
 
+    def by_class(
+        self, seen: npt.NDArray[np.uint32], classes: Bytes, many: int
+    ) -> npt.NDArray[np.int64]: ...
+
+    def weighed(
+        self, seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]: ...
+
     def encode(self, symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams: ...
 
     def decode(

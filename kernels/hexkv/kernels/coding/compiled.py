@@ -140,6 +140,56 @@ def _histograms(symbols: Bytes, seen: npt.NDArray[np.uint32]) -> None:
                 seen[lane, symbols[token, lane]] += np.uint32(1)
 
 
+def by_class(seen: npt.NDArray[np.uint32], classes: Bytes, many: int) -> npt.NDArray[np.int64]:
+    """See :func:`hexkv.kernels.coding.plain.by_class`."""
+    found = np.zeros((many, seen.shape[1]), np.int64)
+    _by_class(seen, classes, found)
+    return found
+
+
+@compile_for("void(u4[:, ::1], u1[::1], i8[:, ::1])")
+def _by_class(seen: npt.NDArray[np.uint32], classes: Bytes, found: npt.NDArray[np.int64]) -> None:
+    lanes, symbols = seen.shape
+    for lane in range(lanes):
+        row = classes[lane]
+        for symbol in range(symbols):
+            found[row, symbol] += np.int64(seen[lane, symbol])
+
+
+def weighed(
+    seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """See :func:`hexkv.kernels.coding.plain.weighed`."""
+    found = np.empty((len(weights), len(seen)))
+    _weighed(seen, weights, found)
+    return found
+
+
+@compile_for("void(u4[:, ::1], f8[:, ::1], f8[:, ::1])")
+def _weighed(
+    seen: npt.NDArray[np.uint32],
+    weights: npt.NDArray[np.float64],
+    found: npt.NDArray[np.float64],
+) -> None:
+    rows, symbols = weights.shape
+    counts = np.zeros((symbols, GROUP))
+    sums = np.empty(GROUP)
+    for first in range(0, len(seen), GROUP):
+        width = min(GROUP, len(seen) - first)
+        for lane in range(width):
+            for symbol in range(symbols):
+                counts[symbol, lane] = seen[first + lane, symbol]
+        for row in range(rows):
+            for lane in range(GROUP):
+                sums[lane] = 0
+            for symbol in range(symbols):
+                weight = weights[row, symbol]
+                for lane in range(GROUP):
+                    sums[lane] += counts[symbol, lane] * weight
+            for lane in range(width):
+                found[row, first + lane] = sums[lane]
+
+
 def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams:
     """See :func:`hexkv.kernels.coding.plain.encode`."""
     tokens, lanes = symbols.shape

@@ -62,6 +62,32 @@ def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
     return np.bincount(places.reshape(-1), minlength=lanes * 256).astype(np.uint32).reshape(-1, 256)
 
 
+def by_class(seen: npt.NDArray[np.uint32], classes: Bytes, many: int) -> npt.NDArray[np.int64]:
+    """How often lanes of each of *many* classes have each symbol, ``[many, symbols]``.
+
+    Args:
+        seen: ``[lanes, symbols]``, how often lanes have them.
+        classes: that of each lane.
+        many: more than any of *classes*.
+    """
+    found = np.zeros((many, seen.shape[1]), np.int64)
+    np.add.at(found, classes, seen)
+    return found
+
+
+def weighed(
+    seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """``[rows, lanes]`` sums of what lanes saw, ``[lanes, symbols]``, by each row of *weights*.
+
+    Symbol by symbol, since floats in another order add up to something else.
+    """
+    found = np.zeros((len(weights), len(seen)))
+    for symbol in range(seen.shape[1]):
+        found += weights[:, symbol, None] * seen[:, symbol]
+    return found
+
+
 def fitting(
     sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], tokens: int, found: Gaussians
 ) -> tuple[Bytes, Bytes]:

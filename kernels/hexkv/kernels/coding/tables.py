@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from math import isqrt
 
@@ -38,31 +38,39 @@ _FAR = 7
 """Beyond so many widths a Gaussian has less left than these tables can say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
-    """Probabilities of symbols, a row of them for each class of lanes."""
+    """Probabilities of symbols, a row of them for each class of lanes.
+
+    Each row of *counts* adds up to ``TOTAL``, and none of them is all of it. Symbols whose count
+    is zero cannot be coded. There are 256 at most.
+    """
 
     counts: npt.NDArray[np.uint32]
     """``[classes, symbols]``: probability of each symbol, in units of 2**-12."""
 
-    starts: npt.NDArray[np.uint32]
-    """``[classes, symbols]``: the sum of the counts before."""
+    @cached_property
+    def starts(self) -> npt.NDArray[np.uint32]:
+        """``[classes, symbols]``: the sum of the counts before."""
+        return np.cumsum(self.counts, axis=1, dtype=np.uint32) - self.counts
 
-    slots: npt.NDArray[np.uint32]
-    """``[classes * TOTAL]``: by the low bits of a decoder's state, ``count << 20 | place << 8 |
-    symbol``, where *place* counts the slots of the symbol."""
+    @cached_property
+    def slots(self) -> npt.NDArray[np.uint32]:
+        """``[classes * TOTAL]``: what a decoder finds by the low bits of its state.
 
-    packed: npt.NDArray[np.uint32]
-    """``[classes, symbols]``: ``start << 16 | count``, what an encoder looks up."""
-
-    @classmethod
-    def of(cls, counts: npt.NDArray[np.uint32]) -> Tables:
-        """With these *counts*: each row adds up to ``TOTAL``, and none of them is all of it.
-
-        Symbols whose count is zero cannot be coded. There are 256 at most.
+        That is ``count << 20 | place << 8 | symbol``, where *place* counts the slots of the symbol.
         """
-        starts, slots, packed = _looked_up(counts)
-        return cls(counts, starts, slots, packed)
+        symbols = np.arange(self.symbols, dtype=np.uint32)
+        # Modulo 2**32: to the place of a row's slot, its symbol's start is below zero.
+        entries = (self.counts << 20) - (self.starts << 8) + symbols
+        slots = np.repeat(entries.reshape(-1), self.counts.reshape(-1)).reshape(-1, TOTAL)
+        slots += np.arange(TOTAL, dtype=np.uint32) << 8
+        return slots.reshape(-1)
+
+    @cached_property
+    def packed(self) -> npt.NDArray[np.uint32]:
+        """``[classes, symbols]``: ``start << 16 | count``, what an encoder looks up."""
+        return np.asarray(self.starts << 16 | self.counts, np.uint32)
 
     @property
     def symbols(self) -> int:
@@ -70,7 +78,7 @@ class Tables:
         return int(self.counts.shape[1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gaussians(Tables):
     """Tables of one alphabet. Row: class of width; symbol: level plus *half*."""
 
@@ -81,7 +89,7 @@ class Gaussians(Tables):
 
 
 def counted(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Counts for :meth:`Tables.of`, as near as may be to how often symbols were *seen*.
+    """Counts for :class:`Tables`, as near as may be to how often symbols were *seen*.
 
     Args:
         seen: ``[classes, symbols]``, of two symbols at least. What was never seen has no count,
@@ -121,20 +129,7 @@ def _tables(half: int) -> Gaussians:
         ]
         counts = np.array([_counts(row) for row in rows], np.uint32)
     spreads = [isqrt(low * high) for low, high in pairwise(squares)]
-    return Gaussians(counts, *_looked_up(counts), half, np.array(spreads, np.int64))
-
-
-def _looked_up(
-    counts: npt.NDArray[np.uint32],
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """The starts, the slots and the packed form of *counts*."""
-    classes, many = counts.shape
-    starts = np.cumsum(counts, axis=1, dtype=np.uint32) - counts
-    flat = counts.reshape(-1)
-    symbols = np.repeat(np.tile(np.arange(many, dtype=np.uint32), classes), flat)
-    places = np.tile(np.arange(TOTAL, dtype=np.uint32), classes) - np.repeat(starts, flat)
-    slots = np.repeat(flat, flat) << 20 | places << 8 | symbols
-    return starts, slots.astype(np.uint32), (starts << 16 | counts).astype(np.uint32)
+    return Gaussians(counts, half, np.array(spreads, np.int64))
 
 
 def _shares(half: int, width: Decimal) -> list[Decimal]:

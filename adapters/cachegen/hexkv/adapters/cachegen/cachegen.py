@@ -117,5 +117,5 @@ def _values(peaks: Floats, found: Gaussians) -> Floats:
     """What each symbol of each token stands for, twice: see ``plain.decode``."""
     levels = np.arange(-found.half, found.half + 1, dtype=np.float32) / np.float32(found.half)
     with np.errstate(under="ignore"):
-        values: Floats = peaks[:, None] * np.tile(levels, 2)
+        values: Floats = peaks[:, None] * np.concatenate([levels, levels])
     return values

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.adapters.lossless import _bits
-from hexkv.kernels.coding.choosing import Choice
+from hexkv.kernels.coding.choosing import Choice, Coder
 from hexkv.kernels.coding.floats import Words
 from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
@@ -65,12 +65,12 @@ class Rans:
             return None
         symbols, meanings = upper[0].reshape(place.tokens, place.row), upper[1]
         seen = coder.histograms(symbols)
-        alphabet = _alphabet(seen)
-        classes, counts = _fitted(seen.take(alphabet, axis=1).astype(np.float64))
+        alphabet = _alphabet(_together(seen, coder))
+        classes, counts = _fitted(seen.take(alphabet, axis=1), coder)
         wide = np.zeros((len(counts), seen.shape[1]), np.uint32)
         wide[:, alphabet] = counts
         turns = np.zeros_like(classes)
-        words, lengths, states = coder.encode(symbols, classes, turns, Tables.of(wide))
+        words, lengths, states = coder.encode(symbols, classes, turns, Tables(wide))
         pieces: list[Piece] = [
             *_bits.lower(elements, place.dtype),
             bytes([len(alphabet) - 1, len(counts)]),
@@ -108,22 +108,27 @@ class Rans:
         values = np.left_shift(meanings, bits - _bits.UPPER.get(place.dtype, 8), dtype=into.dtype)
         streams, turns = (words, lengths, states), np.zeros_like(classes)
         each: Words = np.tile(values, (place.tokens, 1))
-        if not self._choice.coder.decode(streams, classes, turns, Tables.of(counts), each, into):
+        if not self._choice.coder.decode(streams, classes, turns, Tables(counts), each, into):
             raise CorruptFrame("a stream that does not end as it should")
         _bits.join(into.reshape(-1), lower, place.dtype)
         return raw(into if place.dtype.itemsize > 1 else into.astype(np.uint8))
 
 
-def _alphabet(seen: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def _together(seen: npt.NDArray[np.uint32], coder: Coder) -> npt.NDArray[np.int64]:
+    """How often all lanes have each symbol, ``[1, symbols]``."""
+    return coder.by_class(seen, np.zeros(len(seen), np.uint8), 1)
+
+
+def _alphabet(together: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The symbols that there are, and another where there is only one: a table has two at least."""
-    alphabet = np.flatnonzero(seen.any(axis=0))
+    alphabet = np.flatnonzero(together)
     if len(alphabet) == 1:
         alphabet = np.sort(np.append(alphabet, alphabet[0] ^ 1))
     return alphabet
 
 
 def _fitted(
-    seen: npt.NDArray[np.float64],
+    seen: npt.NDArray[np.uint32], coder: Coder
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
     """The table of each lane, and the counts of the tables: one, or as many as there may be.
 
@@ -131,48 +136,31 @@ def _fitted(
 
     Args:
         seen: ``[lanes, symbols]``, how often lanes have symbols.
+        coder: what adds up.
     """
     lanes, symbols = seen.shape
-    alone = np.zeros(lanes, np.uint8)
-    one = _sums(seen, alone, 1)
+    one = _together(seen, coder)
     tables = min(TABLES, lanes // _LANES)
+    classes = np.zeros(lanes, np.uint8)
     if tables < 2:
-        return alone, counted(one.astype(np.int64))
-    classes = np.empty(lanes, np.uint8)
-    means = _product(seen, np.arange(symbols)[None])[:, 0]
+        return classes, counted(one)
+    means = coder.weighed(seen, np.arange(symbols, dtype=np.float64)[None])[0]
     classes[means.argsort()] = np.arange(lanes) * tables // lanes
     for _ in range(_ROUNDS):
-        costs = _costs(_sums(seen, classes, tables))
-        classes = _product(seen, costs).argmin(axis=1).astype(np.uint8)
-    many = _sums(seen, classes, tables)
+        costs = _costs(coder.by_class(seen, classes, tables))
+        classes = coder.weighed(seen, costs).argmin(axis=0).astype(np.uint8)
+    many = coder.by_class(seen, classes, tables)
     if _cost(one) <= _cost(many) + 16 * symbols * (tables - 1):
-        return alone, counted(one.astype(np.int64))
-    return classes, counted(many.astype(np.int64))
+        return np.zeros(lanes, np.uint8), counted(one)
+    return classes, counted(many)
 
 
-def _product(
-    seen: npt.NDArray[np.float64], weights: npt.NDArray[np.generic]
-) -> npt.NDArray[np.float64]:
-    """``[lanes, rows]`` sums of what lanes saw, by each row of *weights*.
-
-    On one thread: a matrix product would ask a library that shares it out among several.
-    """
-    return np.asarray(np.einsum("ls,cs->lc", seen, weights.astype(np.float64)))
-
-
-def _sums(
-    seen: npt.NDArray[np.float64], classes: npt.NDArray[np.uint8], many: int
-) -> npt.NDArray[np.float64]:
-    """How often lanes of each class have each symbol, ``[many, symbols]``."""
-    return np.stack([seen[classes == index].sum(axis=0) for index in range(many)])
-
-
-def _costs(seen: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _costs(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """What a symbol costs by a table of what was *seen*; of what was not, more than any."""
     shares = np.maximum(seen, 1 / TOTAL) / np.maximum(seen.sum(axis=1, keepdims=True), 1)
     return np.asarray(-np.log2(shares), np.float64)
 
 
-def _cost(seen: npt.NDArray[np.float64]) -> float:
+def _cost(seen: npt.NDArray[np.int64]) -> float:
     """Bits of all symbols by the tables of their own classes."""
     return float((seen * _costs(seen)).sum())
