@@ -15,6 +15,9 @@ class HeapKV:
     layer and on the plane, as in a real one, so that any mix-up shows.
     """
 
+    background = False
+    """See :class:`hexkv.ports.SupportsBackground`: may be set to True."""
+
     def __init__(self, layout: KVLayout, tokens: int) -> None:
         self.layout = layout
         self.tokens = tokens

@@ -61,6 +61,11 @@ class ContiguousKV:
         return self._layout
 
     @property
+    def background(self) -> bool:
+        """True on the CPU; on a GPU the caller's stream says what comes first."""
+        return self._fused is None and all(device.type == "cpu" for device in self._devices)
+
+    @property
     def tokens(self) -> int:
         return self._tokens
 

@@ -89,6 +89,11 @@ class PagedKV:
         return self._layout
 
     @property
+    def background(self) -> bool:
+        """True on the CPU; on a GPU the caller's stream says what comes first."""
+        return self._fused is None and self._device.type == "cpu"
+
+    @property
     def tokens(self) -> int:
         return len(self._slots)
 

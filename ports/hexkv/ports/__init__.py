@@ -10,7 +10,7 @@ from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import ChunkCache
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
-from hexkv.ports.device import DeviceKV, Finished, Span, Transfer
+from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
 from hexkv.ports.dtype import DType
 from hexkv.ports.errors import (
     AdapterUnavailable,
@@ -182,6 +182,7 @@ __all__ = [
     "StoreReport",
     "StoreUnreachable",
     "Stored",
+    "SupportsBackground",
     "SupportsClear",
     "SupportsOwnMemory",
     "SupportsQuarantine",

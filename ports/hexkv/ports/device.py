@@ -52,9 +52,9 @@ class DeviceKV(Protocol):
     """One request's window on a serving engine's KV memory.
 
     The host adapter makes one per request: over a slot mapping (paged memory) or over
-    contiguous tensors. The engine calls it from the thread that called the engine. It
-    never touches positions outside the spans it is given, and moves what the memory holds
-    at the time of the call.
+    contiguous tensors. The engine calls it from the thread that called the engine, unless
+    it :class:`SupportsBackground`. It never touches positions outside the spans it is given,
+    and moves what the memory holds at the time of the call.
 
     A position may have no place (``-1`` in a slot mapping): scattering passes it over, and
     gathering it is an error, for the chunk would be stored with a hole.
@@ -88,4 +88,19 @@ class DeviceKV(Protocol):
         Raises:
             InvalidRequest: before anything moves; likewise.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsBackground(Protocol):
+    """A window that copies while it is called, whichever thread calls it.
+
+    While requests move layer by layer, a worker calls it then beside the host, which computes.
+    Not for windows whose copies take their place in the order of a thread's own work, as on a
+    CUDA stream: they are called by the caller's thread alone.
+    """
+
+    @property
+    def background(self) -> bool:
+        """True if any thread may call :meth:`~DeviceKV.gather` and :meth:`~DeviceKV.scatter`."""
         ...

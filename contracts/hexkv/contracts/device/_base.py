@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -10,10 +11,13 @@ import pytest
 
 from hexkv.contracts.doubles import FRESH, ListSink, deadline
 from hexkv.contracts.whole import Whole
-from hexkv.ports import DeviceKV, KVLayout, Span, Transfer
+from hexkv.ports import DeviceKV, KVLayout, Span, SupportsBackground, Transfer
 
 UNITS, LAYERS = 24, 2
 """The least that the window of the ``device`` fixture must have."""
+
+Move = Callable[[Sequence[Span], range], Transfer]
+"""Gather or scatter, of some layers."""
 
 Cuts = list[tuple[int, int]]
 """``(start, end)`` of some spans."""
@@ -154,6 +158,14 @@ def full(device: DeviceKV, sink: ListSink, cuts: Cuts, seed: int) -> list[Span]:
     for index, span in enumerate(spans):
         span.data[:] = noise(len(span.data), seed + index)
     return spans
+
+
+def moved(device: DeviceKV, move: Move, spans: Sequence[Span], layers: range) -> Transfer:
+    """The transfer of *move*, called by another thread if *device* allows that."""
+    if not isinstance(device, SupportsBackground) or not device.background:
+        return move(spans, layers)
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(move, spans, layers).result()
 
 
 def done(transfer: Transfer) -> None:

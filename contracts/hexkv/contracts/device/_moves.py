@@ -20,6 +20,7 @@ from hexkv.contracts.device._base import (
     fill,
     full,
     layer_bytes,
+    moved,
     noise,
     put_chunk,
     same,
@@ -29,7 +30,7 @@ from hexkv.contracts.device._base import (
 )
 from hexkv.contracts.doubles import FRESH, ListSink
 from hexkv.contracts.promise import promise
-from hexkv.ports import DeviceKV, KVLayout, Span
+from hexkv.ports import DeviceKV, KVLayout, Span, SupportsBackground
 
 ROUNDS = 12
 
@@ -59,6 +60,8 @@ class Moves(DeviceCase):
         assert isinstance(device.layout, KVLayout)
         assert device.layout.layers >= LAYERS
         assert device.tokens >= UNITS * unit
+        if isinstance(device, SupportsBackground):
+            assert type(device.background) is bool
 
     @each("cuts", SPANS.values(), ids=SPANS)
     @promise(
@@ -149,7 +152,7 @@ class Moves(DeviceCase):
         for seed in range(ROUNDS):
             cuts, layers = _some(device, unit, Random(seed))  # noqa: S311 - nothing here is secret
             sink = ListSink()
-            done(device.gather(empty(device, sink, cuts), layers))
+            done(moved(device, device.gather, empty(device, sink, cuts), layers))
             for index, (start, end) in enumerate(cuts):
                 part = layer_bytes(device.layout, layers, end - start)
                 want = bytearray([FRESH]) * device.layout.chunk_bytes(end - start)
@@ -172,7 +175,7 @@ class Moves(DeviceCase):
                 part = layer_bytes(device.layout, layers, end - start)
                 want.append(bytearray(chunk(device, raw, start, end)))
                 want[-1][part] = data[part]
-            done(device.scatter(spans, layers))
+            done(moved(device, device.scatter, spans, layers))
             for (start, end), rows in zip(cuts, want, strict=True):
                 same(
                     chunk(device, raw, start, end),

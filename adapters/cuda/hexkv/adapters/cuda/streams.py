@@ -14,7 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from hexkv.kernels import BlockKV, ContiguousKV, PagedKV
-from hexkv.ports import DeviceKV, InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
+from hexkv.ports import (
+    DeviceKV,
+    InvalidRequest,
+    KVLayout,
+    LayoutMismatch,
+    Span,
+    SupportsBackground,
+    Transfer,
+)
 
 
 class CudaKV:
@@ -128,6 +136,15 @@ class _Streamed:
     @property
     def layout(self) -> KVLayout:
         return self._window.layout
+
+    @property
+    def background(self) -> bool:
+        """False where copies begin behind what the caller's stream has queued."""
+        return (
+            self._into is None
+            and isinstance(self._window, SupportsBackground)
+            and self._window.background
+        )
 
     @property
     def tokens(self) -> int:
