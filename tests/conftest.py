@@ -16,6 +16,12 @@ def pytest_sessionfinish():
 
 
 @pytest.fixture
+def one_by_one(monkeypatch):
+    """Layers go one by one, though those of the tests are small enough to go together."""
+    monkeypatch.setattr("hexkv.core.requests.layers.groups._LEAST_BYTES", 1)
+
+
+@pytest.fixture
 def rig():
     """Builds engines; see ``lib/rigging.py``."""
     with rigging() as build:

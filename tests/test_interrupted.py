@@ -9,12 +9,26 @@ from contextlib import suppress
 from threading import Event
 
 import pytest
-from stepping import CALLS, TOKENS, Interrupt, first_visits, kv, retrieve, retrieve_layers, store
+from stepping import (
+    CALLS,
+    TOKENS,
+    Interrupt,
+    first_visits,
+    kv,
+    retrieve,
+    retrieve_layers,
+    store,
+    store_layers,
+)
 
+from depth import thorough
 from dict_store import ScanningStore
 from hexkv.contracts.heap_kv import HeapKV
 from layered import Ranged, memory
 from rigging import CHUNK, LAYOUT, MEMORY, PATIENCE, tier
+
+BY_LAYERS = (store_layers, retrieve_layers)
+"""Without a worker that copies: with one there is all that these do, and more."""
 
 OTHER = list(range(1_000, 1_000 + CHUNK))
 
@@ -51,11 +65,18 @@ def unharmed(r):
 
 @pytest.mark.parametrize(
     ("call", "tiers"),
-    [*((call, "both") for call in CALLS), (store, "memory"), (retrieve, "memory")],
+    [
+        *((call, "both") for call in CALLS if call not in BY_LAYERS),
+        *thorough(*((call, "both") for call in BY_LAYERS)),
+        (store, "memory"),
+        (retrieve, "memory"),
+    ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
+@pytest.mark.usefixtures("one_by_one")
 def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers):
-    slow = tier("slow", Ranged() if call is retrieve_layers else ScanningStore({}))
+    ranged = call.__name__.startswith("retrieve_layers")
+    slow = tier("slow", Ranged() if ranged else ScanningStore({}))
     r = rig([memory()] if tiers == "memory" else [memory(), slow], slots=16)
     assert r.engine.flush()
 

@@ -24,6 +24,8 @@ from layered import (
 )
 from rigging import CHUNK, LAYOUT, tier
 
+pytestmark = pytest.mark.usefixtures("one_by_one")
+
 
 def test_the_next_layer_is_under_way_when_one_is_given_and_holds_nothing_up(rig):
     """Shown by order alone: nothing in here knows how long anything takes."""
@@ -40,6 +42,7 @@ def test_the_next_layer_is_under_way_when_one_is_given_and_holds_nothing_up(rig)
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())
     target = empty()
+    target.background = True
     with r.engine.retrieve_layers(PROMPT, target) as layers:
         assert layers.hit_tokens == FULL
         assert next(layers) == 0, "although no later layer is there"
@@ -70,10 +73,14 @@ def test_layers_are_given_to_the_device_one_by_one_and_from_memory_without_a_cop
     assert seen == [range(i, i + 1) for i in LAYERS]
 
 
-@pytest.mark.parametrize("task_bytes", [1, 1 << 30])
-def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch, task_bytes):
+def test_reading_ahead_is_bounded_in_bytes(rig, monkeypatch):
     monkeypatch.setattr("hexkv.core.requests.layers.ranges._BYTES_AHEAD", 1)
-    monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", task_bytes)
+    for task_bytes in (1, 1 << 30):
+        monkeypatch.setattr("hexkv.core.requests.layers.ranges._TASK_BYTES", task_bytes)
+        one_task_at_a_time(rig)
+
+
+def one_task_at_a_time(rig):
     store = Ranged()
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())

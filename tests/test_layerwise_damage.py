@@ -25,6 +25,8 @@ from layered import (
 )
 from rigging import CHUNK, PATIENCE, tier
 
+pytestmark = pytest.mark.usefixtures("one_by_one")
+
 
 class Breaking(Ranged):
     """Answers for one layer of one chunk of a prompt with *outcome* instead."""

@@ -1,5 +1,6 @@
 """Left early, by an error or by a device that fails: retrieving layer by layer frees everything."""
 
+from itertools import product
 from threading import Event
 
 import pytest
@@ -11,20 +12,24 @@ from hexkv.ports import CounterName, InvalidRequest
 from layered import FULL, PROMPT, Ranged, computed, disk, empty, memory, settled
 from rigging import LAYOUT, tier
 
+pytestmark = pytest.mark.usefixtures("one_by_one")
 
-@each("given", [0, 1, 2])
+
 @each("kind", [Ranged, ScanningStore])
-def test_leaving_early_frees_everything_and_counts_nothing(rig, kind, given):
+def test_leaving_early_frees_everything_and_counts_nothing(rig, kind):
     r = rig([memory(), tier("slow", kind({}))])
     r.engine.store(PROMPT, computed())
     r.engine.clear(PROMPT, tiers=["memory"])
-    with r.engine.retrieve_layers(PROMPT, empty()) as layers:
-        for _ in range(given):
-            next(layers)
-        with pytest.raises(InvalidRequest, match="still to come"):
-            layers.result()
-    assert settled(r)
-    assert r.pool.held_bytes == 0
+    for given, background in product([0, 1, 2], [False, True]):
+        device = empty()
+        device.background = background
+        with r.engine.retrieve_layers(PROMPT, device) as layers:
+            for _ in range(given):
+                next(layers)
+            with pytest.raises(InvalidRequest, match="still to come"):
+                layers.result()
+        assert settled(r)
+        assert r.pool.held_bytes == 0
     assert r.telemetry.total(CounterName.LOOKUPS) == 0
 
 

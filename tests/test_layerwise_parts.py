@@ -26,6 +26,8 @@ from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, same_layer, settl
 from plain_serde import PlainSerde
 from rigging import CHUNK, Heap, tier
 
+pytestmark = pytest.mark.usefixtures("one_by_one")
+
 VERY_DEEP = KVLayout.attention(DType.FLOAT16, layers=PARTS + 3, heads=4, key_width=8)
 PLAIN = PlainSerde()
 

@@ -1,5 +1,6 @@
 """What storing layer by layer promises: each layer once, and nothing visible before it is whole."""
 
+from itertools import product
 from threading import Event
 
 import pytest
@@ -21,6 +22,8 @@ from layered import (
     store_layerwise,
 )
 from rigging import CHUNK, LAYOUT, tier
+
+pytestmark = pytest.mark.usefixtures("one_by_one")
 
 
 def test_storing_copies_each_layer_when_it_is_done_and_waits_for_the_copies_at_the_end(rig):
@@ -57,18 +60,20 @@ def test_storing_copies_each_layer_when_it_is_done_and_waits_for_the_copies_at_t
     assert target.agrees(computed(), FULL)
 
 
-@pytest.mark.parametrize("done", [0, 1, 3])
-def test_a_store_that_is_left_early_stores_nothing(rig, tmp_path, done):
+def test_a_store_that_is_left_early_stores_nothing(rig, tmp_path):
     r = rig([memory(), disk(tmp_path)])
-    with r.engine.store_layers(PROMPT, computed()) as layers:
-        for layer in range(done):
-            layers.layer_done(layer)
-        if done < 3:
-            with pytest.raises(InvalidRequest, match=f"layer {done} is not done"):
-                layers.result()
-    assert settled(r)
-    assert r.pool.held_bytes == 0
-    assert r.engine.lookup(PROMPT).hit_tokens == 0
+    for done, background in product([0, 1, 3], [False, True]):
+        device = computed()
+        device.background = background
+        with r.engine.store_layers(PROMPT, device) as layers:
+            for layer in range(done):
+                layers.layer_done(layer)
+            if done < 3:
+                with pytest.raises(InvalidRequest, match=f"layer {done} is not done"):
+                    layers.result()
+        assert settled(r)
+        assert r.pool.held_bytes == 0
+        assert r.engine.lookup(PROMPT).hit_tokens == 0
 
 
 def test_layers_may_be_done_in_any_order_but_each_once(rig):

@@ -85,8 +85,10 @@ def store_later(engine):
     engine.store(TOKENS, kv(TOKENS), wait=False)
 
 
-def store_layers(engine):
-    with engine.store_layers(TOKENS, kv(TOKENS)) as layers:
+def store_layers(engine, background=False):
+    device = kv(TOKENS)
+    device.background = background
+    with engine.store_layers(TOKENS, device) as layers:
         for layer in range(LAYOUT.layers):
             layers.layer_done(layer)
         layers.result()
@@ -96,11 +98,21 @@ def retrieve(engine):
     engine.retrieve(TOKENS, HeapKV(LAYOUT, len(TOKENS)))
 
 
-def retrieve_layers(engine):
-    with engine.retrieve_layers(TOKENS, HeapKV(LAYOUT, len(TOKENS))) as layers:
+def retrieve_layers(engine, background=False):
+    device = HeapKV(LAYOUT, len(TOKENS))
+    device.background = background
+    with engine.retrieve_layers(TOKENS, device) as layers:
         for _ in layers:
             pass
         layers.result()
+
+
+def store_layers_beside(engine):
+    store_layers(engine, background=True)
+
+
+def retrieve_layers_beside(engine):
+    retrieve_layers(engine, background=True)
 
 
 def prefetch_and_cancel(engine):
@@ -119,6 +131,8 @@ CALLS = (
     store_layers,
     retrieve,
     retrieve_layers,
+    store_layers_beside,
+    retrieve_layers_beside,
     prefetch_and_cancel,
     prefetch_and_retrieve,
 )

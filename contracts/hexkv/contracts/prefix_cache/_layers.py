@@ -21,18 +21,23 @@ class Layers(PrefixCacheCase):
         why="the model would compute a layer from KV that is not there yet",
     )
     def test_layers_hold_what_a_retrieve_brings(self, cache: PrefixCache) -> None:
-        """Of a whole hit, of a part, with a beginning skipped, and of nothing."""
+        """Of a whole hit, of a part, with a beginning skipped, and of nothing.
+
+        Into windows that the caller's thread alone may use, and into others.
+        """
         tokens = self.prompt()
         put(cache, tokens)
         half = CHUNKS // 2 * self.chunk
-        for asked, skip in (
-            (tokens, 0),
-            (tokens, half),
-            (tokens[:half] + self.prompt(1), 0),
-            (self.prompt(2), 0),
+        for asked, skip, background in (
+            (tokens, 0, False),
+            (tokens, 0, True),
+            (tokens, half, True),
+            (tokens[:half] + self.prompt(1), 0, True),
+            (self.prompt(2), 0, True),
         ):
             bulk = cache.retrieve(asked, HeapKV(cache.namespace.layout, len(asked)), skip=skip)
             window, expected = HeapKV(cache.namespace.layout, len(asked)), computed(cache, asked)
+            window.background = background
             with cache.retrieve_layers(asked, window, skip=skip) as layers:
                 with pytest.raises(InvalidRequest):
                     layers.result()
@@ -60,6 +65,7 @@ class Layers(PrefixCacheCase):
         """In any order of layers, after an attempt that was left."""
         tokens = self.prompt()
         kv, layers = computed(cache, tokens), range(cache.namespace.layout.layers)
+        kv.background = True
         with cache.store_layers(tokens, kv) as storing:
             for layer in layers:
                 storing.layer_done(layer)

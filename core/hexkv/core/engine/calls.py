@@ -232,7 +232,7 @@ class Calls:
         """A call is over: take back what it still holds."""
         if self.door.home.left:
             return
-        self._copier.left(owner)
+        self._copier.left(owner, Deadline.after(self._clock, self._seconds))
         self._stack.pool.sweep(owner)
         self._stack.end(owner)
         with self._lock:

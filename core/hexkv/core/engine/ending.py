@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from warnings import warn
 
 from hexkv.core.home import Home
+from hexkv.core.memory.background import LANE
 from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.prefetch import Prefetches
 from hexkv.core.tiers.cache import TierStack
@@ -32,6 +33,7 @@ class Ending:
             until = Deadline.after(self.stack.runtime.clock, self.seconds)
         self.prefetches.close()
         self.copier.reap(until)
+        self.stack.runtime.executor.close(LANE)
         self.stack.flush(until)
         self.stack.close(until)
         if left := self.stack.pool.close():

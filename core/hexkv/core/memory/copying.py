@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from threading import Lock
 
-from hexkv.ports import Deadline, DeviceKV, InvalidRequest, Lease, Span, Transfer
+from hexkv.core.memory.background import BackgroundCopy
+from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Lease, Span, Transfer
 
 log = logging.getLogger("hexkv")
 
@@ -107,23 +110,61 @@ class Copier:
             return None
         return copy
 
+    def begin_beside(
+        self,
+        executor: Executor,
+        device: DeviceKV,
+        spans: Sequence[Span],
+        leases: Sequence[Lease],
+        *,
+        gather: bool,
+        layers: range | None = None,
+    ) -> Copy:
+        """Likewise a copy that a worker of *executor* makes, as *device* has to allow."""
+        copy = Copy(tuple(leases))
+        move = device.gather if gather else device.scatter
+        made = copy.transfer = BackgroundCopy(executor, partial(move, spans, layers))
+        self._begun[copy] = None  # before a worker can begin: whatever comes between, it is known
+        made.submit()
+        return copy
+
+    def withdraw(self, copy: Copy) -> bool:
+        """Keep a worker from making *copy*. False if it has begun, or was never its to make."""
+        if isinstance(copy.transfer, BackgroundCopy) and copy.transfer.withdraw():
+            self._begun.pop(copy, None)
+            return True
+        return False
+
     def finish(self, copy: Copy, deadline: Deadline) -> bool:
-        """Wait for a copy. Whether it was done in time; its leases may go then in any case."""
+        """Wait for a copy. Whether it was done in time; its leases may go then in any case.
+
+        Raises:
+            InvalidRequest: the device says, of what a worker copies, that it means nothing.
+        """
         try:
             if copy.transfer is None or _done(copy.transfer, deadline):
                 self._begun.pop(copy, None)
                 return True
-        except Exception:
-            log.exception("a copy failed")
+        except Exception as error:
             self._begun.pop(copy, None)
+            if isinstance(copy.transfer, BackgroundCopy) and isinstance(error, InvalidRequest):
+                raise
+            log.exception("a copy failed")
             return False
         self._keep(copy)
         return False
 
-    def left(self, owner: str) -> None:
-        """*owner* is gone: copies that it began, and did not finish, keep their memory."""
+    def left(self, owner: str, deadline: Deadline) -> None:
+        """*owner* is gone: copies that it began, and did not finish, keep their memory.
+
+        What a worker copies is withdrawn, or waited for: a host that has left a request does
+        not expect its window to be written any more.
+        """
         for copy in list(self._begun):
-            if copy.leases and copy.leases[0].owner == owner:
+            if copy.leases and copy.leases[0].owner == owner and not self.withdraw(copy):
+                if isinstance(copy.transfer, BackgroundCopy):
+                    with suppress(InvalidRequest):
+                        self.finish(copy, deadline)
                 self._keep(copy)
 
     def reap(self, deadline: Deadline) -> None:

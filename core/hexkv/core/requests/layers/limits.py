@@ -29,6 +29,10 @@ class TimeBudget:
         finally:
             self.spent += self._clock.now() - start
 
+    def end(self) -> Deadline:
+        """The deadline of what has to end before the call can: as far away as the first step's."""
+        return Deadline.after(self._clock, self._seconds)
+
 
 def room(pace: Pipelining, pool: BlockPool) -> int:
     """How many blocks one call may hold, so that others can go on."""

@@ -1,10 +1,11 @@
-"""Reading frames part by part: the same layer of many chunks, then the next.
+"""Reading frames in ranges: the same few layers of many chunks, then the next.
 
-The first part of a frame is read together with its header, which must be the one that a
-chunk of the prompt has; each part is verified by the worker that read it, in the leased
-block where it belongs. So after the last part the block is the whole frame. Where frames
-may be encoded, their beginning is read before; each part goes into memory of its own, and
-its layers come out of the serde into the block, which is a raw chunk after the last one.
+A range is a group of neighbouring parts of a frame. The first is read together with the header,
+which must be the one that a chunk of the prompt has; each part is verified by the worker that
+read it, in the leased block where it belongs. So after the last group the block is the whole
+frame. Where frames may be encoded, their beginning is read before; each range goes into memory
+of its own, and its layers come out of the serde into the block, which is a raw chunk after the
+last one.
 
 What does not arrive as it should is only said to be missing. Whether it is damaged, was
 written anew meanwhile, or cannot be read in parts, is for a read of the whole frame to tell.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hexkv.core.frames.codec import layer_parts, part_span
@@ -27,7 +28,6 @@ from hexkv.core.tiers.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
-    PAGE,
     CounterName,
     Deadline,
     Failed,
@@ -50,7 +50,7 @@ _READING = "layer read"
 
 @dataclass(slots=True, eq=False)
 class _Strip:
-    """Neighbouring chunks of one tier, of which one task reads one part each."""
+    """Neighbouring chunks of one tier, of which one task reads one range each."""
 
     tier: Tier
     blocks: dict[int, BlockLease]
@@ -62,16 +62,16 @@ class _Strip:
 
 @dataclass(slots=True)
 class _Flight:
-    """One part of a strip under way."""
+    """One group of parts of a strip under way."""
 
     strip: _Strip
-    part: int
+    group: int
     size: int
     ticket: Ticket[frozenset[int]] | None
 
 
 class RangeReader:
-    """Reads chunks of one prompt part by part, ahead of who takes them.
+    """Reads chunks of one prompt range by range, ahead of who takes them.
 
     All but the work in the lanes is done by the one thread that retrieves.
     """
@@ -82,7 +82,8 @@ class RangeReader:
         self._strips: list[_Strip] = []
         self._flights: deque[_Flight] = deque()
         self._bytes = 0
-        self._part = 0
+        self._groups: Sequence[range] = ()
+        self._group = 0
         self._at = 0
         self._parts: dict[int, tuple[int, ...]] = {}
         self._heads: dict[int, Head] = {}
@@ -110,23 +111,41 @@ class RangeReader:
             for number in [number for number in strip.blocks if start <= number < end]:
                 del strip.blocks[number]
 
-    def read_ahead(self, part: int, deadline: Deadline) -> None:
-        """Begin to read all parts up to *part*, as far as there may be bytes under way."""
-        while self._part <= part and (self._bytes < _BYTES_AHEAD or not self._flights):
+    def divide(self, groups: Sequence[range]) -> None:
+        """Read these groups of parts, one after another; before any read."""
+        self._groups = groups
+
+    def read_ahead(self, group: int, deadline: Deadline) -> None:
+        """Begin to read all groups up to *group*, as far as there may be bytes under way."""
+        group = min(group, len(self._groups) - 1)
+        while self._group <= group and (self._bytes < _BYTES_AHEAD or not self._flights):
             if self._at == len(self._strips):
-                self._part += 1
+                self._group += 1
                 self._at = 0
                 continue
-            flight = self._begin(self._strips[self._at], self._part, deadline)
+            flight = self._begin(self._strips[self._at], self._group, deadline)
             self._flights.append(flight)
             self._bytes += flight.size
             self._at += 1
 
-    def take(self, part: int, deadline: Deadline) -> list[int]:
-        """Wait for *part* of every chunk. The numbers of the chunks of which it is missing."""
+    def arrived(self, group: int) -> bool:
+        """True if :meth:`take` would wait for nothing, and nothing of *group* is missing."""
+        if self._strips and self._group <= group:
+            return False  # some of it is not even begun
+        for flight in self._flights:
+            if flight.group > group:
+                break
+            if flight.ticket is None or not flight.ticket.done:
+                return False
+            if not flight.strip.blocks.keys() <= (flight.ticket.result or frozenset()):
+                return False
+        return True
+
+    def take(self, group: int, deadline: Deadline) -> list[int]:
+        """Wait for *group* of every chunk. The numbers of the chunks of which it is missing."""
         missing: list[int] = []
-        self.read_ahead(part, deadline)
-        while self._flights and self._flights[0].part == part:
+        self.read_ahead(group, deadline)
+        while self._flights and self._flights[0].group == group:
             flight = self._flights.popleft()
             self._bytes -= flight.size
             arrived: frozenset[int] = frozenset()
@@ -136,7 +155,7 @@ class RangeReader:
                 else:
                     flight.ticket.abandon()
             missing.extend(number for number in flight.strip.blocks if number not in arrived)
-            self.read_ahead(part, deadline)
+            self.read_ahead(group, deadline)
         return missing
 
     def drop(self) -> None:
@@ -160,13 +179,14 @@ class RangeReader:
             parts = self._parts[tokens] = layer_parts(self._prompt.layout, tokens)
         return parts
 
-    def _begin(self, strip: _Strip, part: int, deadline: Deadline) -> _Flight:
+    def _begin(self, strip: _Strip, group: int, deadline: Deadline) -> _Flight:
         mine = {number: block.share(_READING) for number, block in strip.blocks.items()}
-        flight = _Flight(strip, part, sum(self._length(number, part) for number in mine), None)
+        parts = self._groups[group]
+        flight = _Flight(strip, group, sum(self._length(number, parts) for number in mine), None)
 
         def work(go: bool) -> tuple[frozenset[int], bool | None]:
             try:
-                return self._read(strip, part, mine, deadline) if go else (frozenset(), None)
+                return self._read(strip, parts, mine, deadline) if go else (frozenset(), None)
             finally:
                 for block in mine.values():
                     block.release()
@@ -181,52 +201,53 @@ class RangeReader:
                     block.release()
         return flight
 
-    def _span(self, number: int, part: int) -> tuple[int, int]:
+    def _span(self, number: int, parts: range) -> tuple[int, int]:
         """Which range of the frame that is: the first one begins with the header."""
-        start, end = part_span(self._parts_of(number), part)
-        return (start if part else 0), end
+        ends = self._parts_of(number)
+        start = part_span(ends, parts[0])[0] if parts[0] else 0
+        return start, part_span(ends, parts[-1])[1]
 
-    def _length(self, number: int, part: int) -> int:
-        start, end = self._span(number, part)
+    def _length(self, number: int, parts: range) -> int:
+        start, end = self._span(number, parts)
         return end - start
 
     def _read(
-        self, strip: _Strip, part: int, blocks: Mapping[int, BlockLease], deadline: Deadline
+        self, strip: _Strip, parts: range, blocks: Mapping[int, BlockLease], deadline: Deadline
     ) -> tuple[frozenset[int], bool | None]:
-        """Which chunks' part arrived and is whole; whether the store was well."""
+        """Which chunks' range arrived and is whole; whether the store was well."""
         began = self._runtime.clock.now()
         arrived: list[int] = []
         well: bool | None = None
         for number, block in blocks.items():
             if number not in strip.blocks:
                 continue
-            outcome = self._bring(strip, number, part, block, deadline)
+            outcome = self._bring(strip, number, parts, block, deadline)
             well = bool(well) or not isinstance(outcome, Failed | TimedOut)
             if isinstance(outcome, Hit):
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
-        size = sum(self._length(number, part) for number in arrived)
+        size = sum(self._length(number, parts) for number in arrived)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
         return frozenset(arrived), well
 
     def _bring(
-        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+        self, strip: _Strip, number: int, parts: range, block: BlockLease, deadline: Deadline
     ) -> ReadOutcome:
-        """One part of one chunk, in its block; a miss if that is not what it should be."""
+        """One range of one chunk, in its block; a miss if that is not what it should be."""
         link, clock = strip.tier.link, self._runtime.clock
         link.began(clock.now())
         outcome: ReadOutcome = Hit(0)
-        if strip.head and not part:
+        if strip.head and not parts[0]:
             outcome = self._meet(strip, number, deadline)
         data = block.frame
         if isinstance(outcome, Hit):
-            data, outcome = self._fetch(strip, number, part, block, deadline)
+            data, outcome = self._fetch(strip, number, parts, block, deadline)
         size = outcome.size if isinstance(outcome, Hit) else 0
         link.arrived(clock.now(), size)
-        if size and not (self._open(number, part, block, data) and self._ends(strip, number)):
+        if size and not (self._open(number, parts, block, data) and self._ends(strip, number)):
             outcome = Miss()
-        tokens = self._prompt.tokens(number) / len(self._parts_of(number))
+        tokens = self._prompt.tokens(number) * len(parts) / len(self._parts_of(number))
         link.ended(clock.now(), tokens if isinstance(outcome, Hit) else 0)
         return outcome
 
@@ -248,15 +269,15 @@ class RangeReader:
         return outcome
 
     def _fetch(
-        self, strip: _Strip, number: int, part: int, block: BlockLease, deadline: Deadline
+        self, strip: _Strip, number: int, parts: range, block: BlockLease, deadline: Deadline
     ) -> tuple[memoryview, ReadOutcome]:
-        """Read one part. Where it lies now, and what the store said."""
-        start, end = self._span(number, part)
+        """Read one range. Where it lies now, and what the store said."""
+        start, end = self._span(number, parts)
         head = self._heads.get(number)
         raw = head is None or head.serde is None
         data = block.frame[start:end] if raw else scratch(end - start)
         known = 0
-        if head is not None and not part:  # its beginning is here already
+        if head is not None and not parts[0]:  # its beginning is here already
             known = min(len(head.data), end)
             data[:known] = head.data[:known]
         rest = end - start - known
@@ -266,17 +287,23 @@ class RangeReader:
             outcome = strip.tier.calls.read_range(key, start + known, data[known:], deadline)
         return data, Hit(end - start) if isinstance(outcome, Hit) else outcome
 
-    def _open(self, number: int, part: int, block: BlockLease, data: memoryview) -> bool:
-        """Verify what was read of a part, and decode it if need be."""
+    def _open(self, number: int, parts: range, block: BlockLease, data: memoryview) -> bool:
+        """Verify what was read part by part, and decode it if need be."""
         head = self._heads.get(number)
         if head is None or head.serde is None:
-            return self._is_whole(number, part, block)
+            return self._is_whole(number, parts, block)
+        begin, _ = self._span(number, parts)
         try:
             spec = self._prompt.spec(number)
-            return head.open(self._runtime, part, data if part else data[PAGE:], block, spec)
+            for part in parts:
+                start, end = part_span(head.parts, part)
+                own = data[start - begin : end - begin]
+                if not head.open(self._runtime, part, own, block, spec):
+                    return False
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("serde %s could not decode a verified part: %s", head.name, error)
             return False
+        return True
 
     def _ends(self, strip: _Strip, number: int) -> bool:
         """True unless the tier knows the frame to be longer, or shorter, than its header says."""
@@ -285,19 +312,20 @@ class RangeReader:
         parts = self._parts_of(number) if head is None else head.parts
         return size is None or size == frame_bytes(parts[-1])
 
-    def _is_whole(self, number: int, part: int, block: BlockLease) -> bool:
-        parts, codec, frame = self._parts_of(number), self._runtime.codec, block.frame
-        start, end = part_span(parts, part)
+    def _is_whole(self, number: int, parts: range, block: BlockLease) -> bool:
+        ends, codec, frame = self._parts_of(number), self._runtime.codec, block.frame
         try:
-            if not part:
+            if not parts[0]:
                 header = codec.peek(frame)
                 if (header.key, header.serde) != (self._prompt.keys[number], RAW):
                     return False
-                if (header.tokens, header.raw_bytes) != (self._prompt.tokens(number), parts[-1]):
+                if (header.tokens, header.raw_bytes) != (self._prompt.tokens(number), ends[-1]):
                     return False
-                if header.parts != parts:
+                if header.parts != ends:
                     return False
-            codec.check_part(frame, part, frame[start:end])
+            for part in parts:
+                start, end = part_span(ends, part)
+                codec.check_part(frame, part, frame[start:end])
         except StoreError:
             return False
         return True

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.background import LANE, in_background
+from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.layers.groups import layer_groups, part_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.layers.ranges import RangeReader
 from hexkv.core.requests.retrieve import Arrived, worth_waiting
@@ -27,10 +28,11 @@ from hexkv.ports import (
     PoolExhausted,
     Reason,
     Retrieved,
+    Span,
 )
 
-PARTS_AHEAD = 4
-"""How many layers are read ahead of the one that the model computes."""
+_GROUPS_AHEAD = 4
+"""How many groups of layers are read ahead of the one that the model computes. One is copied."""
 
 
 class LayeredRetrieve:
@@ -73,6 +75,19 @@ class LayeredRetrieve:
         self._tiers: dict[int, str] = {}
         self._hit = 0
         self._why: Reason | None = Reason.ABSENT
+        self._groups: Sequence[range] = ()
+        """The layers that are read and copied together."""
+
+        self._next = 0
+        """Which group is to be given next."""
+
+        self._held: tuple[list[Lease], list[Span]] | None = None
+        """The blocks of the chunks that are hit, and where they lie; until one is lost."""
+
+        self._beside = False
+        self._ahead: Copy | None = None
+        """Of the next group, which a worker makes."""
+
         self._layer = 0
         self._closed = False
         self._result: Retrieved | None = None
@@ -96,7 +111,13 @@ class LayeredRetrieve:
             elif self._hit < len(self._prompt):
                 tiers, rate = self._stack.tiers, self._stack.runtime.compute_rate
                 self._why = why_absent(tiers, rate, self._prompt.keys[self._hit])
+            layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
+            self._groups = layer_groups(layout, tokens)
+            self._reader.divide(part_groups(layout, tokens))
             self._reader.read_ahead(0, deadline)
+            self._beside = self._hit > 0 and in_background(self._device)
+            if self._beside:
+                self._stack.runtime.executor.open(LANE, 1)
 
     def __iter__(self) -> Self:
         return self
@@ -107,11 +128,13 @@ class LayeredRetrieve:
             raise StopIteration
         if self._closed:
             raise InvalidRequest("the context of the retrieve was left")
-        with self._patience.step() as deadline:
-            part, within = divmod(layer, layers_per_part(layout))
-            if not within:
-                self._load(part, deadline)
-            self._scatter(layer, deadline)
+        if self._next == 0 or layer == self._groups[self._next - 1].stop:
+            try:
+                with self._patience.step() as deadline:
+                    self._bring(self._next, deadline)
+            except BaseException:
+                self.close()  # it is not known what the device holds
+                raise
         self._layer += 1
         if self._layer == layout.layers:
             self._finish()
@@ -130,6 +153,8 @@ class LayeredRetrieve:
     def close(self) -> None:
         """Let go of everything; reads and copies that have begun keep their blocks to their end."""
         self._closed = True
+        self._ahead = None
+        self._copier.left(self._owner, self._patience.end())
         self._reader.drop()
         for claim in (*self._claims.values(), *self._ready.values()):
             claim.drop()
@@ -138,6 +163,7 @@ class LayeredRetrieve:
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()
+        self._held = None
         self._hosts.leave(self)
         self._stack.pins.unpin(self._owner)
 
@@ -208,15 +234,45 @@ class LayeredRetrieve:
                 break
         return begun - start
 
-    def _load(self, part: int, deadline: Deadline) -> None:
-        """Bring one part of every chunk into its block, and begin with the next ones."""
+    def _bring(self, group: int, deadline: Deadline) -> None:
+        """Have one group of layers in the device, and begin with the next ones."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            self._load(group, deadline)
+        if ahead is None or self._copier.withdraw(ahead):
+            self._copy(group, deadline)
+        elif not self._copier.finish(ahead, self._patience.end()):
+            self._shorten(0, Reason.DEVICE)
+        self._next = group + 1
+        self._reader.read_ahead(group + _GROUPS_AHEAD, deadline)
+        if self._beside and self._hit and self._next < len(self._groups):
+            self._copy_ahead(self._next, deadline)
+
+    def _copy_ahead(self, group: int, deadline: Deadline) -> None:
+        """Have a worker copy *group*, if nothing of it is missing and there is nothing to wait for.
+
+        What is missing may shorten the hit, which the host is to learn with that group.
+        """
+        if not self._reader.arrived(group):
+            return
+        self._load(group, deadline)
+        leases, spans = self._spans()
+        self._ahead = self._copier.begin_beside(
+            self._stack.runtime.executor,
+            self._device,
+            spans,
+            leases,
+            gather=False,
+            layers=self._groups[group],
+        )
+
+    def _load(self, group: int, deadline: Deadline) -> None:
+        """Bring one group of parts of every chunk into its block."""
         self._settle(deadline)
-        for run in runs(sorted(self._reader.take(part, deadline))):
+        for run in runs(sorted(self._reader.take(group, deadline))):
             if run[0] < self._hit:
                 self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
         self._settle(deadline)
-        last = -(-self._prompt.layout.layers // layers_per_part(self._prompt.layout)) - 1
-        self._reader.read_ahead(min(part + PARTS_AHEAD, last), deadline)
 
     def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
         """Read chunks whole of which a part did not arrive; so it becomes known why.
@@ -225,6 +281,7 @@ class LayeredRetrieve:
         the host may store the prompt anew right after that.
         """
         self._reader.leave(start, end)
+        self._held = None
         for number in range(start, end):
             self._leases.pop(number).release()
         while start < end:
@@ -260,12 +317,18 @@ class LayeredRetrieve:
             if number in self._leases:
                 self._leases.pop(number).release()
         self._reader.leave(hit, self._hit)
-        self._hit, self._why = hit, why
+        self._hit, self._why, self._held = hit, why, None
 
-    def _scatter(self, layer: int, deadline: Deadline) -> None:
-        leases = [self._leases[number] for number in range(self._hit)]
-        spans = self._prompt.spans(leases)
-        layers = range(layer, layer + 1)
+    def _spans(self) -> tuple[list[Lease], list[Span]]:
+        """The blocks of the chunks that are hit, and where they lie."""
+        if self._held is None:
+            leases = [self._leases[number] for number in range(self._hit)]
+            self._held = leases, self._prompt.spans(leases)
+        return self._held
+
+    def _copy(self, group: int, deadline: Deadline) -> None:
+        leases, spans = self._spans()
+        layers = self._groups[group]
         if spans and not self._copier.copy(
             self._device, spans, leases, deadline, gather=False, layers=layers
         ):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.background import LANE, in_background
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.layers.groups import layer_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.tiers.cache import TierStack
-from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, StoreReport
+from hexkv.ports import Deadline, DeviceKV, InvalidRequest, PoolExhausted, Span, StoreReport
 
 
 class LayeredStore:
@@ -45,7 +47,17 @@ class LayeredStore:
         self._leases: list[BlockLease] = []
         """Of the first of the missing chunks."""
 
-        self._copies: list[Copy] = []
+        self._spans: list[Span] = []
+        """Where those chunks lie."""
+
+        self._beside = False
+        self._ends: set[int] = set()
+        """The layers after which a worker begins to copy those that are done."""
+
+        self._waiting = range(0)
+        """Layers that are done and not being copied yet."""
+
+        self._copies: list[tuple[Copy, range]] = []
         self._todo = set(range(prompt.layout.layers))
         self._failed = False
         self._closed = False
@@ -64,6 +76,15 @@ class LayeredStore:
                 self._leases.append(self._stack.pool.lease(size, self._owner, now))
             except PoolExhausted:
                 break
+        pairs = list(zip(self._missing, self._leases, strict=False))
+        self._spans = [self._prompt.span(number, lease.payload) for number, lease in pairs]
+        self._beside = bool(pairs) and in_background(self._device)
+        if self._beside:
+            layout = self._prompt.layout
+            groups = layer_groups(layout, sum(self._prompt.tokens(number) for number, _ in pairs))
+            # From large to small: the host waits for the last one.
+            self._ends = {layout.layers - 1 - group.start for group in groups}
+            self._stack.runtime.executor.open(LANE, 1)
 
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now, while the host goes on computing.
@@ -77,21 +98,10 @@ class LayeredStore:
         self._check_open()
         if layer not in self._todo:
             raise InvalidRequest(f"layer {layer} was done, or is none of this layout")
-        self._todo.remove(layer)
-        if self._failed or not self._leases:
-            return
-        with self._patience.step():
-            spans = [
-                self._prompt.span(number, lease.payload)
-                for number, lease in zip(self._missing, self._leases, strict=False)
-            ]
-            layers = range(layer, layer + 1)
-            leases, device = self._leases, self._device
-            copy = self._copier.begin(device, spans, leases, gather=True, layers=layers)
-        if copy is None:
-            self._failed = True
-        else:
-            self._copies.append(copy)
+        if self._leases and not self._failed:
+            with self._patience.step():
+                self._copy(layer)
+        self._todo.remove(layer)  # last: what an exception kept from being copied is not done
 
     def result(self) -> StoreReport:
         """Write what was copied, after the last layer, and say what became of it.
@@ -115,8 +125,11 @@ class LayeredStore:
     def close(self) -> None:
         """Let go of everything; copies that have begun keep their blocks to their end."""
         self._closed = True
-        self._copied(Deadline(self._stack.runtime.clock, 0.0))
-        self._copier.left(self._owner)  # one that began in the moment of an interrupt
+        if not self._beside:
+            self._copied(Deadline(self._stack.runtime.clock, 0.0))
+        self._copier.left(self._owner, self._patience.end())
+        self._copies.clear()
+        self._spans.clear()
         for lease in self._leases:
             lease.release()
         self._leases.clear()
@@ -126,11 +139,49 @@ class LayeredStore:
         if self._closed:
             raise InvalidRequest("the context of the store was left")
 
+    def _copy(self, layer: int) -> None:
+        """Begin to copy *layer*: at once, or by a worker together with its neighbours."""
+        if not self._beside:
+            self._begin(range(layer, layer + 1))
+            return
+        if self._waiting and layer == self._waiting.stop:
+            self._waiting = range(self._waiting.start, layer + 1)
+        else:
+            self._begin(self._waiting)
+            self._waiting = range(layer, layer + 1)
+        if layer in self._ends:
+            self._begin(self._waiting)
+            self._waiting = range(0)
+
+    def _begin(self, layers: range) -> None:
+        if not layers:
+            return
+        device, spans, leases = self._device, self._spans, self._leases
+        copy: Copy | None
+        if self._beside:
+            executor = self._stack.runtime.executor
+            copy = self._copier.begin_beside(
+                executor, device, spans, leases, gather=True, layers=layers
+            )
+        else:
+            copy = self._copier.begin(device, spans, leases, gather=True, layers=layers)
+        if copy is None:
+            self._failed = True
+        else:
+            self._copies.append((copy, layers))
+
     def _copied(self, deadline: Deadline) -> bool:
         """Wait for the copies. Whether all of them were made, and in time."""
-        for copy in self._copies:
-            if not self._copier.finish(copy, deadline):
-                self._failed = True
+        self._begin(self._waiting)
+        for copy, layers in self._copies:
+            if self._copier.withdraw(copy):
+                device, spans, leases = self._device, self._spans, self._leases
+                done = self._copier.copy(
+                    device, spans, leases, deadline, gather=True, layers=layers
+                )
+            else:
+                done = self._copier.finish(copy, deadline)
+            self._failed = self._failed or not done
         self._copies.clear()
         return not self._failed
 

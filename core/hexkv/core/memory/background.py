@@ -1,0 +1,87 @@
+"""Copies that a worker makes while the caller does something else, on windows that allow it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Condition, RLock
+
+from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Transfer
+
+log = logging.getLogger("hexkv")
+
+LANE = "copies"
+"""The executor's lane of the one worker: a second one would only share the memory's bandwidth."""
+
+
+def in_background(device: DeviceKV) -> bool:
+    """True if any thread may copy for *device*; see :class:`hexkv.ports.SupportsBackground`."""
+    try:
+        return getattr(device, "background", False) is True
+    except Exception:
+        log.exception("a window does not say whether it copies in the background")
+        return False
+
+
+class BackgroundCopy:
+    """A transfer that a worker makes, and that can be withdrawn until one has begun.
+
+    Whoever needs it sooner withdraws it and copies for itself: so nothing waits for a worker
+    that is busy, and nothing is lost if there is none.
+    """
+
+    __slots__ = ("_begun", "_changed", "_executor", "_failure", "_lock", "_made", "_move", "_over")
+
+    def __init__(self, executor: Executor, move: Callable[[], Transfer]) -> None:
+        """Have *move* called by a worker, once this is submitted."""
+        self._executor = executor
+        self._move: Callable[[], Transfer] | None = move
+        self._made: Transfer | None = None
+        self._failure: Exception | None = None
+        self._begun = False
+        self._over = False
+        # Entered itself, not by the condition: no signal comes between it and the body.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+
+    def submit(self) -> None:
+        """Give it to a worker."""
+        self._executor.run(LANE, self._step)
+
+    def withdraw(self) -> bool:
+        """Keep it from being made, for good. False if a worker has begun."""
+        with self._lock:
+            if not self._begun:
+                self._move = None
+            return not self._begun
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until it was made; see :class:`hexkv.ports.Transfer`.
+
+        Raises:
+            Exception: what the device raised.
+        """
+        with self._lock:
+            if not self._executor.wait(self._changed, lambda: self._over, deadline):
+                return False
+        if self._failure is not None:
+            raise self._failure
+        return self._made is not None and self._made.wait(deadline)
+
+    def _step(self) -> None:
+        with self._lock:
+            move, self._move = self._move, None
+            if move is None:
+                return
+            self._begun = True
+        try:
+            self._made = move()
+        except InvalidRequest as error:
+            self._failure = error.with_traceback(None)  # whose frames have views of the blocks
+        except Exception as error:
+            log.exception("the device failed to copy")
+            self._failure = error.with_traceback(None)
+        del move  # nobody keeps a view of what was copied
+        with self._lock:
+            self._over = True
+            self._changed.notify_all()
