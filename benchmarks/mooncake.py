@@ -113,7 +113,7 @@ def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]
     keys = [ChunkKey(i.to_bytes(KEY_BYTES, "big")) for i in range(CHUNKS)]
     names = [f"bare:{key.hex()}" for key in keys]
     with ExitStack() as opened:
-        region = MmapMemory().allocate(CHUNKS * size)
+        region = MmapMemory(prefault=True).allocate(CHUNKS * size)
         frames = [region.buffer[i * size : (i + 1) * size] for i in range(CHUNKS)]
         for i, frame in enumerate(frames):
             frame[:] = bytes([i]) * size

@@ -59,7 +59,7 @@ def direct_tier(root: Path) -> TierSettings:
 @contextmanager
 def buffers(count: int, size: int) -> Iterator[list[memoryview]]:
     """Buffers of the kind of memory that a pool has."""
-    with closing(MmapMemory().allocate(count * size)) as region:
+    with closing(MmapMemory(prefault=True).allocate(count * size)) as region:
         yield [region.buffer[i * size : (i + 1) * size] for i in range(count)]
 
 

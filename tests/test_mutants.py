@@ -33,6 +33,7 @@ MODEST = {
     ),
     "TestBoundedSerde": "per_layer",
     "TestSlotKV": "units of several tokens",
+    "TestPlainMemory": "SupportsPrefault",
 }
 """Correct adapters that offer less than there is."""
 

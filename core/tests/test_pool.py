@@ -208,12 +208,13 @@ def test_threads_never_share_a_block_by_accident(data):
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Blocks never overlap, nothing is lost, and an empty pool is whole again."""
+    """Blocks never overlap, used ones are lent first, and an empty pool is whole again."""
 
     def __init__(self):
         super().__init__()
         self.pool = pool_of(4)
         self.held = []
+        self.most = 0  # slots that were leased at once
 
     @rule(size=st.one_of(st.integers(0, FULL), st.integers(0, 3 * PAGE)))
     def take(self, size):
@@ -225,6 +226,9 @@ class PoolMachine(RuleBasedStateMachine):
         mark = len(self.held) % 250 + 1
         lease.payload[:] = bytes([mark]) * size
         self.held.append((lease, mark, size))
+        slots = {held.offset // SLOT for held, _, _ in self.held}
+        self.most = max(self.most, len(slots))
+        assert max(slots) < self.most, "a block was never used, and lent before one that was"
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 1000))

@@ -1,11 +1,14 @@
 import errno
 import mmap
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from hexkv.adapters.local import mapping
 from hexkv.adapters.local.mapping import MmapMemory, MmapRegion
+from hexkv.contracts.cases import each
 from hexkv.contracts.memory import MemoryContract
 from hexkv.plugins.available import available_bytes
 from hexkv.ports import PAGE, PoolExhausted
@@ -40,10 +43,28 @@ class TestSmallPages(MemoryContract):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("huge_pages", [True, False])
-def test_every_page_is_backed_before_it_is_used(huge_pages):
+@each("huge_pages", [True, False])
+def test_pages_are_backed_as_they_are_used_or_all_of_them_at_start(huge_pages):
     region = MmapMemory(huge_pages=huge_pages).allocate(16 * MIB)
+    assert resident_bytes(region) == 0
+    region.buffer[: 4 * MIB] = bytes([1]) * 4 * MIB
+    assert 4 * MIB <= resident_bytes(region) < 8 * MIB
+    region.close()
+    region = MmapMemory(huge_pages=huge_pages, prefault=True).allocate(16 * MIB)
     assert resident_bytes(region) >= 16 * MIB
+    region.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_are_backed_ahead_of_use_and_only_so_far(monkeypatch):
+    monkeypatch.setattr(mapping, "AHEAD", 4 * MIB)
+    region = MmapMemory(huge_pages=False).allocate(32 * MIB)
+    for used, backed in ((PAGE, 6), (3 * MIB, 6), (5 * MIB, 10), (31 * MIB, 32)):
+        region.prefault(used)
+        for thread in threading.enumerate():
+            if thread.name == "hexkv-prefault":
+                thread.join()
+        assert resident_bytes(region) == backed * MIB
     region.close()
 
 
@@ -57,7 +78,7 @@ class OldKernelMap(mmap.mmap):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_pages_are_backed_on_a_kernel_that_takes_no_advice(monkeypatch):
     monkeypatch.setattr(mmap, "mmap", OldKernelMap)
-    region = MmapMemory().allocate(16 * MIB + PAGE)
+    region = MmapMemory(prefault=True).allocate(16 * MIB + PAGE)
     assert resident_bytes(region) >= 16 * MIB + PAGE
     region.close()
 

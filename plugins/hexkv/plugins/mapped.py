@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import sys
@@ -50,6 +51,18 @@ def touch(mapping: mmap.mmap) -> None:
         for start in range(0, len(buffer), _STEP):
             end = min(start + _STEP, len(buffer))
             buffer[start:end] = zeros[: end - start]
+
+
+def populate(address: int, size: int) -> None:
+    """Back a range of whole pages by memory. Changes no byte, and other threads go on meanwhile.
+
+    Raises:
+        OSError: the system knows no such thing, or has not so much.
+    """
+    # ``mmap.madvise`` keeps the interpreter's lock.
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _POPULATE_WRITE):
+        raise OSError(ctypes.get_errno(), "madvise")
 
 
 def _advise(mapping: mmap.mmap, advice: int) -> bool:

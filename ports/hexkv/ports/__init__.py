@@ -52,14 +52,7 @@ from hexkv.ports.keys import (
 from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
-from hexkv.ports.memory import (
-    Lease,
-    MemoryProvider,
-    MemoryRegion,
-    SupportsOwnMemory,
-    SupportsRegistration,
-    SupportsZeroCopy,
-)
+from hexkv.ports.memory import Lease, SupportsOwnMemory, SupportsZeroCopy
 from hexkv.ports.outcomes import (
     STORE_REASONS,
     Corrupt,
@@ -75,6 +68,12 @@ from hexkv.ports.outcomes import (
 from hexkv.ports.policy import Policy
 from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.reasons import Reason
+from hexkv.ports.region import (
+    MemoryProvider,
+    MemoryRegion,
+    SupportsPrefault,
+    SupportsRegistration,
+)
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
@@ -185,6 +184,7 @@ __all__ = [
     "SupportsBackground",
     "SupportsClear",
     "SupportsOwnMemory",
+    "SupportsPrefault",
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",

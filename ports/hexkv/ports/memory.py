@@ -1,4 +1,4 @@
-"""The memory that chunks pass through: raw regions, and leases on blocks of a pool."""
+"""Leases on blocks of memory, and stores that keep and lend them."""
 
 from __future__ import annotations
 
@@ -8,45 +8,6 @@ from typing import Protocol, Self, runtime_checkable
 
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.keys import ChunkKey
-
-
-class MemoryRegion(Protocol):
-    """One long range of memory, owned by whoever allocated it."""
-
-    @property
-    def buffer(self) -> memoryview:
-        """The range: writable, contiguous, of format ``B``, aligned to ``frame.PAGE``."""
-        ...
-
-    @property
-    def address(self) -> int:
-        """Where the range starts, for registration with a device or a network card."""
-        ...
-
-    def close(self) -> None:
-        """Give the memory back. Calling it twice is allowed.
-
-        Views of it should be gone. Memory that one still shows is given back with the last
-        of them, never before: a late access must not meet somebody else's memory.
-        """
-        ...
-
-
-@runtime_checkable
-class MemoryProvider(Protocol):
-    """Where the block pool's memory comes from: plain, huge, pinned or shared pages.
-
-    Called once when an engine is built, from the thread that builds it.
-    """
-
-    def allocate(self, size: int) -> MemoryRegion:
-        """A region of at least *size* bytes, its pages already backed by memory.
-
-        Raises:
-            InvalidRequest: *size* is not positive.
-            PoolExhausted: the machine does not have that much.
-        """
-        ...
 
 
 class Lease(Protocol):
@@ -124,21 +85,4 @@ class SupportsOwnMemory(Protocol):
     @property
     def own_memory(self) -> bool:
         """True if it does; a store that holds shares of the pool's blocks says False."""
-        ...
-
-
-@runtime_checkable
-class SupportsRegistration(Protocol):
-    """A store that reads and writes memory by itself, once it was shown where that is.
-
-    Such a store may still be in the caller's memory when a call's deadline has passed: then
-    it does not return before it is out of it, for with the call its leases end.
-    """
-
-    def register(self, region: MemoryRegion) -> None:
-        """Use *region* in place. Called when an engine is built, with the pool's memory.
-
-        The region is closed after the store, and not while a call is under way.
-        Never raises, and never waits for a service.
-        """
         ...

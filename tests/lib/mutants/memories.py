@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 import weakref
 
 import pytest
@@ -34,9 +35,7 @@ class PlainMemory:
 
     def allocate(self, size):
         self.check(size)
-        mapping = self.map(-(-size // PAGE) * PAGE)
-        self.touch(mapping)
-        return self.Region(mapping, size)
+        return self.Region(self.map(-(-size // PAGE) * PAGE), size)
 
     def check(self, size):
         if size < 1:
@@ -46,10 +45,6 @@ class PlainMemory:
 
     def map(self, size):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-    def touch(self, mapping):
-        for start in range(0, len(mapping), PAGE):
-            mapping[start] = 0
 
 
 class PlainMemoryContract(MemoryContract):
@@ -210,15 +205,47 @@ class TestNeverGivesBack(PlainMemoryContract):
             return self.mappings[-2]
 
 
-class TestLeavesPagesToTheFirstUse(PlainMemoryContract):
-    """A mapping is memory enough."""
+class TestGivesUsedPagesBack(PlainMemoryContract):
+    """Between two uses the process has no page of the region; the system still knows the bytes."""
 
-    breaks = "memory.10"
+    breaks = "memory.11"
 
     class Make(PlainMemory):
-        def touch(self, mapping):
-            if hasattr(mmap, "MADV_NOHUGEPAGE"):
-                mapping.madvise(mmap.MADV_NOHUGEPAGE)
+        def map(self, size):
+            return mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+
+        class Region(PlainRegion):
+            @property
+            def buffer(self):
+                self.mapping.madvise(mmap.MADV_DONTNEED)
+                return self.view
+
+            @buffer.setter
+            def buffer(self, view):
+                self.view = view
+
+
+class TestBacksByZeros(PlainMemoryContract):
+    """Pages ahead of those in use are written to, whoever wrote to them before."""
+
+    breaks = "memory.12"
+
+    class Make(PlainMemory):
+        class Region(PlainRegion):
+            def prefault(self, used):
+                ahead = self.buffer[used : used + (1 << 20)]
+                ahead[:] = bytes(len(ahead))
+
+
+class TestLeavesAThreadBehind(PlainMemoryContract):
+    """What backs pages waits for more to do, also after the end."""
+
+    breaks = "memory.12"
+
+    class Make(PlainMemory):
+        class Region(PlainRegion):
+            def prefault(self, used):
+                threading.Thread(target=threading.Event().wait, args=(10,), daemon=True).start()
 
 
 class TestTakesSizesFor32Bits(PlainMemoryContract):

@@ -270,6 +270,11 @@ class Ledger:
             return {owner: len(held) for owner, held in self.held.items()}
 
     @property
+    def used(self) -> int:
+        """Bytes from the memory's start to the end of the furthest block that was ever lent."""
+        return self._slots.used
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of blocks that somebody holds."""
         with self.lock:

@@ -1,7 +1,9 @@
 """The block pool: all the memory that chunks pass through, taken once and used again.
 
-Copying into fresh pages costs almost four times as much as copying into used ones, so the
-pool takes its memory at start and hands out the most recently freed block first.
+The first copy into a page costs up to four times as much as the next ones, and takes the page
+from the machine. So the pool hands out the most recently freed block first, and one that was
+never used only when all others are leased: in the order in which they lie. A region that can
+is told how far that has come, and backs pages ahead of it.
 
 Full chunks take a slot each. Short ones (an unfull tail, a compressed chunk) share a slot
 that is carved into runs of pages, so that a thousand small chunks do not take a thousand
@@ -28,6 +30,7 @@ from hexkv.ports import (
     InvalidRequest,
     MemoryRegion,
     PoolExhausted,
+    SupportsPrefault,
     frame_bytes,
 )
 
@@ -68,6 +71,8 @@ class BlockPool:
         """Asked to let go of that many bytes when nothing is free; whether it let go of any."""
 
         self._region = region
+        self._ahead = region if isinstance(region, SupportsPrefault) else None
+        self._used = 0
         self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
         self._lock = self._ledger.lock
         self._changed = self._ledger.changed
@@ -192,7 +197,13 @@ class BlockPool:
         return left
 
     def _grant(self, payloads: Sequence[int], owner: str) -> list[BlockLease]:
-        return [] if self._closed else self._ledger.grant(payloads, owner)
+        if self._closed:
+            return []
+        leases = self._ledger.grant(payloads, owner)
+        if self._ahead is not None and self._ledger.used > self._used:
+            self._used = self._ledger.used
+            self._ahead.prefault(self._used)
+        return leases
 
     def _await(self, turn: Turn, first: bool, deadline: Deadline) -> bool:
         """Wait until a block came free, or until it is the turn of one who was not the first."""

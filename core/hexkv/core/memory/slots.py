@@ -29,6 +29,8 @@ class Slots:
         self._slot_bytes = slot_bytes
         self._free = list(range(slots - 1, -1, -1))
         self._carved: dict[int, list[tuple[int, int]]] = {}
+        self.used = 0
+        """Bytes from the pool's start to the end of the furthest range that was ever taken."""
 
     def take(self, payloads: Sequence[int]) -> list[Block]:
         """Free ranges for frames with the first of *payloads*, as many as there are."""
@@ -38,6 +40,7 @@ class Slots:
             if block is None:
                 break
             blocks.append(block)
+            self.used = max(self.used, block.offset + block.size)
         return blocks
 
     def _take(self, size: int) -> Block | None:

@@ -25,6 +25,9 @@ class MmapSettings:
     huge_pages: bool = True
     """Ask for transparent huge pages, where the system offers them."""
 
+    prefault: bool = False
+    """Back the whole pool by memory at start, instead of each page at its first use."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
@@ -70,7 +73,7 @@ def _open_mmap(settings: MmapSettings, context: OpenContext) -> object:
     del context
     from hexkv.adapters.local.mapping import MmapMemory
 
-    return MmapMemory(huge_pages=settings.huge_pages)
+    return MmapMemory(huge_pages=settings.huge_pages, prefault=settings.prefault)
 
 
 def _open_memory(settings: NoSettings, context: OpenContext) -> object:
