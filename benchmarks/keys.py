@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Generator
 
 import numpy as np
+import torch
 
 from benchmarks.measure import Comparison, Goal, Turn
 from benchmarks.rig import TokenArray, prompt
@@ -42,7 +43,8 @@ def keys(scale: Scale) -> Generator[Comparison, None, None]:
     keyer = NamespaceHasher(Namespace("benchmark", THIN), chunker=PrefixChunker(scale.chunk))
     forms: list[tuple[str, Tokens, float | None]] = [
         ("uint32 buffer", tokens, 1.5),
-        ("int64 numpy array", tokens.astype(np.int64), None),
+        ("int64 numpy array", tokens.astype(np.int64), 1.5),
+        ("int64 torch tensor", torch.from_numpy(tokens.astype(np.int64)), 1.5),
         ("list", tokens.tolist(), None),
     ]
     for form, given, bound in forms:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = [
     "keys: uint32 buffer",
     "keys: int64 numpy array",
+    "keys: int64 torch tensor",
     "keys: list",
     "lookup",
     "lookup, pin, unpin",

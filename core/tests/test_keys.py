@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import blake3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -324,7 +325,6 @@ def test_a_hash_of_another_length_is_refused():
 
 
 def test_a_hash_may_be_injected():
-    blake3 = pytest.importorskip("blake3")
     keyer = NamespaceHasher(
         PLAIN, HashFunction("blake3", lambda data: blake3.blake3(data).digest())
     )

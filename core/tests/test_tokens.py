@@ -90,6 +90,15 @@ def test_arrays_of_every_integer_type_pack(code):
     assert pack(memoryview(array(code, tokens))[::2]) == expected(tokens[::2])
 
 
+def test_only_the_elements_of_the_view_itself_are_tokens():
+    numbers = np.arange(10)
+    hidden = np.ma.array([1, -1, 2**40, 2], mask=[0, 1, 1, 0])
+    assert pack(memoryview(numbers)[::3]) == expected([0, 3, 6, 9])
+    assert pack(numbers.view(np.recarray)[2:4]) == expected([2, 3])
+    with pytest.raises(InvalidTokens, match="token -1 at position 1"):
+        pack(hidden)
+
+
 def test_bytes_are_tokens_below_256():
     assert pack(b"\x00\x7f\xff") == expected([0, 127, 255])
 

@@ -6,7 +6,7 @@ import operator
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Literal, Protocol, SupportsIndex, runtime_checkable
+from typing import Literal, Protocol, SupportsIndex, TypeGuard, runtime_checkable
 
 from hexkv.ports import Deadline, InvalidTokens, Tokens
 from hexkv.ports.tokens import Buffer
@@ -28,6 +28,14 @@ class _Tensor(Protocol):
     def cpu(self) -> _Tensor: ...
     def numpy(self) -> Buffer: ...
     def tolist(self) -> object: ...
+
+
+class _Array(Protocol):
+    """What is needed of a numpy array, which narrows its own elements six times as fast."""
+
+    def min(self) -> SupportsIndex: ...
+    def max(self) -> SupportsIndex: ...
+    def astype(self, dtype: str) -> Buffer: ...
 
 
 def pack(tokens: Tokens) -> memoryview:
@@ -53,7 +61,7 @@ def pack(tokens: Tokens) -> memoryview:
         raise InvalidTokens(f"a {type(tokens).__name__} is not a sequence of tokens") from None
     except (BufferError, ValueError) as error:
         raise InvalidTokens(f"the tokens' buffer cannot be read: {error}") from error
-    return _pack_buffer(view)
+    return _pack_buffer(view, tokens)
 
 
 def pack_within(tokens: Tokens, deadline: Deadline | None) -> memoryview | None:
@@ -75,7 +83,8 @@ def _pack_tensor(tensor: _Tensor) -> memoryview:
     try:
         host = tensor.detach().cpu()
         try:
-            return _pack_buffer(memoryview(host.numpy()))
+            array = host.numpy()
+            return _pack_buffer(memoryview(array), array)
         except (RuntimeError, TypeError):  # torch without numpy, or a dtype that numpy lacks
             values = host.tolist()
     except RuntimeError as error:  # sparse, or on a device without data
@@ -111,7 +120,8 @@ def _first_fault(tokens: Sequence[SupportsIndex]) -> str:
     return ""
 
 
-def _pack_buffer(view: memoryview) -> memoryview:
+def _pack_buffer(view: memoryview, source: object) -> memoryview:
+    """The tokens of *view*, which is all of *source*."""
     code = view.format[-1]
     if len(view.format.lstrip("@=<>!")) != 1 or code not in _SIGNED + _UNSIGNED:
         raise InvalidTokens(f"tokens must be integers, not of buffer format {view.format!r}")
@@ -121,6 +131,11 @@ def _pack_buffer(view: memoryview) -> memoryview:
     ready = width == TOKEN_BYTES and order == "little"
     if ready and not signed:
         return _bytes_of(view)
+
+    if width > TOKEN_BYTES and len(view) and _is_array(source):
+        least, most = operator.index(source.min()), operator.index(source.max())
+        if least >= 0 and most < 1 << 32:
+            return _bytes_of(memoryview(source.astype("<u4")))
 
     # raw[i::width] is byte i of every token, taken at the speed of C: no loop over tokens.
     raw = view.tobytes()
@@ -138,6 +153,12 @@ def _pack_buffer(view: memoryview) -> memoryview:
     for place, plane in enumerate(planes[:TOKEN_BYTES]):
         packed[place::TOKEN_BYTES] = raw[plane::width]
     return memoryview(packed).toreadonly()
+
+
+def _is_array(source: object) -> TypeGuard[_Array]:
+    """True for arrays of numpy's own class: others may leave out elements, or hide them."""
+    kind = type(source)
+    return (kind.__module__, kind.__qualname__) == ("numpy", "ndarray")
 
 
 def _byte_order(code: str) -> Literal["little", "big"]:
