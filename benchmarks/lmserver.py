@@ -101,6 +101,9 @@ class Landing:
         self._turn = (self._turn + 1) % len(self._into)
         return self._into[self._turn][:size]
 
+    def filled(self, index: int, upto: int) -> None:
+        """Nobody looks at it before it is there."""
+
 
 def comparisons(
     stores: dict[str, ChunkStore], raw: socket.socket, mine: Sequence[memoryview]

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +24,7 @@ from rich.console import Console
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
+from benchmarks.rig import Buffers
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.local.mapping import MmapMemory
 from hexkv.adapters.mooncake._native import Client, library
@@ -36,18 +36,6 @@ from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, Deadline, Hit, Item, MemoryRe
 
 HERE = Path(__file__).resolve().parent
 CHUNKS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """A sink over neighbouring parts of a region."""
-
-    frames: Sequence[memoryview]
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """The part of that chunk."""
-        must(size == len(self.frames[index]), "a frame of another size")
-        return self.frames[index]
 
 
 class Pipe:
@@ -123,7 +111,7 @@ def comparisons(scale: Scale, address: str) -> Generator[Comparison, None, None]
         pipe = opened.enter_context(closing(Pipe(size)))
         config = library().ReplicateConfig()
         items = [Item(key, frame) for key, frame in zip(keys, frames, strict=True)]
-        sink = Slots(frames)
+        sink = Buffers(frames)
 
         def write() -> None:
             outcomes = store.write(items, Deadline.after(clock, 60))

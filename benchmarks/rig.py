@@ -74,6 +74,9 @@ class Buffers:
         must(size == len(self.frames[index]), "a frame of another size")
         return self.frames[index]
 
+    def filled(self, index: int, upto: int) -> None:
+        """Nobody looks at it before it is there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cached:

@@ -20,7 +20,7 @@ from rich.console import Console
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
-from benchmarks.rig import buffers
+from benchmarks.rig import Buffers, buffers
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.plugins.clock import SystemClock
@@ -28,18 +28,6 @@ from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
 HERE = Path(__file__).resolve().parent
 CHUNKS = 4
-
-
-class Slots:
-    """A sink that always has the same room."""
-
-    def __init__(self, frames: Sequence[memoryview]) -> None:
-        self._frames = frames
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """The buffer of that chunk."""
-        must(size == len(self._frames[index]), "a frame of another size")
-        return self._frames[index]
 
 
 def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
@@ -54,7 +42,7 @@ def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
             frame[:] = bytes([i]) * size
         store = opened.enter_context(closing(SharedFileStore(root / "store", clock, ttl=None)))
         items = [Item(key, frame) for key, frame in zip(keys, frames, strict=True)]
-        sink = Slots(frames)
+        sink = Buffers(frames)
 
         def write() -> None:
             outcomes = store.write(items, Deadline.after(clock, 60))

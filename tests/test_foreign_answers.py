@@ -387,6 +387,30 @@ def test_a_sink_gives_no_memory_after_its_call_nor_for_a_chunk_that_was_not_aske
     assert s.tiers["stray"].failures
 
 
+TOLD = [(-1, 0), (1 << 40, 0), (True, 0), ("0", 0), (0, -1), (0, FRAME + 1), (0, 1.0), (0, None)]
+
+
+def test_a_store_that_tells_a_sink_what_cannot_be_has_failed_and_nothing_of_it_is_used(rig):
+    for said in [*TOLD, "too soon", "backwards"]:
+
+        class Tells(DictStore):
+            def read(self, keys, sink, deadline, said=said):
+                if said == "too soon":
+                    sink.filled(0, 0)
+                answer = super().read(keys, sink, deadline)
+                if said == "backwards":
+                    sink.filled(0, 2)
+                    sink.filled(0, 1)
+                elif said != "too soon":
+                    sink.filled(*said)
+                return answer
+
+        one = rig([tier("tells", Tells({}))])
+        one.engine.store(PROMPT, computed())
+        assert one.engine.retrieve(PROMPT, empty()).hit_tokens == 0, said
+        assert one.tiers["tells"].failures, said
+
+
 class BrokenText(Exception):
     def __str__(self):
         raise RuntimeError("no words")

@@ -17,19 +17,21 @@ from hexkv.core.frames.codec import (
     FrameCodec,
     layer_parts,
     layers_per_part,
-    part_span,
 )
+from hexkv.core.frames.opening import Opening, opened, part_span
 from hexkv.ports import (
     IDENTITY_BYTES,
     KEY_BYTES,
     MAGIC,
     PAGE,
+    PIECE,
     ConfigError,
     CorruptFrame,
     DType,
     FrameHeader,
     HashFunction,
     KVLayout,
+    Reason,
     frame_bytes,
 )
 
@@ -224,6 +226,43 @@ def test_the_parts_make_up_the_payload_and_its_padding(header):
     spans = [part_span(header.parts, index) for index in range(len(header.parts))]
     assert [start for start, _ in spans] == [PAGE, *(end for _, end in spans[:-1])]
     assert spans[-1][1] == frame_bytes(header.payload_bytes)
+
+
+PARTED = replace(
+    HEADER,
+    raw_bytes=4 * PIECE,
+    payload_bytes=4 * PIECE,
+    parts=(20_000, PIECE, 2 * PIECE + 7, 4 * PIECE),
+)
+
+SENT = bytes(seal(PARTED, Random(0).randbytes(PARTED.payload_bytes)))
+
+
+@given(
+    told=st.lists(st.integers(0, frame_bytes(4 * PIECE)), max_size=6),
+    early=st.booleans(),
+    stale=st.booleans(),
+    flip=st.none() | st.integers(0, frame_bytes(4 * PIECE) - 1),
+)
+def test_a_frame_verified_while_it_comes_is_opened_as_one_that_has_come(told, early, stale, flip):
+    """Told of bytes that are not there yet, or finding an older copy of them, it is not misled."""
+    sent = bytearray(SENT)
+    buffer = memoryview(bytearray(sent) if stale else bytearray(len(sent)))
+    if flip is not None:
+        sent[flip] ^= 1
+    opening = Opening(CODEC, buffer)
+    opening.mark()
+    done = 0
+    for upto in (*sorted(told), len(sent)):
+        if early:
+            opening.filled(upto)
+        buffer[done:upto] = sent[done:upto]
+        opening.filled(upto)
+        done = upto
+    if flip is None:
+        assert opening.end(KEY) == CODEC.open(memoryview(sent)) == PARTED
+    else:
+        assert opened(opening, KEY) is Reason.CORRUPT
 
 
 def test_a_part_in_the_place_of_another_is_refused():

@@ -87,6 +87,9 @@ class ListSink:
         self.calls: list[tuple[int, int]] = []
         """Every ``(index, size)`` that was asked for, in order."""
 
+        self.told: list[tuple[int, int]] = []
+        """Every ``(index, upto)`` that it was told to have, in order."""
+
     def room(self, index: int, size: int) -> memoryview | None:
         self.calls.append((index, size))
         if index in self._refuse:
@@ -96,6 +99,9 @@ class ListSink:
         start = -address % PAGE + self._offset
         self._given[index] = (backing, start, size)
         return memoryview(backing)[start : start + size]
+
+    def filled(self, index: int, upto: int) -> None:
+        self.told.append((index, upto))
 
     def data(self, index: int) -> bytes | None:
         """What the newest buffer for *index* holds; ``None`` if none was given."""

@@ -77,12 +77,12 @@ from hexkv.ports.region import (
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
+from hexkv.ports.sink import PIECE, Sink
 from hexkv.ports.store import (
     ChunkStore,
     Entry,
     Item,
     SharedMedium,
-    Sink,
     SupportsClear,
     SupportsQuarantine,
     SupportsRangeRead,
@@ -106,6 +106,7 @@ __all__ = [
     "MAGIC",
     "NAMESPACE_BYTES",
     "PAGE",
+    "PIECE",
     "RAW",
     "STORE_REASONS",
     "AdapterUnavailable",

@@ -18,20 +18,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from hexkv.ports.clock import Deadline
 from hexkv.ports.keys import ChunkKey
 from hexkv.ports.outcomes import ReadOutcome, WriteOutcome
-
-
-class Sink(Protocol):
-    """Gives a store the memory to read into, once the store knows how much it takes."""
-
-    def room(self, index: int, size: int) -> memoryview | None:
-        """A writable buffer of exactly *size* bytes for the chunk at *index* of the batch.
-
-        The same index may be asked for again, after a failed first try: the newer buffer
-        counts. ``None`` means: do not read this one, answer ``Miss(REFUSED)``. The buffer
-        starts at a multiple of ``frame.PAGE`` where the pool gave it. Never raises, and may
-        take its time: a store holds no lock meanwhile that another call needs.
-        """
-        ...
+from hexkv.ports.sink import Sink
 
 
 class Item(NamedTuple):

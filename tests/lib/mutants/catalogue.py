@@ -63,6 +63,7 @@ PORTS = (
             "store_listing",
             "store_sizes",
             "store_faults",
+            "store_filling",
         ),
     ),
     Port("serde", SerdeContract, ("serde_round_trips", "serde_hostile")),

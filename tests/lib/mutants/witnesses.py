@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dict_store import CapableStore, DictContract, DictStore, WholeContract
+from dict_store import DictContract, DictStore, WholeContract
 from hexkv.contracts.whole import waive
 from hexkv.ports import DType
 from mutants.chunk_caches import HeapCacheContract
@@ -13,12 +13,13 @@ from mutants.memories import PlainMemoryContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from mutants.prefix_caches import EngineContract
+from mutants.store_filling import TellingStore
 from plain_serde import CutSerde, PlainContract, PlainSerde
 from slot_kv import BlockwiseContract, SlotContract
 
 
 class TestCapableStore(WholeContract):
-    Make = CapableStore
+    Make = TellingStore
 
 
 class TestHeapChunkCache(HeapCacheContract):

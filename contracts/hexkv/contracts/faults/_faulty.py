@@ -262,6 +262,9 @@ class _Tap:
             self._linger()
         return buffer
 
+    def filled(self, index: int, upto: int) -> None:
+        """Tell nobody: what is read may be damaged after it has come."""
+
 
 def _is_a_store(store: FaultyStore) -> ChunkStore:
     return store  # mypy checks here that a wrapper keeps the port's promises

@@ -32,6 +32,7 @@ from hexkv.contracts.store._clearing import Clearing
 from hexkv.contracts.store._damage import Damage
 from hexkv.contracts.store._data import Data
 from hexkv.contracts.store._faults import Faults
+from hexkv.contracts.store._filling import Filling
 from hexkv.contracts.store._huge import Lengths
 from hexkv.contracts.store._isolation import Isolation
 from hexkv.contracts.store._lasting import Leaks, Reopening
@@ -64,6 +65,7 @@ class StoreContract(
     Batches,
     Late,
     Lengths,
+    Filling,
     Answers,
     Listing,
     Quarantine,

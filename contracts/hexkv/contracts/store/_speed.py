@@ -104,6 +104,9 @@ class _Same:
         del index
         return self._memory[:size]
 
+    def filled(self, index: int, upto: int) -> None:
+        """Nobody looks at it."""
+
 
 def _near(
     store: Callable[[], None],

@@ -37,12 +37,25 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
+from hexkv.core.frames.opening import (
+    CHECKSUM_BYTES,
+    DIGEST_BYTES,
+    DIGESTS_AT,
+    PAYLOAD_CHECKSUM,
+    HeaderPage,
+    Opening,
+    checked,
+    digest_at,
+    digest_of,
+    part_span,
+)
 from hexkv.ports import (
     FRAME_VERSION,
     IDENTITY_BYTES,
@@ -61,18 +74,14 @@ from hexkv.ports import (
 
 _FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16sIQ")
 _SERDE_BYTES = 32
-_CHECKSUM_BYTES = 16
 _CHECKSUM_NAME = slice(128, 144)
-_PAYLOAD_CHECKSUM = slice(144, 160)
 _OWN_CHECKSUM = slice(160, 176)
 _ENDS_AT = 256
 _END_BYTES = 6
-_DIGESTS_AT = 1024
-_DIGEST_BYTES = 8
 _IDENTITY_AT = PAGE - IDENTITY_BYTES
 _UNKNOWN = 2**64 - 1
 
-PARTS = (_IDENTITY_AT - _DIGESTS_AT) // _DIGEST_BYTES
+PARTS = (_IDENTITY_AT - DIGESTS_AT) // DIGEST_BYTES
 """The most parts that a header has room for."""
 
 
@@ -87,14 +96,6 @@ def layer_parts(layout: KVLayout, tokens: int) -> tuple[int, ...]:
     last = layout.layers - 1
     ends = range(step - 1, last + step, step)
     return tuple(layout.layer_span(min(layer, last), tokens)[1] for layer in ends)
-
-
-def part_span(parts: Sequence[int], index: int) -> tuple[int, int]:
-    """``(start, end)`` of a part in a frame whose parts end there; the padding is the last's."""
-    start = PAGE + (parts[index - 1] if index else 0)
-    if index == len(parts) - 1:
-        return start, frame_bytes(parts[index])
-    return start, PAGE + parts[index]
 
 
 def _crc32(data: bytes | memoryview) -> bytes:
@@ -126,8 +127,8 @@ class FrameCodec:
         self._known: dict[bytes, HashFunction] = {}
         for algorithm in (*known, checksum):
             try:
-                name = _padded("its name", algorithm.name, _CHECKSUM_BYTES)
-                _digest(algorithm, memoryview(b""))
+                name = _padded("its name", algorithm.name, CHECKSUM_BYTES)
+                digest_of(algorithm, memoryview(b""))
             except (ValueError, StoreError) as error:
                 raise ConfigError(f"checksum {algorithm.name!r}: {error}") from error
             self._known[name] = algorithm
@@ -153,14 +154,16 @@ class FrameCodec:
         if len(frame) != frame_bytes(header.payload_bytes):
             raise ValueError(f"a frame of {len(frame)} bytes is not one of {header.payload_bytes}")
         frame[padding:] = bytes(len(frame) - padding)
-        digests = bytearray()
-        for index in range(len(header.parts)):
-            digest = _digest(self._own, frame[slice(*part_span(header.parts, index))])
-            page[_digest_at(index)] = digest[:_DIGEST_BYTES]
-            digests += digest
-        page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, _CHECKSUM_BYTES)
-        page[_PAYLOAD_CHECKSUM] = _digest(self._own, memoryview(digests))
-        page[_OWN_CHECKSUM] = _digest(self._own, memoryview(page))
+        digests: deque[bytes] = deque()
+        # From its end: what was copied last is still in the CPU's cache, and so is what comes
+        # first when the frame is written.
+        for index in reversed(range(len(header.parts))):
+            digest = digest_of(self._own, frame[slice(*part_span(header.parts, index))])
+            page[digest_at(index)] = digest[:DIGEST_BYTES]
+            digests.appendleft(digest)
+        page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, CHECKSUM_BYTES)
+        page[PAYLOAD_CHECKSUM] = digest_of(self._own, memoryview(b"".join(digests)))
+        page[_OWN_CHECKSUM] = digest_of(self._own, memoryview(page))
         frame[:PAGE] = page
 
     def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
@@ -174,20 +177,7 @@ class FrameCodec:
             CorruptFrame: it is not a frame, is damaged or of another length than it was, or
                 was put under another key.
         """
-        header, algorithm = self._read(frame)
-        if len(frame) != frame_bytes(header.payload_bytes):
-            raise CorruptFrame(
-                f"the frame has {len(frame)} bytes, not {frame_bytes(header.payload_bytes)}"
-            )
-        if key is not None and header.key != key:
-            raise CorruptFrame(f"the frame is of chunk {header.key.hex()}, not {key.hex()}")
-        digests = bytearray()
-        for index in range(len(header.parts)):
-            data = frame[slice(*part_span(header.parts, index))]
-            digests += _checked(algorithm, frame, index, data)
-        if _digest(algorithm, memoryview(digests)) != frame[_PAYLOAD_CHECKSUM]:
-            raise CorruptFrame("the payload is damaged: its checksum differs")
-        return header
+        return Opening(self, frame).end(key)
 
     def peek(self, page: memoryview) -> FrameHeader:
         """What a header page says, if that is undamaged; the payload is not looked at.
@@ -198,7 +188,7 @@ class FrameCodec:
         Raises:
             CorruptFrame: it is no header page, or a damaged one.
         """
-        return self._read(page)[0]
+        return self.page(page).header
 
     def check_part(self, page: memoryview, index: int, data: memoryview) -> None:
         """Verify one part of a payload without the others.
@@ -211,15 +201,19 @@ class FrameCodec:
         Raises:
             CorruptFrame: that is not as it was sealed.
         """
-        _checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
+        checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
 
     @staticmethod
     def is_sealed(frame: memoryview) -> bool:
         """Whether *frame* starts like one that was sealed. Verifies nothing."""
         return frame[: len(MAGIC)] == MAGIC
 
-    def _read(self, frame: memoryview) -> tuple[FrameHeader, HashFunction]:
-        """The verified header, and the algorithm of its checksums."""
+    def page(self, frame: memoryview) -> HeaderPage:
+        """The verified header page of *frame*, as :meth:`peek`, with what verifies the rest.
+
+        Raises:
+            CorruptFrame: it is no header page, or a damaged one.
+        """
         if len(frame) < PAGE:
             raise CorruptFrame(f"{len(frame)} bytes are too few for a frame's header")
         page = bytearray(frame[:PAGE])
@@ -246,8 +240,8 @@ class FrameCodec:
         algorithm = self._known.get(checksum_name)
         if algorithm is None:
             raise CorruptFrame(f"the frame's checksum algorithm is not known: {checksum_name!r}")
-        page[_OWN_CHECKSUM] = bytes(_CHECKSUM_BYTES)
-        if _digest(algorithm, memoryview(page)) != own_checksum:
+        page[_OWN_CHECKSUM] = bytes(CHECKSUM_BYTES)
+        if digest_of(algorithm, memoryview(page)) != own_checksum:
             raise CorruptFrame("the header is damaged: its checksum differs")
 
         # The header is as its writer left it. What follows refuses a writer that errs.
@@ -256,8 +250,8 @@ class FrameCodec:
         identity_end = _IDENTITY_AT + identity_bytes
         unused = (
             slice(_FIELDS.size, _ENDS_AT),
-            slice(_ENDS_AT + parts * _END_BYTES, _DIGESTS_AT),
-            slice(_DIGESTS_AT + parts * _DIGEST_BYTES, _IDENTITY_AT),
+            slice(_ENDS_AT + parts * _END_BYTES, DIGESTS_AT),
+            slice(DIGESTS_AT + parts * DIGEST_BYTES, _IDENTITY_AT),
             slice(identity_end, PAGE),
         )
         if identity_end > PAGE or any(any(page[rest]) for rest in unused):
@@ -280,7 +274,7 @@ class FrameCodec:
             checksum=algorithm.name,
             version=version,
         )
-        return header, algorithm
+        return HeaderPage(header, algorithm, page)
 
 
 def _page(header: FrameHeader) -> bytearray:
@@ -331,18 +325,6 @@ def _end_at(index: int) -> slice:
     return slice(_ENDS_AT + index * _END_BYTES, _ENDS_AT + (index + 1) * _END_BYTES)
 
 
-def _digest_at(index: int) -> slice:
-    return slice(_DIGESTS_AT + index * _DIGEST_BYTES, _DIGESTS_AT + (index + 1) * _DIGEST_BYTES)
-
-
-def _checked(algorithm: HashFunction, page: memoryview, index: int, data: memoryview) -> bytes:
-    """The digest of a part, if it is the one that *page* has."""
-    digest = _digest(algorithm, data)
-    if digest[:_DIGEST_BYTES] != page[_digest_at(index)]:
-        raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
-    return digest
-
-
 def _padded(what: str, text: str, room: int) -> bytes:
     if not (text and text.isascii() and text.isprintable() and len(text) <= room):
         raise ValueError(f"{what} must be 1 to {room} printable ASCII characters: {text!r}")
@@ -354,15 +336,3 @@ def _text(what: str, data: bytes | bytearray) -> str:
     if not (text and text.isascii() and text.isprintable()):
         raise CorruptFrame(f"the header's {what} is not printable ASCII")
     return text
-
-
-def _digest(algorithm: HashFunction, data: memoryview) -> bytes:
-    try:
-        digest = algorithm.digest(data)
-    except Exception as error:
-        raise StoreError(f"checksum {algorithm.name} failed: {type(error).__name__}") from error
-    if type(digest) is not bytes:
-        raise StoreError(f"checksum {algorithm.name}: a digest is no {type(digest).__qualname__}")
-    if not 1 <= len(digest) <= _CHECKSUM_BYTES:
-        raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {_CHECKSUM_BYTES}")
-    return digest.ljust(_CHECKSUM_BYTES, b"\0")

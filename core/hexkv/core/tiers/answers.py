@@ -55,6 +55,7 @@ class Rooms:
 
         self.foreign: StoreError | None = None
         self._sink = sink
+        self._told = [0] * count
         self._over = False
 
     def room(self, index: int, size: int) -> memoryview | None:
@@ -69,7 +70,24 @@ class Rooms:
             return None
         data = self._sink.room(index, size)
         self.sizes[index] = None if data is None else size
+        self._told[index] = 0
         return data
+
+    def filled(self, index: int, upto: int) -> None:
+        """See :class:`hexkv.ports.Sink`. What cannot be is a failure of the whole call."""
+        if self._over:
+            return
+        if type(index) is not int or not 0 <= index < len(self.sizes):
+            self.foreign = _foreign("told a sink of chunk", index)
+        elif type(upto) is not int:
+            self.foreign = _foreign("told a sink of a size", upto)
+        elif (size := self.sizes[index]) is None or not self._told[index] <= upto <= size:
+            self.foreign = StoreError(
+                f"told a sink of {upto} bytes in {_buffer(size)}, after {self._told[index]}"
+            )
+        else:
+            self._told[index] = upto
+            self._sink.filled(index, upto)
 
     def end(self) -> None:
         """Give nothing any more: the memory is soon another chunk's."""
@@ -91,8 +109,7 @@ def read_outcomes(answer: object, rooms: Rooms) -> tuple[list[ReadOutcome], Stor
         if type(outcome) is Hit:
             if type(outcome.size) is int and outcome.size == size:
                 continue
-            where = "no buffer" if size is None else f"a buffer of {size} bytes"
-            wrong = StoreError(f"answered with a hit of {_size(outcome.size)} in {where}")
+            wrong = StoreError(f"answered with a hit of {_size(outcome.size)} in {_buffer(size)}")
         elif _is_read(outcome):
             continue
         else:
@@ -347,3 +364,7 @@ def _kind(what: object) -> str:
 
 def _size(size: object) -> str:
     return f"{size} bytes" if type(size) is int else _kind(size)
+
+
+def _buffer(size: int | None) -> str:
+    return "no buffer" if size is None else f"a buffer of {size} bytes"

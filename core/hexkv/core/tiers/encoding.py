@@ -6,6 +6,7 @@ import logging
 from itertools import pairwise
 
 from hexkv.core.frames.codec import layers_per_part
+from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.encoding_choice import Encoding, choose
@@ -15,7 +16,6 @@ from hexkv.ports import (
     PAGE,
     ChunkKey,
     ChunkSpec,
-    CorruptFrame,
     FrameHeader,
     KVLayout,
     Lease,
@@ -135,14 +135,15 @@ def open_into(
 
     Why it is not to be used; ``None`` if it is the chunk of *key* that the block's spec says.
     """
+    found = opened(Opening(runtime.codec, frame), key)
+    return found if isinstance(found, Reason) else bring_into(runtime, found, frame, block)
+
+
+def bring_into(
+    runtime: Runtime, header: FrameHeader, frame: memoryview, block: BlockLease
+) -> Reason | None:
+    """Likewise, of a *frame* that was verified and says *header*."""
     spec = block.spec
-    try:
-        header = runtime.codec.open(frame, key)
-    except CorruptFrame:
-        return Reason.CORRUPT
-    except StoreError as error:
-        log.warning("a frame cannot be verified: %s", error)
-        return Reason.FAILED
     if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
         return Reason.CORRUPT
     if header.serde == RAW:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from hexkv.core.frames.opening import Opening, Pages, opened
 from hexkv.core.tiers.evicting import evict_soon
 from hexkv.core.tiers.remembering import GONE, remember_reads, set_aside
 from hexkv.core.tiers.runtime import Runtime
@@ -16,6 +17,7 @@ from hexkv.ports import (
     CounterName,
     Deadline,
     Failed,
+    FrameHeader,
     HistogramName,
     Hit,
     Miss,
@@ -27,11 +29,15 @@ from hexkv.ports import (
 )
 
 
-class Frames(Sink, Protocol):
-    """Where a store puts whole frames."""
+class Frames(Protocol):
+    """Where whole frames are put."""
 
     wrong: set[int]
     """Chunks whose frames cannot be any of ours, by the size that the store gave them."""
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        ...
 
 
 class Read(NamedTuple):
@@ -55,16 +61,45 @@ class _Some:
         """See :class:`hexkv.ports.Sink`."""
         return self._sink.room(self._which[index], size)
 
+    def filled(self, index: int, upto: int) -> None:
+        """See :class:`hexkv.ports.Sink`."""
+        self._sink.filled(self._which[index], upto)
+
+
+class _Verifying:
+    """A sink that verifies frames, as far as it is told while they arrive."""
+
+    def __init__(self, pages: Pages, frames: Frames) -> None:
+        self._pages = pages
+        self._frames = frames
+        self._openings: dict[int, Opening] = {}
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        data = self._frames.room(index, size)
+        if data is not None:
+            self._openings[index] = opening = Opening(self._pages, data)
+            opening.mark()
+        return data
+
+    def filled(self, index: int, upto: int) -> None:
+        """See :class:`hexkv.ports.Sink`."""
+        self._openings[index].filled(upto)
+
+    def open(self, index: int, key: ChunkKey) -> FrameHeader | Reason:
+        """What the frame in the newest buffer says, or why it is not to be used."""
+        return opened(self._openings[index], key)
+
 
 def read_frames(
     runtime: Runtime,
     tier: Tier,
     keys: Sequence[ChunkKey],
-    sink: Frames,
-    judge: Callable[[int, int], Reason | None],
+    frames: Frames,
+    judge: Callable[[int, FrameHeader], Reason | None],
     deadline: Deadline,
 ) -> Read:
-    """Read whole frames, once more where that may help, and tell everybody what became of them.
+    """Read and verify frames, once more where that may help, and tell everybody what came of it.
 
     For workers of the tier's lane. What is damaged is set aside, and what the store lost is
     forgotten. The caller tells the tier's link how many tokens came.
@@ -73,13 +108,14 @@ def read_frames(
         runtime: of the tier.
         tier: which does I/O.
         keys: the chunks.
-        sink: takes their frames.
-        judge: verifies the frame of a chunk that arrived with so many bytes. Why it is not to
-            be used, or ``None``.
+        frames: has memory for them.
+        judge: takes a chunk whose frame arrived, and was verified, with this header. Why it is
+            not to be used, or ``None``.
         deadline: for the store.
     """
     start = runtime.clock.now()
     tier.link.began(start)
+    sink = _Verifying(runtime.codec, frames)
     outcomes = tier.calls.read(keys, sink, deadline)
     for _ in range(tier.rules.retries):
         again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
@@ -91,10 +127,13 @@ def read_frames(
             outcomes[i] = outcome
     sizes = [outcome.size if isinstance(outcome, Hit) else 0 for outcome in outcomes]
     tier.link.arrived(runtime.clock.now(), sum(sizes))
-    why = [
-        judge(i, outcome.size) if isinstance(outcome, Hit) else _why(outcome, i in sink.wrong)
-        for i, outcome in enumerate(outcomes)
-    ]
+    why: list[Reason | None] = []
+    for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
+        if isinstance(outcome, Hit):
+            found = sink.open(i, key)
+            why.append(found if isinstance(found, Reason) else judge(i, found))
+        else:
+            why.append(_why(outcome, i in frames.wrong))
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
     evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall()))
     runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)

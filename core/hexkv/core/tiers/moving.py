@@ -28,8 +28,8 @@ from hexkv.ports import (
     PAGE,
     ChunkKey,
     ChunkSpec,
-    CorruptFrame,
     Deadline,
+    FrameHeader,
     InvalidRequest,
     KVLayout,
     Lease,
@@ -268,7 +268,7 @@ class Mover:
                 tier,
                 keys,
                 sink,
-                lambda i, _: self._label(keys[i], sink.leases.get(i)),
+                lambda i, header: _label(sink.leases.get(i), header),
                 self._deadline,
             )
             for i, reason in enumerate(why):
@@ -297,25 +297,6 @@ class Mover:
         got.failed = len(keys) - len(got.leases) - len(got.again) - absent
         return got
 
-    def _label(self, key: ChunkKey, lease: BlockLease | None) -> Reason | None:
-        """Verify what was read, and say on the block what it is. Why it is not to be used."""
-        if lease is None:
-            return Reason.REFUSED
-        try:
-            header = self._runtime.codec.open(lease.frame, key)
-            layout = KVLayout.parse(json.loads(header.identity)["layout"])
-        except CorruptFrame:
-            return Reason.CORRUPT
-        except StoreError:
-            return Reason.FAILED
-        except (ValueError, KeyError, TypeError):
-            return Reason.CORRUPT
-        lease.shrink(header.payload_bytes)
-        lease.spec = ChunkSpec(
-            key, header.identity, layout, header.tokens, header.serde, header.position
-        )
-        return None
-
     def _block(self, payload_bytes: int) -> BlockLease:
         """A block that is free, or that the memory tier can spare, now.
 
@@ -332,3 +313,18 @@ class Mover:
         except PoolExhausted:
             return False
         return not self._deadline.expired
+
+
+def _label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:
+    """Say on the block of a verified frame what it is. Why it is not to be used."""
+    if lease is None:
+        return Reason.REFUSED
+    try:
+        layout = KVLayout.parse(json.loads(header.identity)["layout"])
+    except (ValueError, KeyError, TypeError):
+        return Reason.CORRUPT
+    lease.shrink(header.payload_bytes)
+    lease.spec = ChunkSpec(
+        header.key, header.identity, layout, header.tokens, header.serde, header.position
+    )
+    return None

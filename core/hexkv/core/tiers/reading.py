@@ -18,7 +18,7 @@ from threading import Lock
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.tiers.encoding import open_into, scratch
+from hexkv.core.tiers.encoding import bring_into, open_into, scratch
 from hexkv.core.tiers.intake import read_frames
 from hexkv.core.tiers.pending_reads import Fetch, PendingRead
 from hexkv.core.tiers.runtime import RAW, Runtime
@@ -28,6 +28,7 @@ from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
     Deadline,
+    FrameHeader,
     Lease,
     PoolExhausted,
     Reason,
@@ -282,11 +283,11 @@ class Fetcher:
         """Read, verify and decode; whether the store was well."""
         sink = BlockSink(blocks, scratch)
 
-        def judge(i: int, size: int) -> Reason | None:
+        def judge(i: int, header: FrameHeader) -> Reason | None:
             frame = sink.frames[i]
-            if frame is None or size != len(frame):
+            if frame is None:
                 return Reason.FAILED
-            return open_into(self._runtime, frame, keys[i], blocks[i])
+            return bring_into(self._runtime, header, frame, blocks[i])
 
         read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
         fetch.why = read.why

@@ -228,6 +228,9 @@ class _Into:
         del index
         return self._into if size == self._into.nbytes else None
 
+    def filled(self, index: int, upto: int) -> None:
+        """Whoever reads a part looks at it when it is there."""
+
 
 def _ask(peer: Peer, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
     patience = int(min(deadline.remaining() * 1000, 0xFFFF_FFFF))

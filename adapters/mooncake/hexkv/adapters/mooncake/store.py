@@ -350,6 +350,9 @@ class _Whole:
         self.frame = memoryview(bytearray(size))
         return self.frame
 
+    def filled(self, index: int, upto: int) -> None:
+        """Nobody looks at it before it is there."""
+
 
 def _too_short(start: int, size: int, frame: int) -> Corrupt:
     return Corrupt(f"a frame of {frame} bytes, of which {size} from {start} on are wanted")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from hexkv.core.frames.codec import layer_parts, layers_per_part, part_span
+from hexkv.core.frames.codec import layer_parts, layers_per_part
+from hexkv.core.frames.opening import part_span
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.answers import words
 from hexkv.core.tiers.encoding import by_layers

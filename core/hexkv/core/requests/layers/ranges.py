@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hexkv.core.frames.codec import layer_parts, part_span
+from hexkv.core.frames.codec import layer_parts
+from hexkv.core.frames.opening import part_span
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.keys.prompts import Prompt

@@ -1,0 +1,56 @@
+"""L1, continued: what a store tells a sink while it reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.promise import promise
+from hexkv.contracts.store._base import StoreCase, arrived, content, write
+from hexkv.ports import PIECE, ChunkStore
+
+SIZES = (8 * PIECE + 1, 5000, 3 * PIECE)
+
+
+class _Curious(ListSink):
+    """Looks at what it is told to have at once, as the core does to verify it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, bytes] = {}
+        self.wrong: list[str] = []
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        self.seen.pop(index, None)
+        return super().room(index, size)
+
+    def filled(self, index: int, upto: int) -> None:
+        super().filled(index, upto)
+        data, before = self.data(index), len(self.seen.get(index, b""))
+        if type(upto) is not int or data is None or not before <= upto <= len(data):
+            self.wrong.append(f"told of {upto!r} bytes of chunk {index}, after {before}")
+        else:
+            self.seen[index] = data[:upto]
+
+
+class Filling(StoreCase):
+    """Stores that never tell keep this promise, too."""
+
+    @pytest.mark.thorough
+    @promise(
+        "L1.31",
+        "tells a sink of no bytes but those that are in place, and never writes these again",
+        clause="Sink.filled",
+        why="the core would verify what the memory held before, and read all of it once more",
+        hint="tell after the bytes have come, ever more of one buffer; ask for room to begin anew",
+    )
+    def test_tells_only_of_what_is_there(self, store: ChunkStore) -> None:
+        frames = {chunk_key(f"{i}"): content(size, seed=i) for i, size in enumerate(SIZES)}
+        write(store, frames)
+        sink = _Curious()
+        outcomes = store.read(list(frames), sink, deadline())
+        assert sink.wrong == []
+        for index, (frame, outcome) in enumerate(zip(frames.values(), outcomes, strict=True)):
+            seen, found = sink.seen.get(index, b""), arrived(sink, index, outcome)
+            assert found in (frame, None)
+            assert frame.startswith(seen), f"chunk {index}: told of bytes before they had come"

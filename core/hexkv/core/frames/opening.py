@@ -1,0 +1,182 @@
+"""Opening a frame: verifying its bytes when all have come, or piece by piece while they come."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from hexkv.ports import (
+    PAGE,
+    PIECE,
+    ChunkKey,
+    CorruptFrame,
+    FrameHeader,
+    HashFunction,
+    Reason,
+    StoreError,
+    frame_bytes,
+)
+
+log = logging.getLogger("hexkv")
+
+CHECKSUM_BYTES = 16
+PAYLOAD_CHECKSUM = slice(144, 160)
+DIGESTS_AT = 1024
+DIGEST_BYTES = 8
+
+_MARKED = 16 << 10
+"""Bytes from one marked byte to the next, and the least of a part that is verified early."""
+
+_OTHER = bytes(byte ^ 0xFF for byte in range(256))
+
+
+class HeaderPage(NamedTuple):
+    """A header page in which no damage was found."""
+
+    header: FrameHeader
+    algorithm: HashFunction
+    """Of the digests."""
+
+    data: bytearray
+    """A copy of the page."""
+
+
+class Pages(Protocol):
+    """Reads header pages."""
+
+    def page(self, frame: memoryview) -> HeaderPage:
+        """See :meth:`hexkv.core.frames.codec.FrameCodec.page`."""
+        ...
+
+
+class Opening:
+    """One frame that is being opened. One thread at a time uses it.
+
+    Args:
+        pages: reads the header page.
+        frame: where the frame is, or is to come.
+    """
+
+    __slots__ = ("_digests", "_frame", "_marked", "_page", "_pages")
+
+    def __init__(self, pages: Pages, frame: memoryview) -> None:
+        self._pages = pages
+        self._frame = frame
+        self._marked = False
+        self._page: HeaderPage | None = None
+        self._digests: list[bytes] = []
+
+    def mark(self) -> None:
+        """Change what the buffer holds, so that it is not taken for what is still to come.
+
+        A block may hold the very frame that a store is asked for, from an earlier read. If the
+        store then told of bytes before they are there, and damaged ones came, the former ones
+        would have been verified. In each part that :meth:`filled` verifies, a byte is changed.
+        """
+        if len(self._frame) > PIECE:
+            marked = self._frame[::_MARKED]
+            marked[:] = marked.tobytes().translate(_OTHER)
+            self._marked = True
+
+    def filled(self, upto: int) -> None:
+        """Verify the parts that end before byte *upto* of a marked buffer.
+
+        Only success counts: what differs now is looked at again when all has come.
+        """
+        if not self._marked:
+            return
+        try:
+            if self._page is None and upto >= PAGE:
+                self._page = self._pages.page(self._frame)
+                sizes = [end - start for start, end in pairwise((0, *self._page.header.parts))]
+                self._marked = min(sizes) >= _MARKED
+            if self._page is not None and self._marked:
+                self._verify(self._page, upto)
+        except (StoreError, ValueError):
+            self._marked = False
+            self._page = None
+            self._digests.clear()
+
+    def end(self, key: ChunkKey | None) -> FrameHeader:
+        """What the frame says, now that all of it is there.
+
+        Raises:
+            CorruptFrame, StoreError: see :meth:`hexkv.core.frames.codec.FrameCodec.open`.
+        """
+        page = self._page or self._pages.page(self._frame)
+        header, size = page.header, frame_bytes(page.header.payload_bytes)
+        if len(self._frame) != size:
+            raise CorruptFrame(f"the frame has {len(self._frame)} bytes, not {size}")
+        if key is not None and header.key != key:
+            raise CorruptFrame(f"the frame is of chunk {header.key.hex()}, not {key.hex()}")
+        self._verify(page, size)
+        whole = digest_of(page.algorithm, memoryview(b"".join(self._digests)))
+        if whole != page.data[PAYLOAD_CHECKSUM]:
+            raise CorruptFrame("the payload is damaged: its checksum differs")
+        return header
+
+    def _verify(self, page: HeaderPage, upto: int) -> None:
+        parts = page.header.parts
+        for index in range(len(self._digests), len(parts)):
+            start, end = part_span(parts, index)
+            if end > upto:
+                return
+            data = self._frame[start:end]
+            self._digests.append(checked(page.algorithm, page.data, index, data))
+
+
+def opened(opening: Opening, key: ChunkKey) -> FrameHeader | Reason:
+    """What a frame says that has come, or why it is not to be used as that of *key*."""
+    try:
+        return opening.end(key)
+    except CorruptFrame:
+        return Reason.CORRUPT
+    except StoreError as error:
+        log.warning("a frame cannot be verified: %s", error)
+        return Reason.FAILED
+
+
+def part_span(parts: tuple[int, ...], index: int) -> tuple[int, int]:
+    """``(start, end)`` of a part in a frame whose parts end there; the padding is the last's."""
+    start = PAGE + (parts[index - 1] if index else 0)
+    if index == len(parts) - 1:
+        return start, frame_bytes(parts[index])
+    return start, PAGE + parts[index]
+
+
+def digest_at(index: int) -> slice:
+    """Where a header page has the digest of a part."""
+    return slice(DIGESTS_AT + index * DIGEST_BYTES, DIGESTS_AT + (index + 1) * DIGEST_BYTES)
+
+
+def checked(
+    algorithm: HashFunction, page: bytes | bytearray | memoryview, index: int, data: memoryview
+) -> bytes:
+    """The digest of a part, if it is the one that *page* has.
+
+    Raises:
+        CorruptFrame: it is another one.
+    """
+    digest = digest_of(algorithm, data)
+    if digest[:DIGEST_BYTES] != page[digest_at(index)]:
+        raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
+    return digest
+
+
+def digest_of(algorithm: HashFunction, data: memoryview) -> bytes:
+    """The digest of *data*, in as many bytes as a header has for it.
+
+    Raises:
+        StoreError: the algorithm failed.
+        ValueError: its digests are longer than that.
+    """
+    try:
+        digest = algorithm.digest(data)
+    except Exception as error:
+        raise StoreError(f"checksum {algorithm.name} failed: {type(error).__name__}") from error
+    if type(digest) is not bytes:
+        raise StoreError(f"checksum {algorithm.name}: a digest is no {type(digest).__qualname__}")
+    if not 1 <= len(digest) <= CHECKSUM_BYTES:
+        raise ValueError(f"its digest has {len(digest)} bytes, not 1 to {CHECKSUM_BYTES}")
+    return digest.ljust(CHECKSUM_BYTES, b"\0")
