@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from hexkv.adapters.local._direct import (
@@ -20,12 +21,14 @@ from hexkv.adapters.local._direct import (
 from hexkv.adapters.local._nofollow import ABSENT, open_file
 from hexkv.ports import (
     PAGE,
+    PIECE,
     ConfigError,
     Corrupt,
     Hit,
     Miss,
     ReadOutcome,
     Reason,
+    Sink,
     StoreError,
     StoreFull,
     StoreUnreachable,
@@ -99,13 +102,13 @@ class FileIO:
         finally:
             os.close(file)
 
-    def read(self, path: str, room: Callable[[int], memoryview | None]) -> ReadOutcome:
-        """Read all of a file into the buffer that *room* gives for its size.
+    def read(self, path: str, index: int, sink: Sink) -> ReadOutcome:
+        """Read all of a file into the room that *sink* has for the chunk at *index*.
 
         Raises:
             OSError: other than that there is no such file.
         """
-        return self._read(path, 0, room)
+        return self._read(path, 0, partial(sink.room, index), lambda upto: sink.filled(index, upto))
 
     def read_range(self, path: str, start: int, into: memoryview) -> ReadOutcome:
         """Fill *into* with a file's bytes from *start* on.
@@ -115,7 +118,13 @@ class FileIO:
         """
         return self._read(path, start, lambda _size: into)
 
-    def _read(self, path: str, start: int, room: Callable[[int], memoryview | None]) -> ReadOutcome:
+    def _read(
+        self,
+        path: str,
+        start: int,
+        room: Callable[[int], memoryview | None],
+        filled: Callable[[int], None] | None = None,
+    ) -> ReadOutcome:
         try:
             file = open_file(path, _READ)
         except ABSENT:
@@ -131,7 +140,7 @@ class FileIO:
             into = room(found.st_size)
             if into is None:
                 return Miss(Reason.REFUSED)
-            got = self._move(os.preadv, file, into, start)
+            got = self._move(os.preadv, file, into, start, filled)
             if got < into.nbytes:
                 return Corrupt(f"the file ended after {start + got} of {start + into.nbytes} bytes")
             return Hit(got)
@@ -144,18 +153,26 @@ class FileIO:
         file: int,
         buffer: memoryview,
         offset: int,
+        filled: Callable[[int], None] | None = None,
     ) -> int:
-        """Call until all of *buffer* is moved, or nothing moves any more. How much did."""
+        """Call until all of *buffer* is moved, or nothing moves any more. How much did.
+
+        With *filled*, what the CPU copies goes in pieces, and it is told after each how far that
+        is. A disk that writes to memory itself leaves nothing in the CPU's cache, and is faster
+        at one large piece.
+        """
         done, size = 0, buffer.nbytes
+        piece = size if filled is None else PIECE
         if self.direct and aligned(buffer, offset):
             try:
                 go_direct(file)
+                piece = size
             except OSError as error:
                 if not self._give_up(error):
                     raise
         while done < size:
             try:
-                moved = call(file, [buffer[done:]], offset + done)
+                moved = call(file, [buffer[done : done + piece]], offset + done)
             except OSError as error:
                 if not (error.errno in REFUSALS and go_through_cache(file)):
                     raise
@@ -165,6 +182,8 @@ class FileIO:
             if not moved:
                 break
             done += moved
+            if filled is not None and done < size:
+                filled(done)
             if done % PAGE and done < size:
                 go_through_cache(file)  # direct I/O cannot go on from within a page
         return done

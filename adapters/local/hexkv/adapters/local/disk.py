@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from threading import Lock
 
 from hexkv.adapters.local._account import ByteAccount
@@ -212,7 +211,7 @@ class DiskStore:
         if deadline.expired:
             return TimedOut()
         try:
-            return self._io.read(self._path(key), partial(sink.room, index))
+            return self._io.read(self._path(key), index, sink)
         except OSError as error:
             return Failed(store_error(error, f"reading from {self._root}"))
 

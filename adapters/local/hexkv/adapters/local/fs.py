@@ -106,7 +106,7 @@ class SharedFileStore:
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
     ) -> Sequence[ReadOutcome]:
         return [
-            self._read(lambda path, i=i: self._io.read(path, partial(sink.room, i)), key, deadline)  # type: ignore[misc]
+            self._read(lambda path, i=i: self._io.read(path, i, sink), key, deadline)  # type: ignore[misc]
             for i, key in enumerate(keys)
         ]
 

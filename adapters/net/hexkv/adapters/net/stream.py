@@ -11,14 +11,14 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import calcsize, pack, unpack_from
 from typing import Any
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
-from hexkv.ports import Deadline
+from hexkv.ports import PIECE, Deadline
 
 _VIEWS = 512
 """Buffers that one system call takes, safely below IOV_MAX."""
@@ -82,15 +82,26 @@ class Stream:
         while rest.views:
             rest.advance(self._gather(rest.views, deadline))
 
-    def fill(self, into: memoryview, deadline: Deadline) -> None:
-        """Receive exactly as many bytes as *into* has."""
+    def fill(
+        self,
+        into: memoryview,
+        deadline: Deadline,
+        filled: Callable[[int], None] | None = None,
+    ) -> None:
+        """Receive exactly as many bytes as *into* has.
+
+        *filled* is told after each piece, but the last, how many bytes are there.
+        """
         done = 0
         if self._ahead:
             done = min(len(self._ahead), len(into))
             into[:done] = self._ahead[:done]
             self._ahead = self._ahead[done:]
+        piece = len(into) if filled is None else PIECE
         while done < len(into):
-            done += self._got(self._receive(into[done:], deadline, whole=True))
+            done += self._got(self._receive(into[done : done + piece], deadline, whole=True))
+            if filled is not None and done < len(into):
+                filled(done)
 
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""
