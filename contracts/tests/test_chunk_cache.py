@@ -6,6 +6,7 @@ from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache.double import HeapChunkCache
 
 
+@pytest.mark.thorough
 class TestHeapChunkCache(ChunkCacheContract):
     @pytest.fixture
     def cache(self):

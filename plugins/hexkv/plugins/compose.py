@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.engine.leased.engine import LeasedEngine
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
@@ -37,6 +38,7 @@ from hexkv.ports import (
     ConfigError,
     EventSink,
     Namespace,
+    PrefixCache,
     Serde,
     StoreError,
     SupportsOwnMemory,
@@ -61,7 +63,7 @@ def build(
     clock: Clock | None = None,
     telemetry: Telemetry | None = None,
     events: Sequence[EventSink] = (),
-) -> CacheEngine:
+) -> PrefixCache:
     """An engine as *settings* describe it. If that fails, everything opened is closed again.
 
     Args:
@@ -88,11 +90,13 @@ def build(
     clock = SystemClock() if clock is None else clock
     check(loaded, registry)
     namespace = identify(namespace, loaded)
+    if settings.node:
+        return _over_node(loaded, namespace, registry, clock, telemetry or Totals())
     chunk = namespace.layout.chunk_bytes(settings.chunk.size)
     _check_sizes(loaded, frame_bytes(chunk))
     algorithm = hash_algorithm(settings.hash)
     telemetry = telemetry or Totals()
-    serdes = _open_serdes(loaded, registry, OpenContext(clock))
+    serdes = open_serdes(loaded, registry, OpenContext(clock))
     with ExitStack() as opened:
         stack = open_stack(
             opened, loaded, registry, clock, telemetry, events, serdes, frame_bytes(chunk)
@@ -110,6 +114,32 @@ def build(
                 Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
                 for tenant in settings.tenants
             ],
+        )
+        opened.pop_all()
+    return engine
+
+
+def _over_node(
+    loaded: Loaded, namespace: Namespace, registry: Registry, clock: Clock, telemetry: Telemetry
+) -> LeasedEngine:
+    """An engine over the pool and the tiers of a node."""
+    settings = loaded.settings
+    algorithm = hash_algorithm(settings.hash)
+    with _naming(loaded, ("node",)), ExitStack() as opened:
+        service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
+        opened.callback(service.close)
+        engine = LeasedEngine(
+            namespace,
+            service,
+            PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
+            clock=clock,
+            executor=Threads(),
+            telemetry=telemetry,
+            algorithm=algorithm,
+            seeded=settings.chunk.seeded,
+            longest=settings.chunk.longest_prompt,
+            deadlines=Deadlines(**settings.deadlines.model_dump()),
+            prefetch=PrefetchRules(**settings.prefetch.model_dump()),
         )
         opened.pop_all()
     return engine
@@ -196,6 +226,9 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         return registry.parse(kind, name, values, lambda inner: loaded.locate((*path, *inner)))
 
     settings = loaded.settings
+    if settings.node:
+        find("node", "unix", ("node",))
+        return Checked(None, ())
     find("checksum", settings.checksum, ("checksum",))
     find("memory", settings.pool.provider, ("pool", "provider"))
     pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
@@ -286,7 +319,7 @@ def _check_sizes(loaded: Loaded, frame: int) -> None:
             )
 
 
-def _open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dict[str, Serde]:
+def open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dict[str, Serde]:
     """Every serde that can be opened here: frames may have been written with any of them.
 
     Each under the name that frames give it, and under the one that configurations use.

@@ -80,6 +80,9 @@ def load(
     merge_environment(layers, environ)
     layers.merge(plain(overrides or {}, source), lambda _: source)
 
+    if layers.values.get("node") and not any(place[:1] == ("tiers",) for place in layers.origins):
+        del layers.values["tiers"]  # nobody asked for these: the node has its own
+
     def locate(place: Path) -> str:
         return _locate(place, layers.origins)
 

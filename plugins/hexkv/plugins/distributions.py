@@ -15,6 +15,7 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     "hexkv-local": [("memory", "mmap"), ("store", "disk"), ("store", "fs"), ("store", "memory")],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("store", "mooncake")],
+    "hexkv-node": [("memory", "shared"), ("node", "unix")],
     "hexkv-redis": [("store", "redis")],
     "hexkv-s3": [("store", "s3")],
 }

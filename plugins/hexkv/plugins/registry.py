@@ -13,6 +13,7 @@ from hexkv.plugins.places import Locate, suggestion
 from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
+    ChunkService,
     ChunkStore,
     ConfigError,
     HashFunction,
@@ -30,6 +31,7 @@ _PORTS: Mapping[Kind, type] = {
     "policy": Policy,
     "serde": Serde,
     "checksum": HashFunction,
+    "node": ChunkService,
 }
 
 

@@ -236,6 +236,10 @@ class EngineSettings(Section):
     checksum: str = "xxh3-128"
     """By which new frames are guarded; frames name theirs, so it may change."""
 
+    node: str = ""
+    """The socket of a node of this machine (``hexkv node``), which has the pool and the tiers.
+    Then nothing of what the node decides is said here."""
+
     pool: Pool = Pool()
     deadlines: Calls = Calls()
     prefetch: Prefetch = Prefetch()
@@ -258,6 +262,14 @@ class EngineSettings(Section):
         _refuse_equal("are both called", [tier.name for tier in tiers])
         return tiers
 
+    @model_validator(mode="after")
+    def _one_owner(self) -> Self:
+        if self.node:
+            for name in _OF_A_NODE:
+                if name in self.model_fields_set:
+                    raise SettingError(name, "is the node's to say, where `node` names one")
+        return self
+
     @field_validator("tenants")
     @classmethod
     def _apart(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
@@ -265,6 +277,10 @@ class EngineSettings(Section):
         salts = [tenant.salt.get_secret_value() for tenant in tenants]
         _refuse_equal("have the same salt", salts, secret=True)
         return tenants
+
+
+_OF_A_NODE = ("pool", "tiers", "tenants", "serdes", "checksum", "compute_rate")
+"""Sections of which a node's own configuration has the last word."""
 
 
 def _refuse_equal(what: str, values: Sequence[str], *, secret: bool = False) -> None:

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from hexkv.core.engine.calls import Calls
+from hexkv.core.engine.health import health_of
 from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.plugins.compose import check, open_stack
+from hexkv.plugins.algorithms import hash_algorithm
+from hexkv.plugins.compose import check, open_serdes, open_stack
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.registry import Registry
+from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import Totals
 from hexkv.ports import (
+    KEY_BYTES,
+    NAMESPACE_BYTES,
     PAGE,
     CacheEvent,
     Change,
     ChunkCache,
     ChunkKey,
+    Cleared,
     Clock,
     CorruptFrame,
     Deadline,
     FrameHeader,
+    Health,
+    HexKVError,
     Hit,
+    Lease,
+    MemoryRegion,
     StoreError,
 )
 
@@ -50,7 +65,9 @@ class ServedChunks:
         loaded: Loaded,
         registry: Registry,
         clock: Clock,
-        gone: Callable[[Sequence[ChunkKey]], None],
+        gone: Callable[[Sequence[ChunkKey]], None] | None = None,
+        *,
+        encodes: bool = False,
     ) -> None:
         """Open the pool and the tiers.
 
@@ -59,21 +76,37 @@ class ServedChunks:
             registry: what is installed.
             clock: for deadlines.
             gone: told of chunks that no tier has any more, for whatever reason, after they went.
-                From any thread; must not block or raise.
+                From any thread; must not block or raise. ``None``: nobody is.
+            encodes: whether tiers may name serdes.
 
         Raises:
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
         """
         check(loaded, registry)
-        leaving = _Leaving(gone)
+        leaving = None if gone is None else _Leaving(gone)
+        serdes = open_serdes(loaded, registry, OpenContext(clock)) if encodes else {}
+        by_digest = {
+            hashed_salt(tenant.salt.get_secret_value()): tenant.name
+            for tenant in loaded.settings.tenants
+        }
+        self._tenants = by_digest
         self._clock = clock
         self.telemetry = Totals()
         with ExitStack() as opened:
             self._stack: TierStack = open_stack(
-                opened, loaded, registry, clock, self.telemetry, [leaving], {}, None
+                opened,
+                loaded,
+                registry,
+                clock,
+                self.telemetry,
+                [] if leaving is None else [leaving],
+                serdes,
+                None,
             )
             opened.pop_all()
-        leaving.stack = stack = self._stack
+        stack = self._stack
+        if leaving is not None:
+            leaving.stack = stack
         stack.pool.reclaim = stack.make_room
         copier = Copier()
         none = Prefetches(stack, PrefetchRules(share=0.0))
@@ -95,6 +128,59 @@ class ServedChunks:
                 raise StoreError(f"tier {tier.name} does not say what it holds")
             if tier.calls.ranges is not None:
                 yield from self._headers(tier, tier.index.keys(), until)
+
+    @property
+    def region(self) -> MemoryRegion:
+        """The pool's memory."""
+        return self._stack.pool.region
+
+    def fits(self, payload_bytes: int) -> bool:
+        """True if a chunk of *payload_bytes* could ever be leased."""
+        return self._stack.pool.fits(payload_bytes)
+
+    def place(self, lease: Lease) -> int | None:
+        """Where in the pool's memory a block begins; ``None``: it is memory of a store's own."""
+        if isinstance(lease, BlockLease) and lease.frame.obj is self.region.buffer.obj:
+            return lease.offset
+        return None
+
+    def meet(self, identity: str, prefix: bytes) -> None:
+        """Have the tiers know whose the chunks of a namespace are.
+
+        What does not name its keys by the rules of this core is nobody's in particular.
+        """
+        if not self._tenants:
+            return
+        try:
+            described = json.loads(identity)
+            digest = hash_algorithm(described["algorithm"].removesuffix("-256")).digest
+            named = digest(identity.encode())[:NAMESPACE_BYTES] == prefix
+            tenant = self._tenants.get(described["salt"], "") if named else ""
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, HexKVError):
+            tenant = ""
+        self._stack.assign(prefix, tenant)
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        """Delete every chunk whose key begins with one of *prefixes*, or every one for ``None``.
+
+        Raises:
+            InvalidRequest: there is no such tier.
+        """
+        with self._calls.call():
+            chosen = self._stack.named(tiers)
+            writing = settle_writes(self._stack.runtime, chosen, deadline)
+            if prefixes is not None and all(len(prefix) == KEY_BYTES for prefix in prefixes):
+                keys = [ChunkKey(prefix) for prefix in prefixes]
+                done = self._stack.forget(keys, chosen, deadline)
+            else:
+                done = self._stack.clear(prefixes, chosen, deadline)
+            return replace(done, left={**writing, **done.left})
+
+    def health(self) -> Health:
+        """The state of the cache and of its tiers."""
+        return health_of(self._stack, self._calls)
 
     def close(self) -> None:
         """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``."""

@@ -7,7 +7,7 @@ An engine's side begins with ``prefix_cache``, and with ``results``.
 """
 
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
-from hexkv.ports.chunk_cache import ChunkCache
+from hexkv.ports.chunk_cache import ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
@@ -77,6 +77,7 @@ from hexkv.ports.region import (
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
+from hexkv.ports.service import ChunkService, ServiceHold
 from hexkv.ports.sink import PIECE, Sink
 from hexkv.ports.store import (
     ChunkStore,
@@ -116,6 +117,8 @@ __all__ = [
     "Change",
     "ChunkCache",
     "ChunkKey",
+    "ChunkLeases",
+    "ChunkService",
     "ChunkSpec",
     "ChunkStore",
     "Chunker",
@@ -172,6 +175,7 @@ __all__ = [
     "Reason",
     "Retrieved",
     "Serde",
+    "ServiceHold",
     "SharedMedium",
     "Sink",
     "Span",

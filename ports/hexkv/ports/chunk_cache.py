@@ -24,11 +24,12 @@ from hexkv.ports.memory import Lease
 from hexkv.ports.results import Retrieved, StoreReport
 
 
-class ChunkCache(Protocol):
-    """Chunks by key. Safe from any thread; no call raises an error of a tier.
+class ChunkLeases(Protocol):
+    """The part of a keyed cache that moves no KV itself: its callers copy, out of leases or in.
 
-    *owner* is the name under which leases and pins are listed until they end. Every call after
-    the cache was closed raises ``EngineClosed``.
+    Safe from any thread; no call raises an error of a tier. *owner* is the name under which
+    leases and pins are listed until they end. Every call after the cache was closed raises
+    ``EngineClosed``.
     """
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
@@ -73,6 +74,26 @@ class ChunkCache(Protocol):
         """
         ...
 
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        """Delete chunks from every tier. The number of distinct ones known to be deleted."""
+        ...
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        """Keep chunks from eviction until :meth:`unpin`, or for *seconds*. How many there are."""
+        ...
+
+    def unpin(self, owner: str) -> int:
+        """End every pin of *owner*. How many there were, over all tiers."""
+        ...
+
+    def flush(self, deadline: Deadline) -> bool:
+        """Wait until nothing is left to write. False if *deadline* passed first."""
+        ...
+
+
+class ChunkCache(ChunkLeases, Protocol):
+    """Chunks by key, and the copies between them and a device."""
+
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
         """Copy chunks into *device*, in order, until one does not arrive.
 
@@ -105,20 +126,4 @@ class ChunkCache(Protocol):
         Raises:
             InvalidRequest: the window does not fit the chunks.
         """
-        ...
-
-    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
-        """Delete chunks from every tier. The number of distinct ones known to be deleted."""
-        ...
-
-    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
-        """Keep chunks from eviction until :meth:`unpin`, or for *seconds*. How many there are."""
-        ...
-
-    def unpin(self, owner: str) -> int:
-        """End every pin of *owner*. How many there were, over all tiers."""
-        ...
-
-    def flush(self, deadline: Deadline) -> bool:
-        """Wait until nothing is left to write. False if *deadline* passed first."""
         ...

@@ -40,6 +40,11 @@ class Hold(Protocol):
         """For each chunk why it is missing; ``None`` where it arrived or is still on its way."""
         ...
 
+    @property
+    def origins(self) -> Sequence[str]:
+        """For each chunk the name of the tier from which it arrived; empty where it did not."""
+        ...
+
     def release(self) -> None:
         """Give everything back, and cancel what has not begun. Calling it twice is allowed."""
         ...

@@ -45,6 +45,8 @@ class Holds(ChunkCacheCase):
                 chunk.key for chunk in wanted
             ]
             assert list(hold.reasons) == [None] * 4
+            tiers = cache.match([chunk.key for chunk in some], soon())
+            assert set(hold.origins) <= {tier for tier in tiers if tier is not None}
 
     @promise(
         "holds.2",
@@ -62,6 +64,7 @@ class Holds(ChunkCacheCase):
             assert [lease is not None for lease in hold.leases] == [True, False, False, True]
             reasons = list(hold.reasons)
             assert [isinstance(reason, Reason) for reason in reasons] == [False, True, True, False]
+            assert [bool(tier) for tier in hold.origins] == [True, False, False, True]
 
     @promise(
         "holds.3",

@@ -31,6 +31,7 @@ class HeapHold:
     def __init__(self, leases: list[HeapLease | None], reasons: list[Reason | None]) -> None:
         self._leases = leases
         self.reasons: Sequence[Reason | None] = reasons
+        self.origins: Sequence[str] = ["" if lease is None else TIER for lease in leases]
 
     done = True
 

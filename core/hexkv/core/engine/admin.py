@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.explain import Explanation, explain
+from hexkv.core.engine.health import health_of
 from hexkv.core.engine.naming import Naming
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.requests.prefetch import Prefetches
@@ -24,7 +24,6 @@ from hexkv.ports import (
     InvalidRequest,
     Namespace,
     Reason,
-    TierHealth,
     Tokens,
 )
 
@@ -109,7 +108,7 @@ class Admin:
 
     def health(self) -> Health:
         with self._calls.door.passing():
-            return self._health()
+            return health_of(self._stack, self._calls, len(self._prefetches))
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.
@@ -270,39 +269,6 @@ class Admin:
         if not tier.index.decides:
             raise InvalidRequest(f"only the store of tier {tier.name!r} knows what it holds")
         return tier.index.keys()
-
-    def _health(self) -> Health:
-        pins: Counter[str] = Counter()
-        tiers = []
-        for tier in self._stack.tiers:
-            index = tier.index
-            reading, writing = tier.breakers
-            pins.update(index.pinned)
-            tiers.append(
-                TierHealth(
-                    name=tier.name,
-                    chunks=len(index) if index.decides else None,
-                    used_bytes=index.used if index.decides else None,
-                    budget_bytes=index.budget,
-                    failures=tier.failures,
-                    reading=reading,
-                    writing=writing,
-                    queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
-                    indexing=tier.indexing,
-                    tenants=index.used_by(),
-                )
-            )
-        return Health(
-            state=self._calls.state,
-            frozen=self._calls.frozen,
-            tiers=tuple(tiers),
-            pool_bytes=self._stack.pool.capacity,
-            pool_held_bytes=self._stack.pool.held_bytes,
-            leases=self._stack.pool.ledger(),
-            pins=dict(pins),
-            pin_seconds=self._stack.pins.seconds(),
-            prefetches=len(self._prefetches),
-        )
 
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)

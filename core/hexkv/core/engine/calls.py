@@ -18,10 +18,9 @@ from threading import Lock as Flag
 from weakref import finalize, ref
 
 from hexkv.core.engine.ending import Ending
+from hexkv.core.engine.ground import Ground, Waiting
 from hexkv.core.home import Home
 from hexkv.core.memory.copying import Copier
-from hexkv.core.requests.prefetch import Prefetches
-from hexkv.core.tiers.cache import TierStack
 from hexkv.ports import Deadline, EngineBusy, EngineClosed
 
 
@@ -130,9 +129,7 @@ class Calls:
     what the engine is made of is closed.
     """
 
-    def __init__(
-        self, stack: TierStack, prefetches: Prefetches, copier: Copier, seconds: float
-    ) -> None:
+    def __init__(self, stack: Ground, prefetches: Waiting, copier: Copier, seconds: float) -> None:
         """Of an engine over *stack*, whose end may take *seconds*."""
         self.door = Door()
         self.state = "open"

@@ -7,11 +7,10 @@ from _thread import start_new_thread
 from dataclasses import dataclass
 from warnings import warn
 
+from hexkv.core.engine.ground import Ground, Waiting
 from hexkv.core.home import Home
 from hexkv.core.memory.background import LANE
 from hexkv.core.memory.copying import Copier
-from hexkv.core.requests.prefetch import Prefetches
-from hexkv.core.tiers.cache import TierStack
 from hexkv.ports import Deadline
 
 log = logging.getLogger("hexkv")
@@ -21,8 +20,8 @@ log = logging.getLogger("hexkv")
 class Ending:
     """What an engine is made of. Nothing of it refers to the engine, which it may outlive."""
 
-    stack: TierStack
-    prefetches: Prefetches
+    stack: Ground
+    prefetches: Waiting
     copier: Copier
     home: Home
     seconds: float

@@ -85,6 +85,11 @@ class GuardedHold:
         with self._door.passing():
             return self._hold.reasons
 
+    @property
+    def origins(self) -> Sequence[str]:
+        with self._door.passing():
+            return self._hold.origins
+
     def release(self) -> None:
         self._door.give_back(self._hold.release)
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
-from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.checks import check_namespace
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tenants import TenantsBySalt
 from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
 
 
+class Fits(Protocol):
+    """Memory that blocks are leased from."""
+
+    def fits(self, payload_bytes: int) -> bool:
+        """True if a chunk of *payload_bytes* could ever be leased."""
+        ...
+
+
 class Naming:
     """Names what an engine is asked for, once it was checked that it can be kept at all."""
 
     def __init__(
-        self, namespace: Namespace, namer: ChunkHasher, pool: BlockPool, chunk_tokens: int
+        self, namespace: Namespace, namer: ChunkHasher, pool: Fits, chunk_tokens: int
     ) -> None:
         """By *namer*, in *namespace* where a call gives none of its own."""
         self._namespace = namespace

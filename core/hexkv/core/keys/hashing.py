@@ -83,7 +83,6 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
             or a field holds surrogates, which are not text.
     """
     try:
-        salt = namespace.salt.encode()
         described = {
             "algorithm": algorithm,
             "extra": namespace.extra,
@@ -93,7 +92,7 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
             "model": namespace.model,
             "parallel": [namespace.parallel.rank, namespace.parallel.world],
             "revision": namespace.revision,
-            "salt": hashlib.sha256(b"hexkv salt\0" + salt).hexdigest() if salt else "",
+            "salt": hashed_salt(namespace.salt),
             "scheme": scheme,
         }
         # JSON would write two surrogates and the character they stand for alike.
@@ -112,6 +111,11 @@ def identity(namespace: Namespace, scheme: str, algorithm: str) -> str:
 def scheme_of(chunker: Chunker, *, seeded: bool) -> str:
     """What identities say of how prompts are cut and chunks chained."""
     return chunker.scheme if seeded else chunker.scheme + UNSEEDED
+
+
+def hashed_salt(salt: str) -> str:
+    """What stands for a tenant's *salt* in identities; empty where there is none."""
+    return hashlib.sha256(b"hexkv salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
 @dataclass(frozen=True, slots=True)

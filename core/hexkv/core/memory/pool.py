@@ -81,6 +81,11 @@ class BlockPool:
         self._wait = _wait if executor is None else executor.wait
 
     @property
+    def region(self) -> MemoryRegion:
+        """The memory that is divided."""
+        return self._region
+
+    @property
     def capacity(self) -> int:
         """Bytes that slots take up."""
         return self.slots * self.slot_bytes

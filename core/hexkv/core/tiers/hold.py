@@ -46,8 +46,6 @@ class TieredHold:
         self._ended = ended
         self._leases: list[Lease | None] = [None] * len(wanted)
         self._origins = [""] * len(wanted)
-        """The tier from which each chunk arrived."""
-
         self._reasons: list[Reason | None] = [None] * len(wanted)
         self._claims: dict[int, PendingRead] = {}
         self._tried: dict[int, set[str]] = {}
@@ -90,6 +88,11 @@ class TieredHold:
     def reasons(self) -> Sequence[Reason | None]:
         with self._lock:
             return list(self._reasons)
+
+    @property
+    def origins(self) -> Sequence[str]:
+        with self._lock:
+            return list(self._origins)
 
     def release(self) -> None:
         with self._settling:

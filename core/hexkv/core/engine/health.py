@@ -1,0 +1,44 @@
+"""How a cache and its tiers are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hexkv.core.engine.calls import Calls
+from hexkv.core.tiers.cache import TierStack
+from hexkv.ports import Health, TierHealth
+
+
+def health_of(stack: TierStack, calls: Calls, prefetches: int = 0) -> Health:
+    """The state of a cache over *stack*, which has so many *prefetches* waiting."""
+    pins: Counter[str] = Counter()
+    tiers = []
+    for tier in stack.tiers:
+        index = tier.index
+        reading, writing = tier.breakers
+        pins.update(index.pinned)
+        tiers.append(
+            TierHealth(
+                name=tier.name,
+                chunks=len(index) if index.decides else None,
+                used_bytes=index.used if index.decides else None,
+                budget_bytes=index.budget,
+                failures=tier.failures,
+                reading=reading,
+                writing=writing,
+                queued_bytes=sum(lane.pending_bytes for lane in tier.lanes),
+                indexing=tier.indexing,
+                tenants=index.used_by(),
+            )
+        )
+    return Health(
+        state=calls.state,
+        frozen=calls.frozen,
+        tiers=tuple(tiers),
+        pool_bytes=stack.pool.capacity,
+        pool_held_bytes=stack.pool.held_bytes,
+        leases=stack.pool.ledger(),
+        pins=dict(pins),
+        pin_seconds=stack.pins.seconds(),
+        prefetches=prefetches,
+    )

@@ -1,0 +1,124 @@
+"""Prefetches over a service: holds that were asked for before anybody waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+from hexkv.core.engine.leased.windows import Held
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.prefetch import AT_ONCE, PrefetchRules
+from hexkv.ports import ChunkService, Clock, Deadline, ServiceHold, frame_bytes
+
+
+@dataclass(slots=True)
+class _Prefetch:
+    prompt: Prompt
+    held: int
+    """Chunks that are asked for; others are beyond the share of memory."""
+
+    size: int
+    expires: float
+    hold: ServiceHold
+    hit_tokens: int | None = None
+
+
+class HeldPrefetches:
+    """Every prefetch that nobody has picked up yet. Safe from any thread."""
+
+    def __init__(self, service: ChunkService, rules: PrefetchRules, clock: Clock) -> None:
+        """Of holds of *service*, by *rules*."""
+        self._service = service
+        self._rules = rules
+        self._clock = clock
+        self._waiting: dict[str, _Prefetch] = {}
+        self._lock = Lock()
+
+    def known(self, lookup_id: str) -> bool:
+        """True if there is one of that id."""
+        return lookup_id in self._waiting
+
+    def begin(self, lookup_id: str, prompt: Prompt, read: Deadline) -> int | None:
+        """Hold the first chunks of *prompt*; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
+        if not prompt.keys:
+            return 0
+        frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(len(prompt.keys))]
+        free = int(self._service.pool_bytes * self._rules.share) - sum(
+            other.size for other in list(self._waiting.values())
+        )
+        count = size = 0
+        while count < len(frames) and size + frames[count] <= free:
+            size += frames[count]
+            count += 1
+        # What is beyond the share is not held, but it is said whether it is there.
+        keys = prompt.keys[count:]
+        hold = self._service.hold(prompt.specs(0, count), f"prefetch {lookup_id}", read)
+        entry = _Prefetch(prompt, count, size, self._clock.now() + self._rules.seconds, hold)
+        with self._lock:
+            if lookup_id in self._waiting:
+                hold.release()
+                return self._waiting[lookup_id].hit_tokens
+            self._waiting[lookup_id] = entry
+        found = self._found(entry, Deadline.after(self._clock, AT_ONCE))
+        if found == count and keys:
+            soon = Deadline.after(self._clock, AT_ONCE)
+            more = self._service.match(keys, soon)
+            found += next((i for i, tier in enumerate(more) if tier is None), len(more))
+        return self._said(entry, found)
+
+    def ask(self, lookup_id: str) -> int | None:
+        """What is known by now of one that was begun; 0 if it was taken or cancelled."""
+        entry = self._waiting.get(lookup_id)
+        if entry is None:
+            return 0
+        if entry.hit_tokens is None:
+            self._said(entry, self._found(entry, Deadline(self._clock, 0.0)))
+        return entry.hit_tokens
+
+    def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
+        """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
+        with self._lock:
+            entry = self._waiting.pop(lookup_id, None)
+        if entry is None:
+            return None
+        keys, wanted = entry.prompt.keys[: entry.held], prompt.keys
+        if wanted and wanted[0] in keys:
+            at = keys.index(wanted[0])
+            if keys[at:] == wanted[: len(keys) - at]:
+                return Held(entry.hold, 0, len(keys) - at, at)
+        entry.hold.release()
+        return None
+
+    def cancel(self, lookup_id: str) -> bool:
+        """Give everything back. True if there was such a prefetch."""
+        with self._lock:
+            entry = self._waiting.pop(lookup_id, None)
+        if entry is not None:
+            entry.hold.release()
+        return entry is not None
+
+    def reap(self) -> bool:
+        if not self._waiting:
+            return False
+        now = self._clock.now()
+        late = [name for name, it in list(self._waiting.items()) if it.expires <= now]
+        return bool([name for name in late if self.cancel(name)])
+
+    def close(self) -> None:
+        for name in list(self._waiting):
+            self.cancel(name)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _found(self, entry: _Prefetch, deadline: Deadline) -> int | None:
+        """Of how many chunks it is known that they are there; ``None`` while nobody knows."""
+        if not entry.hold.known(deadline):
+            return None
+        reasons = entry.hold.reasons[: entry.held]
+        return next((i for i, why in enumerate(reasons) if why is not None), entry.held)
+
+    def _said(self, entry: _Prefetch, found: int | None) -> int | None:
+        if found is not None:
+            entry.hit_tokens = entry.prompt.ends[found - 1] if found else 0
+        return entry.hit_tokens

@@ -1,0 +1,256 @@
+"""Copies between a device and the leases that a service gives, a window of chunks at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import compress
+from operator import sub
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.store import Kept
+from hexkv.core.tiers.matching import runs
+from hexkv.ports import (
+    ChunkService,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    Hold,
+    Lease,
+    Publishing,
+    Reason,
+    Telemetry,
+    frame_bytes,
+)
+
+_CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
+
+
+def pace_of(service: ChunkService, prompt: Prompt) -> Pipelining:
+    """How many chunks of *prompt* to move at once, by the memory that the service has."""
+    largest = max(map(sub, prompt.ends, prompt.starts), default=1)
+    frame = frame_bytes(prompt.layout.chunk_bytes(largest))
+    return Pipelining.with_slots(max(1, service.pool_bytes // frame), frame)
+
+
+class Held:
+    """Chunks ``[start, end)`` of a prompt, in a hold from its chunk *at* on."""
+
+    __slots__ = ("at", "end", "hold", "start")
+
+    def __init__(self, hold: Hold, start: int, end: int, at: int = 0) -> None:
+        self.hold = hold
+        self.start = start
+        self.end = end
+        self.at = at
+
+    def arrived(self, deadline: Deadline) -> tuple[list[Lease], list[str], Reason | None]:
+        """The first chunks that have come, the tiers they are from, and why there are no more."""
+        done = self.hold.wait(deadline)
+        leases: list[Lease] = []
+        count = self.end - self.start
+        for lease in self.hold.leases[self.at : self.at + count]:
+            if lease is None:
+                break
+            leases.append(lease)
+        tiers = list(self.hold.origins[self.at : self.at + len(leases)])
+        if len(leases) == count:
+            return leases, tiers, None
+        reasons = self.hold.reasons
+        place = self.at + len(leases)
+        why = reasons[place] if place < len(reasons) else None
+        return leases, tiers, why or (Reason.FAILED if done else Reason.TIMED_OUT)
+
+
+class Loading:
+    """One load under way: holds ahead of the copies."""
+
+    def __init__(
+        self,
+        service: ChunkService,
+        copier: Copier,
+        prompt: Prompt,
+        device: DeviceKV,
+        *,
+        owner: str,
+        deadline: Deadline,
+        ready: Held | None = None,
+    ) -> None:
+        """Of the chunks of *prompt*, of which the first may be *ready*."""
+        self._service = service
+        self._copier = copier
+        self._prompt = prompt
+        self._device = device
+        self._owner = owner
+        self._deadline = deadline
+        self._pace = pace_of(service, prompt)
+        self._windows: deque[Held] = deque()
+        self._next = 0
+        if ready is not None:
+            self._windows.append(ready)
+            self._next = ready.end
+
+    def run(self) -> Arrived:
+        """Load chunks in order until one does not arrive.
+
+        Raises:
+            InvalidRequest: the device says so.
+        """
+        arrived = Arrived()
+        asked = len(self._prompt.keys)
+        why: Reason | None = None
+        alone = False
+        try:
+            while arrived.chunks < asked:
+                # What is absent at once is not asked for four times: the first window is alone.
+                self._hold_ahead(1 if not arrived.chunks else self._pace.ahead // self._pace.step)
+                window = self._windows.popleft()
+                with window.hold:
+                    leases, tiers, why = window.arrived(self._deadline)
+                    part = self._prompt.part(window.start, window.start + len(leases))
+                    if why is None:
+                        self._hold_ahead(1)
+                    if leases and not self._copier.copy(
+                        self._device, part.spans(leases), leases, self._deadline, gather=False
+                    ):
+                        why = Reason.DEVICE
+                        break
+                    arrived.add(part, tiers)
+                if why is None:
+                    alone = False
+                elif why in _CROWDED and not (alone and not leases):
+                    # Once more with nothing held: then there is a wait for memory.
+                    alone = not leases
+                    self._start_again(arrived.chunks)
+                else:
+                    break
+        finally:
+            for window in self._windows:
+                window.hold.release()
+        arrived.end(asked, why)
+        return arrived
+
+    def _hold_ahead(self, windows: int) -> None:
+        while len(self._windows) < max(1, windows) and self._next < len(self._prompt.keys):
+            end = min(self._next + self._pace.step, len(self._prompt.keys))
+            specs = self._prompt.specs(self._next, end)
+            hold = self._service.hold(specs, self._owner, self._deadline)
+            self._windows.append(Held(hold, self._next, end))
+            self._next = end
+
+    def _start_again(self, chunk: int) -> None:
+        for window in self._windows:
+            window.hold.release()
+        self._windows.clear()
+        self._next = chunk
+
+
+class Saving:
+    """One store under way: copies ahead of the writes, as far as there is memory."""
+
+    def __init__(
+        self,
+        service: ChunkService,
+        copier: Copier,
+        device: DeviceKV,
+        telemetry: Telemetry,
+        *,
+        owner: str,
+        deadline: Deadline,
+        wait: bool,
+    ) -> None:
+        self.kept = Kept()
+        self.deadline = deadline
+        self._service = service
+        self._copier = copier
+        self._device = device
+        self._telemetry = telemetry
+        self._owner = owner
+        self._wait = wait
+        self._writing: deque[tuple[Prompt, Publishing]] = deque()
+
+    def run(self, prompt: Prompt) -> Kept:
+        """Copy and publish the chunks of *prompt* that no tier holds.
+
+        Raises:
+            InvalidRequest: the device says so.
+        """
+        missing = self.find(prompt)
+        step = pace_of(self._service, prompt).step
+        for run in runs(missing):
+            start = run[0]
+            while start <= run[-1]:
+                taken = self._some(prompt.part(start, min(start + step, run[-1] + 1)))
+                if not taken:
+                    break
+                start += taken
+            if start <= run[-1]:
+                missing = [number for number in missing if number >= start]
+                break
+        else:
+            missing = []
+        self.end(missing)
+        return self.kept
+
+    def find(self, prompt: Prompt) -> list[int]:
+        """Which chunks of *prompt* no tier holds; the others are counted."""
+        kept = self.kept
+        kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
+        where = self._service.match(prompt.keys, self.deadline) if prompt.keys else []
+        present = [i for i, tier in enumerate(where) if tier is not None]
+        kept.present = sum(prompt.tokens(i) for i in present)
+        kept.present_chunks = len(present)
+        return [i for i, tier in enumerate(where) if tier is None]
+
+    def lease(self, part: Prompt) -> list[Lease]:
+        """Empty leases for the first chunks of *part*; waits for the first."""
+        while True:
+            # What we have written frees memory sooner than anybody else would.
+            wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline
+            leases = list(self._service.allocate(part.specs(), self._owner, wait))
+            if leases or not self._writing:
+                return leases
+            self._settle()
+
+    def write(self, part: Prompt, leases: Sequence[Lease]) -> None:
+        """Publish neighbouring chunks that were copied into *leases*, which stay the caller's."""
+        self._writing.append((part, self._service.publish(leases, part.after, self.deadline)))
+
+    def end(self, dropped: Sequence[int]) -> None:
+        """Count what became of all writes. Of chunks *dropped* there was no copy to write."""
+        while self._writing:
+            self._settle()
+        if dropped:
+            self._telemetry.count(CounterName.DROPPED, len(dropped), reason=Reason.NOT_COPIED)
+
+    def _some(self, part: Prompt) -> int:
+        leases = self.lease(part)
+        try:
+            part = part.part(0, len(leases))
+            if not leases or not self._copier.copy(
+                self._device, part.spans(leases), leases, self.deadline, gather=True
+            ):
+                return 0
+            self.write(part, leases)
+        finally:
+            for lease in leases:
+                lease.release()
+        return len(part.keys)
+
+    def _settle(self) -> None:
+        """Count what became of the oldest window; it is waited for, if writes are at all."""
+        part, publishing = self._writing.popleft()
+        whole = publishing.wait(self.deadline) if self._wait else publishing.done
+        tokens = list(map(sub, part.ends, part.starts))
+        on = publishing.tiers
+        for name, row in on.items():
+            if any(row):
+                self.kept.tiers[name] += sum(compress(tokens, row))
+        stored = sum(compress(tokens, map(any, zip(*on.values(), strict=True))))
+        self.kept.stored += stored
+        self.kept.size += part.layout.chunk_bytes(stored)
+        if not whole:
+            self.kept.queued += sum(tokens) - stored
