@@ -1,0 +1,357 @@
+"""The client: what a node serves, as a keyed cache of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from struct import pack
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+from weakref import ref
+
+from hexkv.adapters.node.holds import NodeHold, NodePublishing, late, taken
+from hexkv.adapters.node.keeper import Keeper
+from hexkv.adapters.node.leases import Ledger, NodeLease
+from hexkv.adapters.node.link import Answer, Link
+from hexkv.adapters.node.wire import (
+    MAX_SPACES,
+    Malformed,
+    Reader,
+    Space,
+    Status,
+    Verb,
+    Wanted,
+    pack_keys,
+    pack_space,
+    pack_wanted,
+    read_words,
+    text,
+)
+from hexkv.ports import (
+    ChunkKey,
+    ChunkService,
+    ChunkSpec,
+    Cleared,
+    Clock,
+    Deadline,
+    EngineClosed,
+    Health,
+    InvalidRequest,
+    Lease,
+    Publishing,
+    Reason,
+    TierHealth,
+    frame_bytes,
+)
+
+T = TypeVar("T")
+
+_MOST = 1 << 15
+"""Chunks that one request names."""
+
+_PINNING = 1.0
+"""Seconds that a call waits which is given no deadline."""
+
+
+class _Spaces:
+    """Which number stands for which namespace on one link; those not used for long make room."""
+
+    def __init__(self) -> None:
+        self.link: ref[Link] | None = None
+        self._numbers: OrderedDict[tuple[str, int, str], tuple[int, Space]] = OrderedDict()
+
+    def numbers(self, link: Link, specs: Sequence[ChunkSpec], deadline: Deadline) -> list[int]:
+        """A number for each chunk, said to the node where it is new. Under the client's lock."""
+        if self.link is None or self.link() is not link:
+            self.link = ref(link)
+            self._numbers.clear()
+        found: list[int] = []
+        before: tuple[str, int, str] | None = None
+        for spec in specs:
+            # By the layout's identity, which is kept alive beside it: hashing takes longer.
+            name = spec.identity, id(spec.layout), spec.serde
+            if name != before:
+                number = self._number(link, name, spec, deadline)
+                before = name
+            found.append(number)
+        return found
+
+    def _number(
+        self, link: Link, name: tuple[str, int, str], spec: ChunkSpec, deadline: Deadline
+    ) -> int:
+        known = self._numbers.get(name)
+        if known is not None:
+            self._numbers.move_to_end(name)
+            return known[0]
+        if len(self._numbers) < MAX_SPACES:
+            number = len(self._numbers)
+        else:
+            number = self._numbers.popitem(last=False)[1][0]
+        space = Space(spec.identity, spec.layout, spec.serde)
+        link.tell(Verb.SPACE, pack_space(number, space), deadline)
+        self._numbers[name] = number, space
+        return number
+
+
+class NodeClient:
+    """See :class:`hexkv.ports.ChunkService`.
+
+    A node that is gone, or does not answer, costs the call that found out its deadline; from then
+    on calls miss at once, until the keeper has heard of it again.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Of the node that listens at *path*, whether it does by now or not."""
+        self._clock = clock
+        self._ledger = Ledger()
+        self._spaces = _Spaces()
+        self._naming = Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._pool_bytes = 0
+        me = ref(self)
+
+        def broken() -> None:
+            client = me()
+            if client is not None:
+                client._wake()
+
+        self._keeper: Keeper | None = None
+        self._keeper = Keeper(str(path), lambda: Link(path, clock, broken), clock)
+        os.register_at_fork(after_in_child=lambda: _forked(me))
+
+    @property
+    def pool_bytes(self) -> int:
+        if (link := self._keeper.link if self._keeper is not None else None) is not None:
+            self._pool_bytes = link.pool_bytes
+        return self._pool_bytes
+
+    @property
+    def connected(self) -> bool:
+        """True if the node was there when it was last needed."""
+        return self._link() is not None
+
+    def fits(self, payload_bytes: int) -> bool:
+        size = self.pool_bytes
+        return not size or frame_bytes(payload_bytes) <= size
+
+    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+        self._check()
+        found: list[str | None] = []
+        for start in range(0, len(keys), _MOST):
+            part = keys[start : start + _MOST]
+
+            def read(reader: Reader, part: Sequence[ChunkKey] = part) -> list[str | None]:
+                return read_words(reader, len(part))
+
+            found += self._ask(Verb.MATCH, pack_keys(part), deadline, read) or [None] * len(part)
+        return found
+
+    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> NodeHold:
+        link, answer = self._lease(Verb.HOLD, wanted, owner, deadline)
+        return NodeHold(self._ledger, link, answer, wanted, owner, deadline)
+
+    def allocate(
+        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> Sequence[Lease]:
+        link, answer = self._lease(Verb.ALLOCATE, wanted, owner, deadline)
+        if link is None or answer is None:
+            return []
+        if not link.wait(answer, late(deadline)):
+            link.give_back(answer.request)
+            self._ledger.answered(owner, link, answer.request)
+            return []
+        try:
+            leases, _, _ = taken(self._ledger, link, answer, wanted, owner, writable=True)
+        except Malformed:
+            link.abandon()
+            return []
+        return [lease for lease in leases if lease is not None]
+
+    def publish(
+        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
+    ) -> Publishing:
+        self._check()
+        mine: list[NodeLease] = []
+        for lease in leases:
+            spec = lease.spec
+            if spec is None or len(lease.payload) != spec.raw_bytes:
+                raise InvalidRequest("a lease does not say what it holds")
+            if not isinstance(lease, NodeLease):
+                raise InvalidRequest("a node publishes what it has leased")
+            mine.append(lease)
+        link = self._link()
+        # What is left of a life before is no memory of this one.
+        if not mine or link is None or any(lease.block.link is not link for lease in mine):
+            return NodePublishing(None, None, len(mine))
+        head = pack("<B", after is not None) + (after or b"")
+        body = b"".join(
+            (
+                head,
+                pack("<I", len(mine)),
+                pack(f"<{len(mine)}Q", *(lease.block.request for lease in mine)),
+                pack(f"<{len(mine)}I", *(lease.block.place for lease in mine)),
+            )
+        )
+        answer = link.ask(Verb.PUBLISH, body, deadline)
+        if answer is not None:
+            # The node has shares of its own from its first word on: then leases may go.
+            link.wait(answer, late(deadline), begun=True)
+            _refuse(answer)
+        return NodePublishing(link, answer, len(mine))
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        self._check()
+        distinct = list(dict.fromkeys(keys))
+        parts = [distinct[i : i + _MOST] for i in range(0, len(distinct), _MOST)]
+        return sum(self._count(Verb.FORGET, pack_keys(part), deadline) for part in parts)
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        self._check()
+        # Zero stands for the node's own time; what is to last no time is not pinned.
+        lasting = 0.0 if seconds is None else max(seconds, 1e-3)
+        deadline = Deadline.after(self._clock, _PINNING)
+        return self._count(Verb.PIN, pack_keys(keys, pack("<d", lasting) + text(owner)), deadline)
+
+    def unpin(self, owner: str) -> int:
+        self._check()
+        return self._count(Verb.UNPIN, text(owner), Deadline.after(self._clock, _PINNING))
+
+    def flush(self, deadline: Deadline) -> bool:
+        self._check()
+        return bool(self._count(Verb.FLUSH, b"", deadline))
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        self._check()
+        said = {
+            "prefixes": None if prefixes is None else [prefix.hex() for prefix in prefixes],
+            "tiers": None if tiers is None else list(tiers),
+        }
+
+        def read(reader: Reader) -> Cleared:
+            described = reader.json()
+            if not isinstance(described, dict):
+                raise Malformed("no report")
+            return Cleared(**described)
+
+        cleared = self._ask(Verb.CLEAR, json.dumps(said).encode(), deadline, read)
+        return cleared or Cleared(0, {}, {"node": Reason.NO_ANSWER.value})
+
+    def health(self, deadline: Deadline) -> Health | None:
+        def read(reader: Reader) -> Health:
+            described = reader.json()
+            if not isinstance(described, dict):
+                raise Malformed("no report")
+            tiers = tuple(TierHealth(**tier) for tier in described.pop("tiers"))
+            return Health(tiers=tiers, **described)
+
+        return self._ask(Verb.HEALTH, b"", deadline, read)
+
+    def sweep(self, owner: str) -> int:
+        return self._ledger.sweep(owner)
+
+    def ledger(self) -> Mapping[str, int]:
+        return self._ledger.count()
+
+    def close(self) -> None:
+        self._closed = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            self._ledger.end()
+            keeper.close()
+
+    def left(self) -> None:
+        """This is a forked child: everything is the parent's."""
+        self._closed = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.left()
+
+    def _wake(self) -> None:
+        if self._keeper is not None:
+            self._keeper.wake()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise EngineClosed("the client of the node was closed, or is a parent process's")
+
+    def _link(self) -> Link | None:
+        """The connection, if it can be believed to bring an answer."""
+        keeper = self._keeper
+        link = None if keeper is None else keeper.link
+        return link if link is not None and link.alive and not link.suspect else None
+
+    def _lease(
+        self, verb: Verb, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> tuple[Link | None, Answer | None]:
+        """Ask for leases. Noted before it is sent, so that it is given back whatever happens."""
+        self._check()
+        self._ledger.mend()
+        if not self.fits(max((spec.raw_bytes for spec in wanted), default=0)):
+            raise InvalidRequest("a chunk is larger than the node's pool")
+        link = self._link()
+        if link is None or not wanted:
+            return None, None
+        named = wanted[:_MOST]
+        request = link.number()
+        self._ledger.ask(owner, link, request)
+        with self._naming:
+            body = pack_wanted(
+                Wanted(
+                    owner,
+                    [spec.key for spec in named],
+                    self._spaces.numbers(link, named, deadline),
+                    [spec.tokens for spec in named],
+                    [-1 if spec.position is None else spec.position for spec in named],
+                )
+            )
+            answer = link.ask(verb, body, deadline, request)
+        if answer is None:
+            link.give_back(request)
+            self._ledger.answered(owner, link, request)
+        return link, answer
+
+    def _ask(
+        self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
+    ) -> T | None:
+        """What the node answers; ``None`` if it does not, or says what means nothing.
+
+        Raises:
+            InvalidRequest: it says that the request means nothing.
+        """
+        link = self._link()
+        answer = None if link is None else link.ask(verb, body, deadline)
+        if link is None or answer is None or not link.wait(answer, late(deadline)):
+            return None
+        _refuse(answer)
+        if answer.status is not Status.DONE:
+            return None
+        try:
+            return read(Reader(answer.body))
+        except (Malformed, TypeError, KeyError):
+            link.abandon()
+            return None
+
+    def _count(self, verb: Verb, body: bytes, deadline: Deadline) -> int:
+        return self._ask(verb, body, deadline, lambda reader: reader.number("Q")) or 0
+
+
+def _refuse(answer: Answer) -> None:
+    if answer.final and answer.status is Status.INVALID:
+        raise InvalidRequest(answer.body.decode(errors="replace"))
+
+
+def _forked(client: ref[NodeClient]) -> None:
+    if (found := client()) is not None:
+        found.left()
+
+
+if TYPE_CHECKING:
+
+    def _is_a_service(client: NodeClient) -> ChunkService:
+        return client

@@ -1,0 +1,148 @@
+"""What a client of a node has leased, by the requests that leased it, up to its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+from hexkv.adapters.node.wire import ALL, Malformed
+from hexkv.ports import Hold, Lease
+
+
+class Grant:
+    """The leases of one request."""
+
+    __slots__ = ("fresh", "gone", "hold", "leases", "sizes")
+
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
+        self.leases: list[Lease | None] = []
+        self.sizes: dict[int, int] = {}
+        """By place: bytes that count against the client's bound until they are given back."""
+
+        self.fresh: set[int] = set()
+        """Places of blocks that were never published: the node has not written their headers."""
+
+        self.gone = False
+        """True once all of it was given back: what comes later is released at once."""
+
+
+class Granted:
+    """All leases of a connection. Safe from any thread; gives each back exactly once."""
+
+    def __init__(self, most: int) -> None:
+        """Bounded by *most* bytes."""
+        self._most = most
+        self._bytes = 0
+        self._grants: dict[int, Grant] = {}
+        self._closed = False
+        self._lock = Lock()
+
+    @property
+    def leased_bytes(self) -> int:
+        """Bytes that count against the bound."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def open(self, request: int) -> Grant:
+        """The grant of a new request.
+
+        Raises:
+            Malformed: there is one of that number.
+        """
+        with self._lock:
+            if request in self._grants:
+                raise Malformed(f"request {request} was made before")
+            grant = self._grants[request] = Grant()
+            grant.gone = self._closed
+            return grant
+
+    def reserve(self, grant: Grant, sizes: Sequence[int]) -> int:
+        """How many of blocks of *sizes* the bound has room for; they count from now on."""
+        with self._lock:
+            if grant.gone:
+                return 0
+            for place, size in enumerate(sizes):
+                if self._bytes + size > self._most:
+                    return place
+                grant.sizes[place] = size
+                self._bytes += size
+            return len(sizes)
+
+    def settle(
+        self, request: int, grant: Grant, leases: Sequence[Lease | None], *, fresh: bool
+    ) -> bool:
+        """What the request leased in the end. False if nobody wants it any more."""
+        with self._lock:
+            if grant.gone:
+                late = [lease for lease in leases if lease is not None]
+            else:
+                late = []
+                grant.leases = list(leases)
+                here = {place for place, lease in enumerate(leases) if lease is not None}
+                for place in [place for place in grant.sizes if place not in here]:
+                    self._bytes -= grant.sizes.pop(place)
+                grant.fresh = set(here) if fresh else set()
+                if not here:
+                    grant.gone = True
+                    self._grants.pop(request, None)
+        for lease in late:
+            lease.release()
+        return not grant.gone
+
+    def held(self, grant: Grant, hold: Hold) -> bool:
+        """Note the hold of a request under way. False if nobody wants it any more."""
+        with self._lock:
+            if not grant.gone:
+                grant.hold = hold
+                return True
+        hold.release()
+        return False
+
+    def find(self, request: int, place: int) -> tuple[Grant, Lease] | None:
+        """A lease that the client has."""
+        with self._lock:
+            grant = self._grants.get(request)
+            if grant is None or place not in grant.sizes or place >= len(grant.leases):
+                return None
+            lease = grant.leases[place]
+            return None if lease is None else (grant, lease)
+
+    def release(self, request: int, place: int = ALL) -> None:
+        """Give one back, or all of a request. What is not there was given back before."""
+        hold: Hold | None = None
+        leases: list[Lease | None] = []
+        with self._lock:
+            grant = self._grants.get(request)
+            if grant is None:
+                return
+            if place == ALL:
+                self._bytes -= sum(grant.sizes.values())
+                grant.sizes.clear()
+                leases, grant.leases = grant.leases, []
+            elif place < len(grant.leases) and place in grant.sizes:
+                self._bytes -= grant.sizes.pop(place)
+                leases, grant.leases[place] = [grant.leases[place]], None
+                if grant.sizes:
+                    grant.fresh.discard(place)
+            else:
+                return
+            if not grant.sizes:
+                grant.gone = True
+                hold = grant.hold
+                del self._grants[request]
+        for lease in leases:
+            if lease is not None:
+                lease.release()
+        if hold is not None:
+            hold.release()
+
+    def close(self) -> None:
+        """Give everything back, and whatever comes later at once."""
+        with self._lock:
+            self._closed = True
+            requests = list(self._grants)
+        for request in requests:
+            self.release(request)

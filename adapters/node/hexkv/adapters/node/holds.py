@@ -1,0 +1,246 @@
+"""Holds and publishings of a client, taken out of what the node says when they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hexkv.adapters.node.leases import Block, Ledger, NodeLease
+from hexkv.adapters.node.link import Answer, Link
+from hexkv.adapters.node.wire import ALL, Malformed, Reader, State, Status, read_chunks
+from hexkv.ports import (
+    PAGE,
+    ChunkSpec,
+    Deadline,
+    Lease,
+    Publishing,
+    Reason,
+    ServiceHold,
+    frame_bytes,
+)
+
+GRACE = 0.025
+"""Seconds behind a deadline that the node's word may take: it keeps the deadline itself."""
+
+
+def late(deadline: Deadline) -> Deadline:
+    """Until when to wait for the node's word; also where the deadline has passed already."""
+    clock = deadline.clock
+    return Deadline(clock, max(deadline.at, clock.now()) + GRACE)
+
+
+def taken(
+    ledger: Ledger,
+    link: Link,
+    answer: Answer,
+    specs: Sequence[ChunkSpec],
+    owner: str,
+    *,
+    writable: bool,
+) -> tuple[list[NodeLease | None], list[Reason | None], list[str]]:
+    """The leases, reasons and tiers that a node's last word on a request gives.
+
+    Raises:
+        Malformed: what it says cannot be; nothing of it is believed.
+    """
+    leases: list[NodeLease | None] = [None] * len(specs)
+    reasons: list[Reason | None] = [_why(answer)] * len(specs)
+    origins = [""] * len(specs)
+    if answer.status is Status.DONE:
+        chunks = read_chunks(answer.body, len(specs))
+        for place, (chunk, spec) in enumerate(zip(chunks, specs, strict=False)):
+            if chunk.state is not State.HERE:
+                reasons[place] = reason_of(chunk.word)
+                continue
+            end = chunk.offset + chunk.size
+            fits = frame_bytes(spec.raw_bytes) <= chunk.size and end <= len(link.memory)
+            if not fits or chunk.offset % PAGE:
+                raise Malformed(f"a block of {chunk.size} bytes at {chunk.offset}")
+            block = Block(link, answer.request, place, chunk.offset, chunk.size, writable=writable)
+            leases[place] = lease = ledger.grant(block, owner, spec)
+            if lease is not None:
+                reasons[place], origins[place] = None, chunk.word
+    ledger.answered(owner, link, answer.request)
+    return leases, reasons, origins
+
+
+def reason_of(word: str) -> Reason:
+    """The reason that a node names; one that is not known here is a failure."""
+    try:
+        return Reason(word)
+    except ValueError:
+        return Reason.FAILED
+
+
+def _why(answer: Answer) -> Reason:
+    refused = {Status.BUSY: Reason.QUEUE_FULL, Status.DONE: Reason.REFUSED}
+    return refused.get(answer.status, Reason.FAILED)
+
+
+class NodeHold:
+    """See :class:`hexkv.ports.Hold`. Without a link, nothing comes."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        link: Link | None,
+        answer: Answer | None,
+        specs: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+    ) -> None:
+        self._ledger = ledger
+        self._link = link
+        self._answer = answer
+        self._specs = specs
+        self._owner = owner
+        self._own = deadline
+        self._deadline = late(deadline)
+        self._leases: list[NodeLease | None] = [None] * len(specs)
+        self._reasons: list[Reason | None] = [None] * len(specs)
+        self._origins = [""] * len(specs)
+        self._ended = False
+        self._released = False
+        if link is None or answer is None:
+            self._lose(Reason.TIER_OFF)
+
+    @property
+    def done(self) -> bool:
+        return self.wait(Deadline(self._deadline.clock, 0.0))
+
+    def wait(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if self._ended or link is None or answer is None:
+            return True
+        final = deadline.at >= self._own.at
+        if link.wait(answer, self._deadline if final else deadline):
+            self._take(link, answer)
+        elif not link.alive:
+            self._lose(Reason.TIER_OFF)
+        elif self._deadline.expired:
+            self._lose(Reason.TIMED_OUT)
+        return self._ended
+
+    def known(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if self._ended or link is None or answer is None:
+            return True
+        if not link.wait(answer, deadline, begun=True):
+            return self.wait(Deadline(deadline.clock, 0.0))
+        if answer.final:
+            return self.wait(deadline)
+        try:
+            chunks = read_chunks(answer.body, len(self._specs))
+        except Malformed:
+            link.abandon()
+            return self.wait(deadline)
+        for place, chunk in enumerate(chunks):
+            if chunk.state is State.MISSING:
+                self._reasons[place] = reason_of(chunk.word)
+        return True
+
+    @property
+    def leases(self) -> Sequence[Lease | None]:
+        return [] if self._released else list(self._leases)
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        return list(self._reasons)
+
+    @property
+    def origins(self) -> Sequence[str]:
+        return list(self._origins)
+
+    def release(self) -> None:
+        self._released = True
+        if not self._ended:
+            self._give_back()
+        for lease in self._leases:
+            if lease is not None:
+                lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True) and not self._released:
+            self._give_back()
+
+    def _take(self, link: Link, answer: Answer) -> None:
+        try:
+            got = taken(self._ledger, link, answer, self._specs, self._owner, writable=False)
+        except Malformed:
+            link.abandon()
+            self._lose(Reason.FAILED)
+            return
+        if self._ended:  # another thread was sooner
+            return
+        self._leases, self._reasons, self._origins = got
+        self._ended = True
+        if self._released:
+            self.release()
+
+    def _lose(self, why: Reason) -> None:
+        """Nothing comes any more."""
+        self._reasons = [why] * len(self._specs)
+        self._ended = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._link is not None and self._answer is not None:
+            self._link.give_back(self._answer.request, ALL)
+            self._ledger.answered(self._owner, self._link, self._answer.request)
+
+
+class NodePublishing:
+    """See :class:`hexkv.ports.Publishing`. Without a link, nothing was published."""
+
+    def __init__(self, link: Link | None, answer: Answer | None, count: int) -> None:
+        self._link = link
+        self._answer = answer
+        self._count = count
+
+    @property
+    def done(self) -> bool:
+        link, answer = self._link, self._answer
+        if link is None or answer is None:
+            return True
+        return link.wait(answer, Deadline(link.clock, 0.0)) or not link.alive
+
+    def wait(self, deadline: Deadline) -> bool:
+        link, answer = self._link, self._answer
+        if link is None or answer is None:
+            return True
+        return link.wait(answer, late(deadline)) or not link.alive
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        _ = self.done
+        answer = self._answer
+        if answer is None or answer.status not in (Status.DONE, Status.BEGUN) or not answer.told:
+            return {}
+        try:
+            reader = Reader(answer.body)
+            return {
+                reader.text(): [bool(here) for here in reader.data(self._count)]
+                for _ in range(reader.number("B"))
+            }
+        except Malformed:
+            return {}
+
+
+if TYPE_CHECKING:
+
+    def _are_as_ports_say(
+        hold: NodeHold, publishing: NodePublishing
+    ) -> tuple[ServiceHold, Publishing]:
+        return hold, publishing

@@ -1,0 +1,151 @@
+"""Keeps a client connected: notices the end of a node, and waits for its next life.
+
+One thread for each client, which sleeps in the kernel while all is well.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread, current_thread
+from weakref import ref
+
+from hexkv.adapters.node.link import Link
+from hexkv.adapters.node.wire import Verb
+from hexkv.ports import Clock, ConfigError, Deadline, StoreUnreachable
+
+log = logging.getLogger("hexkv")
+
+_FIRST, _LONGEST = 0.05, 1.0
+"""Seconds between two attempts to connect."""
+
+_LOOK = 30.0
+_SILENT = 10.0
+"""Seconds after which a node that says nothing while it is asked is connected to anew."""
+
+
+class Keeper:
+    """Connects, watches, and connects again, until it is closed or nobody has it any more."""
+
+    def __init__(self, name: str, connect: Callable[[], Link], clock: Clock) -> None:
+        """Of a node called *name*; *connect* raises ``StoreUnreachable`` or ``ConfigError``.
+
+        The first attempt is made at once, by the caller's thread.
+        """
+        self._name = name
+        self._connect = connect
+        self._clock = clock
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._why = ""
+        self.closed = False
+        self.link: Link | None = None
+        self._try()
+        self._thread = Thread(
+            target=_keep, args=(ref(self), self._woken), name="hexkv node", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have it look at the connection now. Never blocks."""
+        with suppress(OSError, ValueError):
+            self._wake.send(b".")
+
+    def close(self) -> None:
+        """End the connection. Calling it twice is allowed."""
+        if self.closed:
+            return
+        self.closed = True
+        link, self.link = self.link, None
+        if link is not None:
+            link.abandon()
+        self._wake.close()  # which wakes it, too
+        if current_thread() is not self._thread:
+            self._thread.join(1.0)
+
+    def left(self) -> None:
+        """This is a forked child: the connection is the parent's alone."""
+        link, self.link = self.link, None
+        self.closed = True
+        if link is not None:
+            link.leave()
+        self._woken.close()
+        self._wake.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def step(self, pause: float) -> float:
+        """Look at the connection once; how long to pause before the next look."""
+        link = self.link
+        if link is not None and not link.alive:
+            self.link = link = None
+            self._say("it has gone")
+        if link is None:
+            return _FIRST if self._try() else min(pause * 2, _LONGEST)
+        if not link.suspect:
+            return _LOOK
+        soon = Deadline.after(self._clock, min(pause * 2, _LONGEST))
+        asked = link.ask(Verb.PING, b"", soon)
+        if asked is not None and link.wait(asked, soon):
+            self._say("")
+        elif self._clock.now() - link.heard > _SILENT:
+            link.abandon()
+        else:
+            self._say("it does not answer")
+        return _FIRST
+
+    def sleep(self, seconds: float) -> None:
+        """Wait until woken, or until the connection ends, for so many seconds at most."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        link = self.link
+        if link is not None and (descriptor := link.fileno()) >= 0:
+            poll.register(descriptor, select.POLLRDHUP | select.POLLHUP)
+        for found, _ in poll.poll(seconds * 1000):
+            if found == self._woken.fileno():
+                with suppress(OSError):
+                    self._woken.recv(4096)
+            elif link is not None:
+                link.listen(0.0)  # what it said last; then that it has gone
+                if link.alive:
+                    link.abandon()
+
+    def _try(self) -> bool:
+        try:
+            link = self._connect()
+        except (StoreUnreachable, ConfigError) as error:
+            self._say(str(error))
+            return False
+        self.link = link
+        if self.closed:
+            link.abandon()
+        self._say("")
+        return True
+
+    def _say(self, why: str) -> None:
+        """Log a change."""
+        if why != self._why:
+            self._why = why
+            if why:
+                log.warning("node %s: %s; going on without it", self._name, why)
+            else:
+                log.info("node %s: connected", self._name)
+
+
+def _keep(keeper: ref[Keeper], woken: socket.socket) -> None:
+    pause = _FIRST
+    while (found := keeper()) is not None and not found.closed:
+        try:
+            pause = found.step(pause)
+            if not found.closed:
+                found.sleep(pause)
+        except Exception:
+            log.exception("node: keeping the connection failed")
+            pause = _LONGEST
+        del found
+    woken.close()

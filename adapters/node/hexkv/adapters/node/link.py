@@ -1,0 +1,397 @@
+"""A client's side of one connection, to one life of a node: requests by number, and its memory.
+
+There is no thread that reads. Whoever waits for an answer reads, one thread at a time, and passes
+on what is for others. A connection is over for good when it ends, when the node says what means
+nothing, or when an exception out of nowhere left half a message: then another one is made. Its
+socket stays open while anything is leased over it, for the node takes its end for the client's
+word that nothing of its memory is in use any more.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from array import array
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import Condition, Lock
+from weakref import ref
+
+from hexkv.adapters.node.memory import map_sealed
+from hexkv.adapters.node.wire import (
+    ALL,
+    HEAD,
+    MAGIC,
+    MAX_BODY,
+    VERSION,
+    WELCOME,
+    Head,
+    Malformed,
+    Status,
+    Verb,
+    greeting,
+    head,
+    message,
+    pack_release,
+)
+from hexkv.ports import FRAME_VERSION, Clock, Deadline, StoreUnreachable
+
+_PATIENCE = 5.0
+"""Seconds for a greeting."""
+
+_AT_ONCE = 65_536
+_TOGETHER = 1024
+"""Leases that one message gives back."""
+
+_NOTICED = 0.1
+"""Seconds: whose waits in vain come to less than that knows nothing about the node."""
+
+__all__ = ["Answer", "Link"]
+
+
+class Answer:
+    """What a node says to one request, as far as it has come. Made by :meth:`Link.ask`."""
+
+    __slots__ = ("__weakref__", "body", "final", "request", "status", "told")
+
+    def __init__(self, request: int) -> None:
+        self.request = request
+        self.told = False
+        """True once something was said."""
+
+        self.final = False
+        self.status = Status.FAILED
+        self.body = b""
+
+
+class _Turn:
+    __slots__ = ("__weakref__",)
+
+
+class Link:
+    """One connection. Safe from any thread."""
+
+    def __init__(self, path: Path, clock: Clock, broken: Callable[[], None]) -> None:
+        """Connect to the node at *path*, and map its memory.
+
+        Args:
+            path: of its socket.
+            clock: for deadlines.
+            broken: told when the connection is over, or suspect. Short; must not raise.
+
+        Raises:
+            StoreUnreachable: nobody is there, or this process is not let in.
+            ConfigError: the node's memory is not what it must be.
+        """
+        self.clock = clock
+        self._broken = broken
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.settimeout(_PATIENCE)
+            self._socket.connect(str(path))
+            self._socket.sendall(greeting())
+            descriptor = self._greet()
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise StoreUnreachable(f"node {path}: {error}") from error
+        except BaseException:
+            self._socket.close()
+            raise
+        try:
+            self.memory = memoryview(map_sealed(descriptor, self.pool_bytes))
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):
+                raise StoreUnreachable(f"node {path}: {error}") from error
+            raise
+        finally:
+            socket.close(descriptor)
+        self._socket.setblocking(False)
+        self.alive = True
+        self.suspect = False
+        """True from a wait in vain until the node says anything."""
+
+        self._vain = 0.0
+        self._read = select.poll()
+        self._read.register(self._socket, select.POLLIN)
+        self._numbers = count(1)
+        self._answers: dict[int, ref[Answer]] = {}
+        self._returned: deque[tuple[int, int]] = deque()
+        self._sending = Lock()
+        self._half_sent = False
+        self._half_read = False
+        self._ahead = bytearray()
+        self._changed = Condition()
+        self._closed = False
+        self._reader: ref[_Turn] | None = None
+        self.heard = clock.now()
+        """When the node last said something."""
+
+        self._used: set[tuple[int, int]] = set()
+        """What is leased over it, by request and place."""
+
+    def fileno(self) -> int:
+        """The socket, to be watched for its end; negative once it is closed."""
+        return self._socket.fileno()
+
+    def number(self) -> int:
+        """A number for a request; none comes twice."""
+        return next(self._numbers)
+
+    def ask(self, verb: Verb, body: bytes, deadline: Deadline, request: int = 0) -> Answer | None:
+        """Send a request, to be answered up to *deadline*; ``None`` if it could not be sent.
+
+        Raises:
+            Malformed: it is longer than a node takes.
+        """
+        if len(body) > MAX_BODY:
+            raise Malformed(f"a request of {len(body)} bytes")
+        answer = Answer(request or self.number())
+        self._answers[answer.request] = ref(answer)
+        data = message(verb, answer.request, self.generation, body, seconds=deadline.remaining())
+        return answer if self._send(data, deadline) else None
+
+    def tell(self, verb: Verb, body: bytes, deadline: Deadline) -> bool:
+        """Send a message that is not answered. False if it could not be sent."""
+        return self._send(message(verb, 0, self.generation, body), deadline)
+
+    def wait(self, answer: Answer, deadline: Deadline, *, begun: bool = False) -> bool:
+        """Wait for the whole answer, or with *begun* for the first word. False if it is too late.
+
+        An answer that nobody waits for may be received by others, and is there then.
+        """
+        turn = _Turn()
+        start = self.clock.now()
+        try:
+            while True:
+                with self._changed:
+                    if _is_there(answer, begun=begun):
+                        return True
+                    left = deadline.remaining()
+                    reader = None if self._reader is None else self._reader()
+                    if not self.alive or (reader not in (None, turn) and not left):
+                        return False
+                    if reader not in (None, turn):
+                        self._changed.wait(left)
+                        continue
+                    self._reader = ref(turn)
+                self._receive(left)
+                if not left and not _is_there(answer, begun=begun):
+                    self._doubt(self.clock.now() - start)
+                    return False
+        finally:
+            self._leave(turn)
+
+    def listen(self, seconds: float) -> None:
+        """Receive what comes within so many *seconds*, if nobody else does."""
+        turn = _Turn()
+        try:
+            with self._changed:
+                if self._reader is not None and self._reader() is not None:
+                    return
+                self._reader = ref(turn)
+            self._receive(seconds)
+        finally:
+            self._leave(turn)
+
+    def use(self, request: int, place: int) -> bool:
+        """Something is leased over this connection. False if the node has taken it back."""
+        with self._changed:
+            if not self._closed:
+                self._used.add((request, place))
+            return not self._closed
+
+    def give_back(self, request: int, place: int = ALL) -> None:
+        """Have a lease, or all of a request, end at the node. Never waits; may come twice."""
+        with self._changed:
+            self._used.discard((request, place))
+            if self.alive:
+                self._returned.append((request, place))
+        if self.alive:
+            self._send_returned()
+        else:
+            self._close_unused()
+
+    def abandon(self) -> None:
+        """Use it no more: from now on only what is leased over it keeps its socket open."""
+        with self._changed:
+            was, self.alive = self.alive, False
+            self._changed.notify_all()
+        with suppress(OSError):  # whoever reads is told; to the node our end is open still
+            self._socket.shutdown(socket.SHUT_RD)
+        self._close_unused()
+        if was:
+            self._broken()
+
+    def leave(self) -> None:
+        """This is a forked child: close the socket, which stays the parent's."""
+        self.alive = False
+        self._closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+    def _close_unused(self) -> None:
+        """Close the socket, once nothing is leased: the node may then use all of it again."""
+        with self._changed:
+            if self._used or self._closed:
+                return
+            self._closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+    def _greet(self) -> int:
+        """Read the node's greeting; gives the descriptor of its memory.
+
+        Raises:
+            ValueError: it does not let us in, or speaks another protocol.
+        """
+        room = socket.CMSG_SPACE(array("i").itemsize)
+        said, descriptors = b"", array("i")
+        while len(said) < WELCOME.size:
+            part, extra, _, _ = self._socket.recvmsg(
+                WELCOME.size - len(said), room, socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, data in extra:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    descriptors.frombytes(data[: len(data) // descriptors.itemsize * 4])
+            if not part:
+                for descriptor in descriptors:
+                    socket.close(descriptor)
+                raise ValueError("the node does not let this process in")
+            said += part
+        magic, version, frames, self.generation, size, leased, *_ = WELCOME.unpack(said)
+        self.pool_bytes, self.leased_bytes = size, leased
+        if (magic, version, frames) == (MAGIC, VERSION, FRAME_VERSION) and size:
+            for descriptor in descriptors:
+                return descriptor
+        for descriptor in descriptors:
+            socket.close(descriptor)
+        raise ValueError(
+            f"the node turns this process away: it speaks version {version} with frames {frames},"
+            f" we speak {VERSION} with {FRAME_VERSION}, or it has too many clients"
+        )
+
+    def _doubt(self, seconds: float) -> None:
+        """So long it was waited in vain."""
+        self._vain += seconds
+        if self._vain >= _NOTICED:
+            self.suspect = True
+            self._broken()
+
+    def _leave(self, turn: _Turn) -> None:
+        with self._changed:
+            if self._reader is not None and self._reader() in (turn, None):
+                self._reader = None
+                self._changed.notify_all()
+
+    def _receive(self, seconds: float) -> None:
+        """Receive whatever comes next, up to so many *seconds*. By one thread at a time."""
+        try:
+            if self._half_read:  # an exception out of nowhere took the other half
+                self.abandon()
+                return
+            if not self._read.poll(min(seconds, 3600.0) * 1000):
+                return
+            self._half_read = True
+            data = self._socket.recv(_AT_ONCE)
+            self._ahead += data
+            self._half_read = False
+            if not data:
+                self.abandon()
+                return
+            self._deal()
+        except BlockingIOError:
+            self._half_read = False
+        except (Malformed, OSError, ValueError):
+            self.abandon()
+
+    def _deal(self) -> None:
+        """Give each message that is whole to whom it is for."""
+        ahead = self._ahead
+        while len(ahead) >= HEAD.size:
+            said = head(bytes(ahead[: HEAD.size]))
+            end = HEAD.size + said.length
+            if len(ahead) < end:
+                break
+            if said.generation != self.generation:
+                raise Malformed("an answer of another life")
+            self._told(said, bytes(ahead[HEAD.size : end]))
+            del ahead[:end]
+        self.heard = self.clock.now()
+        self.suspect, self._vain = False, 0.0
+
+    def _told(self, said: Head, body: bytes) -> None:
+        known = self._answers.get(said.request)
+        answer = None if known is None else known()
+        if answer is not None:
+            try:
+                answer.status = Status(said.status)
+            except ValueError as error:
+                raise Malformed(f"status {said.status}") from error
+            answer.body = body
+            answer.told = True
+            answer.final = answer.status is not Status.BEGUN
+        if answer is None or answer.final:
+            self._answers.pop(said.request, None)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _send(self, data: bytes, deadline: Deadline) -> bool:
+        if not self.alive or not self._sending.acquire(timeout=deadline.remaining() or 0.001):
+            return False
+        try:
+            return self._put(data, deadline)
+        finally:
+            self._sending.release()
+
+    def _send_returned(self) -> None:
+        """Say what was given back, unless somebody is sending, who then does it."""
+        now = Deadline(self.clock, 0.0)
+        while self._returned and self.alive and self._sending.acquire(blocking=False):
+            try:
+                if not self._put(b"", now):
+                    return
+            finally:
+                self._sending.release()
+
+    def _put(self, data: bytes, deadline: Deadline) -> bool:
+        """Send *data* whole, behind what was given back. Half of it ends the connection."""
+        if self._half_sent:
+            self.abandon()
+            return False
+        names = [self._returned.popleft() for _ in range(min(len(self._returned), _TOGETHER))]
+        if names:
+            data = message(Verb.RELEASE, 0, self.generation, pack_release(names)) + data
+        rest = memoryview(data)
+        try:
+            while rest:
+                self._half_sent = True
+                try:
+                    rest = rest[self._socket.send(rest, socket.MSG_NOSIGNAL) :]
+                    continue
+                except BlockingIOError:
+                    self._half_sent = len(rest) < len(data)
+                if not self._await_room(deadline):
+                    self._doubt(_NOTICED)
+                    if self._half_sent:
+                        self.abandon()
+                    else:
+                        self._returned.extendleft(reversed(names))
+                    return False
+            self._half_sent = False
+        except OSError:
+            self.abandon()
+            return False
+        return True
+
+    def _await_room(self, deadline: Deadline) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        return bool(poll.poll(deadline.remaining() * 1000))
+
+
+def _is_there(answer: Answer, *, begun: bool) -> bool:
+    return answer.final or (begun and answer.told)

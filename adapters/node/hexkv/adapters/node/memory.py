@@ -1,0 +1,119 @@
+"""Memory that processes share: a file without a name whose size is sealed, its pages backed.
+
+Nobody who maps it can make it shorter, so no access by another process ends in ``SIGBUS``. It is
+gone with its last mapping, whoever dies first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from fcntl import F_ADD_SEALS, F_GET_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
+from pathlib import Path
+
+from hexkv.plugins.available import available_bytes
+from hexkv.plugins.mapped import touch, whole_pages
+from hexkv.ports import ConfigError, MemoryProvider, MemoryRegion, PoolExhausted
+
+SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+_HUGE = 2 << 20
+
+
+class SharedRegion:
+    """A mapping of a sealed memfd, and the descriptor that others map it by."""
+
+    def __init__(self, size: int, *, huge_pages: bool) -> None:
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        if huge_pages:
+            flags |= os.MFD_HUGETLB | os.MFD_HUGE_2MB
+        self.descriptor = os.memfd_create("hexkv pool", flags)
+        """Open until :meth:`close`."""
+
+        try:
+            os.ftruncate(self.descriptor, size)
+            self._map = mmap.mmap(self.descriptor, size)
+            touch(self._map)
+            fcntl(self.descriptor, F_ADD_SEALS, SEALS)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._buffer = memoryview(self._map)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @property
+    def buffer(self) -> memoryview:
+        return self._buffer
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        try:
+            self._buffer.release()
+            self._map.close()
+        except BufferError:
+            pass  # views exist; the garbage collector unmaps with the last of them
+
+
+class SharedMemory:
+    """Gives regions that other processes can map.
+
+    Args:
+        huge_pages: take them from the huge pages that the operator reserved
+            (``vm.nr_hugepages``), which are there or not.
+        available: how many bytes the machine has to give in plain pages.
+    """
+
+    def __init__(
+        self, *, huge_pages: bool = False, available: Callable[[], int] = available_bytes
+    ) -> None:
+        self._huge_pages = huge_pages
+        self._available = reserved_bytes if huge_pages else available
+
+    def allocate(self, size: int) -> SharedRegion:
+        available = self._available()
+        if self._huge_pages and size > 0:
+            size = -(-size // _HUGE) * _HUGE
+        size = whole_pages(size, available)
+        try:
+            return SharedRegion(size, huge_pages=self._huge_pages)
+        except OSError as error:
+            raise PoolExhausted(
+                f"a shared region of {size:,} bytes of the {available:,} that are available"
+                f" was refused: {error.strerror}"
+            ) from error
+
+
+def reserved_bytes(root: Path = Path("/")) -> int:
+    """Bytes of huge pages that are reserved and free."""
+    folder = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
+    try:
+        free = int((folder / "free_hugepages").read_text())
+        return max(0, free - int((folder / "resv_hugepages").read_text())) * _HUGE
+    except (OSError, ValueError):
+        return 0
+
+
+def map_sealed(descriptor: int, size: int) -> mmap.mmap:
+    """Map *size* bytes of another process's region, every page in place.
+
+    Raises:
+        ConfigError: it is shorter, or could become so.
+        OSError: the system refuses.
+    """
+    if os.fstat(descriptor).st_size < size or fcntl(descriptor, F_GET_SEALS) & SEALS != SEALS:
+        raise ConfigError("the node's memory is not sealed, or shorter than it says")
+    # Each page would fault once more here: 1.4 s for 512 MiB, 0.12 s in one call.
+    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+
+def _keeps_the_port(
+    provider: SharedMemory, region: SharedRegion
+) -> tuple[MemoryProvider, MemoryRegion]:
+    return provider, region  # mypy checks here that both keep the port's promises

@@ -1,0 +1,75 @@
+"""Tells hexkv about the node and its client. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hexkv.plugins.spec import (
+    AdapterSpec,
+    CommandSpec,
+    OpenContext,
+    SettingError,
+    hookimpl,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSettings:
+    """Settings of the memory provider ``shared``."""
+
+    huge_pages: bool = False
+    """Take the pool from the huge pages of 2 MiB that the operator reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Settings of the node ``unix``, which ``node`` in a configuration stands for."""
+
+    socket: str
+    """The path at which the node listens."""
+
+    def __post_init__(self) -> None:
+        if not self.socket.startswith("/"):
+            raise SettingError("socket", "must be an absolute path")
+
+
+def _open_shared(settings: SharedSettings, context: OpenContext) -> object:
+    del context
+    from hexkv.adapters.node.memory import SharedMemory
+
+    return SharedMemory(huge_pages=settings.huge_pages)
+
+
+def _open_client(settings: ClientSettings, context: OpenContext) -> object:
+    from hexkv.adapters.node.client import NodeClient
+
+    return NodeClient(Path(settings.socket), context.clock)
+
+
+def _node(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.node.command import run
+
+    return run(arguments)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "memory",
+            "shared",
+            "memory that other processes map; on Linux",
+            _open_shared,
+            SharedSettings,
+        ),
+        AdapterSpec(
+            "node", "unix", "a node of this machine, by its socket", _open_client, ClientSettings
+        ),
+    ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("node", "Serve one pool and its tiers to engines", _node)]

@@ -1,0 +1,388 @@
+"""The protocol between a node and its engines, over a Unix socket.
+
+A connection begins with a greeting each way; with its own, the node passes the descriptor of its
+pool (``SCM_RIGHTS``). Then come messages: a head of ``HEAD.size`` bytes, and a body::
+
+    length:u32  verb:u16  status:u16  request:u64  generation:u64  seconds:f64  | body
+
+Requests are numbered by the client and answered in any order. All numbers are little-endian. The
+generation is random, of one life of a node: what names another one is refused. A request that takes
+longer may be answered twice: with what is known at once (``BEGUN``), and with all of it.
+
+What a client leases is named by the request that leased it and its place there, so it can give
+back what it was never told of. A client never sends addresses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import repeat
+from struct import Struct, error, pack, unpack_from
+from typing import NamedTuple, cast
+
+from hexkv.ports import FRAME_VERSION, KEY_BYTES, ChunkKey, KVLayout
+
+VERSION = 1
+MAGIC = b"hexkvnd\n"
+
+HEAD = Struct("<IHHQQd")
+GREETING = Struct("<8sHHI")
+"""Of the client: magic, protocol, frame version, and nothing yet."""
+
+WELCOME = Struct("<8sHHQQQQII")
+"""Of the node: magic, protocol, frame version, generation, bytes of the pool, the largest frame
+that fits it, bytes that this client may lease, requests that it may have under way, and bytes of
+a body. Zero bytes of pool: the client is turned away."""
+
+MAX_BODY = 4 << 20
+"""Bytes of a body: as many keys as a prompt of twenty million tokens has."""
+
+MAX_SPACES = 1024
+"""Namespaces that a client may have named at a time."""
+
+MAX_LAYERS = 1 << 16
+_MAX_GROUPS = 1 << 12
+_TEXT = 255
+
+
+class Verb(IntEnum):
+    """What a message is about."""
+
+    SPACE = 1
+    """Says what a number stands for in later requests: identity, layout, serde. Not answered."""
+
+    RELEASE = 2
+    """Gives back leases. Not answered."""
+
+    PING = 3
+    MATCH = 4
+    HOLD = 5
+    ALLOCATE = 6
+    PUBLISH = 7
+    FORGET = 8
+    PIN = 9
+    UNPIN = 10
+    FLUSH = 11
+    CLEAR = 12
+    HEALTH = 13
+
+
+class Status(IntEnum):
+    """What became of a request."""
+
+    DONE = 0
+    BEGUN = 1
+    """This is what is known by now; the rest follows under the same number."""
+
+    INVALID = 2
+    """The request means nothing; the body says why."""
+
+    BUSY = 3
+    """The client has too much under way."""
+
+    CLOSED = 4
+    """The node ends."""
+
+    FAILED = 5
+
+
+class State(IntEnum):
+    """What became of one chunk of a hold."""
+
+    COMING = 0
+    HERE = 1
+    MISSING = 2
+
+
+class Malformed(Exception):
+    """A message is not what the protocol says."""
+
+
+class Head(NamedTuple):
+    """How a message begins."""
+
+    length: int
+    verb: int
+    status: int
+    request: int
+    generation: int
+    seconds: float
+
+
+class Space(NamedTuple):
+    """What chunks of one namespace have in common."""
+
+    identity: str
+    layout: KVLayout
+    serde: str
+
+
+class Wanted(NamedTuple):
+    """Chunks as a request names them, by column."""
+
+    owner: str
+    keys: Sequence[ChunkKey]
+    spaces: Sequence[int]
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    """-1 where it is not known."""
+
+
+class Chunk(NamedTuple):
+    """One chunk of an answer."""
+
+    state: State
+    word: str
+    """The tier from which it came, or why it is missing."""
+
+    offset: int
+    size: int
+
+
+def head(data: bytes) -> Head:
+    """Read the head of a message.
+
+    Raises:
+        Malformed: its body is too long.
+    """
+    found = Head(*HEAD.unpack(data))
+    if found.length > MAX_BODY:
+        raise Malformed(f"a body of {found.length} bytes")
+    return found
+
+
+def message(
+    verb: int,
+    request: int,
+    generation: int,
+    body: bytes = b"",
+    *,
+    status: int = 0,
+    seconds: float = 0.0,
+) -> bytes:
+    """A whole message."""
+    return HEAD.pack(len(body), verb, status, request, generation, seconds) + body
+
+
+def greeting() -> bytes:
+    """What a client begins with."""
+    return GREETING.pack(MAGIC, VERSION, FRAME_VERSION, 0)
+
+
+class Reader:
+    """Takes a body apart. Whatever is missing from it, or left over, is an error."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def number(self, form: str = "I") -> int:
+        """The next number, by default of 32 bits."""
+        return int(self.column(form, 1)[0])
+
+    def column(self, form: str, count: int) -> tuple[int, ...]:
+        """The next *count* numbers."""
+        shape = f"<{count}{form}"
+        try:
+            found = unpack_from(shape, self._body, self._at)
+        except error as wrong:
+            raise Malformed(f"a body of {len(self._body)} bytes is too short") from wrong
+        self._at += Struct(shape).size
+        return found
+
+    def text(self) -> str:
+        """The next short text."""
+        return self.plain(self.number("B"))
+
+    def plain(self, size: int | None = None) -> str:
+        """The next *size* bytes as text, by default all the rest."""
+        data = self.data(len(self._body) - self._at if size is None else size)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as wrong:
+            raise Malformed("no text") from wrong
+
+    def data(self, size: int) -> bytes:
+        """The next *size* bytes."""
+        found = self._body[self._at : self._at + size]
+        if len(found) != size:
+            raise Malformed(f"a body of {len(self._body)} bytes is too short")
+        self._at += size
+        return found
+
+    def keys(self, count: int) -> list[ChunkKey]:
+        """The next *count* keys."""
+        data = self.data(count * KEY_BYTES)
+        return [ChunkKey(data[i : i + KEY_BYTES]) for i in range(0, len(data), KEY_BYTES)]
+
+    def count(self, each: int) -> int:
+        """How many rows follow, of at least *each* bytes; checked against what there is."""
+        count = self.number()
+        if count * each > len(self._body) - self._at:
+            raise Malformed(f"{count} rows in a body of {len(self._body)} bytes")
+        return count
+
+    def json(self) -> object:
+        """All the rest, as JSON."""
+        try:
+            return json.loads(self.plain())
+        except (ValueError, RecursionError) as wrong:
+            raise Malformed("no JSON") from wrong
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self._at != len(self._body):
+            raise Malformed(f"{len(self._body) - self._at} bytes too many")
+
+
+def text(value: str) -> bytes:
+    """A short text; what is longer is cut."""
+    data = value.encode(errors="replace")[:_TEXT].decode(errors="ignore").encode()
+    return bytes([len(data)]) + data
+
+
+def pack_space(number: int, space: Space) -> bytes:
+    """The body of ``SPACE``."""
+    identity = space.identity.encode()
+    layout = json.dumps(space.layout.describe(), separators=(",", ":")).encode()
+    return pack("<HH", number, len(identity)) + identity + text(space.serde) + layout
+
+
+def read_space(body: bytes) -> tuple[int, Space]:
+    """Read the body of ``SPACE``.
+
+    Raises:
+        Malformed: it says nothing that could be a namespace, or one beyond all measure.
+    """
+    reader = Reader(body)
+    number, size = reader.number("H"), reader.number("H")
+    identity, serde = reader.plain(size), reader.text()
+    described = reader.json()
+    groups = described.get("groups") if isinstance(described, dict) else None
+    if number >= MAX_SPACES or not isinstance(groups, list) or len(groups) > _MAX_GROUPS:
+        raise Malformed("no namespace")
+    try:
+        # Before anything has a size of so many layers.
+        if not 0 < sum(int(group[0]) for group in groups) <= MAX_LAYERS:
+            raise Malformed("a layout beyond all measure")
+        return number, Space(identity, KVLayout.parse(described), serde)
+    except (ValueError, TypeError, LookupError, OverflowError) as wrong:
+        raise Malformed("no layout") from wrong
+
+
+_ROW = KEY_BYTES + 2 + 4 + 8
+
+
+def pack_wanted(wanted: Wanted) -> bytes:
+    """Chunks for ``HOLD`` and ``ALLOCATE``."""
+    count = len(wanted.keys)
+    return b"".join(
+        (
+            text(wanted.owner),
+            pack("<I", count),
+            *wanted.keys,
+            pack(f"<{count}H", *wanted.spaces),
+            pack(f"<{count}I", *wanted.tokens),
+            pack(f"<{count}q", *wanted.positions),
+        )
+    )
+
+
+def read_wanted(body: bytes) -> Wanted:
+    """Read the body of ``HOLD`` and ``ALLOCATE``.
+
+    Raises:
+        Malformed: it is none.
+    """
+    reader = Reader(body)
+    owner, count = reader.text(), reader.count(_ROW)
+    found = Wanted(
+        owner,
+        reader.keys(count),
+        reader.column("H", count),
+        reader.column("I", count),
+        reader.column("q", count),
+    )
+    reader.end()
+    if count and not min(found.tokens):
+        raise Malformed("a chunk of no tokens")
+    return found
+
+
+def pack_keys(keys: Sequence[ChunkKey], before: bytes = b"") -> bytes:
+    """Keys behind what a verb says beside them."""
+    return b"".join((before, pack("<I", len(keys)), *keys))
+
+
+def pack_words(words: Iterable[str | None]) -> bytes:
+    """A word, or none, for each row: a table of the words, and a byte a row."""
+    rows = list(words)
+    known = list(dict.fromkeys(word for word in rows if word is not None))[:_TEXT]
+    place: dict[str | None, int] = {word: i for i, word in enumerate(known, start=1)}
+    table = b"".join(map(text, known))
+    return bytes([len(known)]) + table + bytes(map(place.get, rows, repeat(0)))
+
+
+def read_words(reader: Reader, count: int) -> list[str | None]:
+    """Read what :meth:`pack_words` gave for *count* rows."""
+    known: list[str | None] = [None, *(reader.text() for _ in range(reader.number("B")))]
+    try:
+        return list(map(known.__getitem__, reader.data(count)))
+    except IndexError as wrong:
+        raise Malformed("a word that is in no table") from wrong
+
+
+def pack_chunks(chunks: Sequence[Chunk]) -> bytes:
+    """What ``HOLD`` and ``ALLOCATE`` answer."""
+    count = len(chunks)
+    return b"".join(
+        (
+            pack("<I", count),
+            bytes(chunk.state for chunk in chunks),
+            pack(f"<{count}Q", *(chunk.offset for chunk in chunks)),
+            pack(f"<{count}Q", *(chunk.size for chunk in chunks)),
+            pack_words(chunk.word for chunk in chunks),
+        )
+    )
+
+
+def read_chunks(body: bytes, most: int) -> list[Chunk]:
+    """Read what ``HOLD`` and ``ALLOCATE`` answer for *most* chunks.
+
+    Raises:
+        Malformed: it is none.
+    """
+    reader = Reader(body)
+    count = reader.count(18)
+    try:
+        states = list(map(State, reader.data(count)))
+    except ValueError as wrong:
+        raise Malformed("an unknown state") from wrong
+    offsets, sizes = reader.column("Q", count), reader.column("Q", count)
+    words = [word or "" for word in read_words(reader, count)]
+    reader.end()
+    if count > most:
+        raise Malformed(f"{count} chunks for {most}")
+    return list(map(Chunk, states, words, offsets, sizes))
+
+
+def pack_release(names: Iterable[tuple[int, int]]) -> bytes:
+    """The body of ``RELEASE``: requests, and a place in each, or ``ALL``."""
+    return b"".join(pack("<QI", request, place) for request, place in names)
+
+
+def read_release(body: bytes) -> list[tuple[int, int]]:
+    """Read the body of ``RELEASE``.
+
+    Raises:
+        Malformed: it is none.
+    """
+    if len(body) % 12:
+        raise Malformed("half a name of a lease")
+    return cast("list[tuple[int, int]]", list(Struct("<QI").iter_unpack(body)))
+
+
+ALL = 0xFFFF_FFFF
+"""Every lease of a request, and what is still to come of it."""

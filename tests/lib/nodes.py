@@ -1,0 +1,196 @@
+"""Nodes for tests: a server in a thread of this process, or in a process of its own."""
+
+import json
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from shutil import rmtree
+from signal import SIGCONT, SIGSTOP
+from subprocess import Popen
+from tempfile import mkdtemp
+from threading import Event, Thread
+
+from hexkv.adapters.node.client import NodeClient
+from hexkv.adapters.node.server import Allowed, Listener, NodeServer
+from hexkv.adapters.node.session import Limits
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, soon
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.served import ServedChunks
+from hexkv.ports import Namespace, frame_bytes
+
+FRAME = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
+MEMORY = "memory store"
+NAMESPACE = Namespace("contract", LAYOUT)
+PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0, "close": 60.0}
+
+
+def until(condition, seconds=60.0):
+    """Wait until a condition holds that other threads bring about."""
+    for _ in range(int(seconds * 200)):
+        if condition():
+            return True
+        Event().wait(0.005)
+    return condition()
+
+
+class Engines:
+    """What nodes have in common: engines that use them."""
+
+    path = Path()
+
+    def engine(self, namespace=NAMESPACE, **sections):
+        """An engine of this process that uses the node."""
+        wanted = {"node": str(self.path), "chunk": {"size": TOKENS}, "deadlines": PATIENT}
+        return build(load(environ={}, overrides=wanted | sections), namespace)
+
+    def client(self):
+        """A client alone."""
+        return NodeClient(self.path, SystemClock())
+
+    def configured(self, root, *, slots, memory, frame, disk, **sections):
+        tiers = [{"store": "memory", "budget": memory * frame}]
+        if disk:
+            tiers.append({"store": "disk", "settings": {"root": str(root / "disk")}})
+        pool = {"bytes": slots * frame, "provider": "shared"}
+        return {"pool": pool, "tiers": tiers} | sections
+
+
+class NodeProcess(Engines):
+    """A node in a process of its own: it can be killed, and stopped."""
+
+    def __init__(
+        self, root, *, slots=32, memory=12, frame=FRAME, disk=True, options=(), **sections
+    ):
+        self.folder = Path(mkdtemp(prefix="hexkv"))
+        self.path = self.folder / "node.sock"
+        self._options = options
+        self.file = self.folder / "hexkv.yaml"
+        wanted = self.configured(
+            root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
+        )
+        self.file.write_text(json.dumps(wanted))
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        rmtree(self.folder)
+
+    def start(self):
+        command = [sys.executable, "-m", "hexkv.plugins", "node"]
+        command += ["--config", str(self.file), "--socket", str(self.path), "--json"]
+        with (self.folder / "log").open("a") as log:
+            self.process = Popen([*command, *self._options], stdout=log, stderr=log)
+        assert until(self._up), (self.folder / "log").read_text()
+
+    def _up(self):
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        return self.path.exists() and f'"pid": {self.process.pid}' in self._said()
+
+    def _said(self):
+        return (self.folder / "log").read_text()
+
+    def stop(self):
+        self.thaw()
+        self.process.terminate()
+        self.process.wait(60)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(60)
+
+    def freeze(self):
+        self.process.send_signal(SIGSTOP)
+
+    def thaw(self):
+        with suppress(ProcessLookupError):
+            self.process.send_signal(SIGCONT)
+
+    def at_rest(self):
+        """Nobody has anything any more, as a new client sees it."""
+        client = self.client()
+        try:
+
+            def rest():
+                told = client.health(soon())
+                return told is not None and set(told.leases) <= {MEMORY}
+
+            assert until(rest), client.health(soon())
+        finally:
+            client.close()
+
+
+class Node(Engines):
+    """A node that serves from a thread."""
+
+    def __init__(
+        self,
+        root,
+        *,
+        slots=32,
+        memory=12,
+        frame=FRAME,
+        disk=True,
+        limits=None,
+        allowed=None,
+        clients=64,
+        **sections,
+    ):
+        # Unix sockets have short paths.
+        self.folder = Path(mkdtemp(prefix="hexkv"))
+        self.path = self.folder / "node.sock"
+        self._overrides = self.configured(
+            root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
+        )
+        self._limits = limits or Limits(slots * frame)
+        self._options = {"clients": clients}
+        if allowed is not None:
+            self._options["allowed"] = allowed
+        self._opened = ExitStack()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        for left in self.folder.iterdir():
+            left.unlink()
+        self.folder.rmdir()
+
+    def start(self):
+        clock = SystemClock()
+        loaded = load(environ={}, overrides=self._overrides)
+        listener = Listener(self.path)
+        self.served = self._opened.enter_context(
+            ServedChunks(loaded, discover(), clock, encodes=True)
+        )
+        self.server = NodeServer(self.served, listener, clock, self._limits, **self._options)
+        self._thread = Thread(target=self.server.run, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        self.server.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._opened.close()
+
+    def ledger(self):
+        """Leases on the node's side, without those of its tiers."""
+        self.served.chunks.flush(soon())
+        ours = self.served._stack.pool.ledger().items()
+        return {owner: count for owner, count in ours if owner != MEMORY}
+
+    def at_rest(self):
+        """Nobody has anything any more."""
+        assert until(lambda: not self.server.clients), "a client is still there"
+        assert until(lambda: not self.ledger()), self.ledger()
+        assert self.server.leased_bytes == 0
+
+
+__all__ = ["FRAME", "NAMESPACE", "Allowed", "Limits", "Node", "NodeProcess", "until"]
