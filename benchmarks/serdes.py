@@ -166,8 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     grouped = KVLayout.attention(DType.BFLOAT16, layers=8, heads=8, key_width=128)
+    small = KVLayout.attention(DType.BFLOAT16, layers=8, heads=2, key_width=64)
     latent = KVLayout.latent(DType.BFLOAT16, layers=8, latent_width=512, rope_width=64)
-    chunks = [synthetic("GQA, 8 heads of 128", grouped), synthetic("MLA, 512 and 64", latent)]
+    chunks = [synthetic("GQA, 8 heads of 128", grouped), synthetic("GQA, 2 heads of 64", small)]
+    chunks.append(synthetic("MLA, 512 and 64", latent))
     chunks += [computed(folder) for folder in asked.model]
     rows = [measure(chunk, name, serde, asked.runs) for name, serde in serdes() for chunk in chunks]
     table = Table("KV", "serde", "bytes/token", "ratio", "encode GB/s", "decode GB/s", "goal")
