@@ -48,6 +48,7 @@ def _application(registry: Registry) -> typer.Typer:
         app.command(
             name,
             help=commands[name].summary,
+            short_help=commands[name].summary,  # the list of commands would cut the other short
             # Every word after the name, --help included, is the command's own affair.
             add_help_option=False,
             context_settings={

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,7 +40,9 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(self._text.encode(), other._text.encode())
+        from hmac import compare_digest  # brings OpenSSL along, and few compare secrets
+
+        return compare_digest(self._text.encode(), other._text.encode())
 
     def __hash__(self) -> int:
         return hash(self._text)  # of this process alone: Python salts it

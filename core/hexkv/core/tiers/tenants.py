@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, groupby
-from secrets import token_bytes
+from os import urandom
 from threading import Lock
 from typing import ClassVar
 
@@ -37,7 +37,7 @@ class TenantsBySalt:
     """Which tenant a salt is of. Holds no salt: digests under a key that nobody is told."""
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
-        self._key = token_bytes(32)
+        self._key = urandom(32)
         self._names = {self._digest(tenant.salt): tenant.name for tenant in tenants}
 
     def name(self, salt: str) -> str:

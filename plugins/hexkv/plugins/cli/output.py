@@ -9,8 +9,6 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from typer.main import get_command
 
 from hexkv.plugins.discovery import discover
@@ -22,7 +20,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def new_app(summary: str) -> typer.Typer:
     """An application whose errors are ours to print."""
     return typer.Typer(
-        help=summary, add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False
+        help=summary,
+        add_completion=False,
+        no_args_is_help=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # else help imports a parser of Markdown, for half of its time
     )
 
 
@@ -64,6 +66,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
     A terminal's width decides where lines are folded; a pipe gets them whole.
     """
+    from rich.console import Console  # most calls print no table
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(
