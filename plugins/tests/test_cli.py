@@ -144,7 +144,7 @@ def test_config_show_as_json_is_the_whole_configuration(run, monkeypatch):
     code, out, _ = run("config", "show", "--json")
     assert code == 0
     assert json.loads(out)["pool"]["bytes"] == 2 * 2**20
-    assert json.loads(out)["pool"]["settings"] == {"huge_pages": True}
+    assert json.loads(out)["pool"]["settings"] == {"huge_pages": True, "prefault": False}
 
 
 def test_config_show_says_where_each_value_comes_from(run, monkeypatch, tmp_path):
