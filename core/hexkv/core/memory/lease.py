@@ -23,7 +23,6 @@ from hexkv.ports import (
 
 _POISON = 0xDE
 _NO_MAGIC = bytes(len(MAGIC))
-_NOTHING: Mapping[int, Block] = {}
 
 
 class BlockLease:
@@ -194,14 +193,20 @@ class Ledger:
         As many as there are blocks for. Under the lock.
         """
         self._begin()
-        blocks = self._slots.take(payloads)
+        mine = self.held.setdefault(owner, {})
         leases = []
-        for block, payload, token in zip(blocks, payloads, self._tokens, strict=False):
+        for block, payload, token in zip(
+            self._slots.take(payloads), payloads, self._tokens, strict=False
+        ):
             # Nothing of the former chunk's header may vouch for the new one.
             self.memory[block.offset : block.offset + len(MAGIC)] = _NO_MAGIC
             both = views(self.memory, block.offset, payload)
             leases.append(BlockLease(self, block, owner, token, both, None))
-        self._grant(leases, blocks, owner)
+            mine[token] = block
+            block.holds = 1
+            self._held_bytes += block.size
+        if not mine:
+            del self.held[owner]
         self._torn = False
         return leases
 
@@ -218,18 +223,18 @@ class Ledger:
         if self._changing:
             raise EngineBusy("the thread is changing the pool: take a share after its call")
         with self.lock:
-            held, blocks = self.held, []
-            for lease in leases:
-                block = held.get(lease.owner, _NOTHING).get(lease.token)
-                if block is None:
-                    raise InvalidRequest("the lease was released")
-                blocks.append(block)
+            try:
+                blocks = [self.held[lease.owner][lease.token] for lease in leases]
+            except KeyError:
+                raise InvalidRequest("the lease was released") from None
             self._begin()
-            shares = [
-                BlockLease(self, block, owner, token, (lease.frame, lease.payload), lease.spec)
-                for lease, block, token in zip(leases, blocks, self._tokens, strict=False)
-            ]
-            self._grant(shares, blocks, owner)
+            mine = self.held.setdefault(owner, {})
+            shares = []
+            for lease, block, token in zip(leases, blocks, self._tokens, strict=False):
+                both = lease.frame, lease.payload
+                shares.append(BlockLease(self, block, owner, token, both, lease.spec))
+                mine[token] = block
+                block.holds += 1
             self._torn = False
             return shares
 
@@ -291,15 +296,6 @@ class Ledger:
         """True if this thread has the lock: then whatever asks came out of the blue."""
         mine: bool = self.lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
         return mine
-
-    def _grant(self, leases: Sequence[BlockLease], blocks: Sequence[Block], owner: str) -> None:
-        if leases:
-            held = self.held.setdefault(owner, {})
-            for lease, block in zip(leases, blocks, strict=True):
-                held[lease.token] = block
-                block.holds += 1
-                if block.holds == 1:
-                    self._held_bytes += block.size
 
     def _begin(self) -> None:
         """A change begins: until it has ended, only the ledger is to be believed."""

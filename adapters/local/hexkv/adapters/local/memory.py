@@ -156,5 +156,6 @@ def _lease(kept: _Kept) -> Lease | None:
 
 def _let_go(gone: Iterable[_Kept | None]) -> None:
     """Release what is held there. Outside the lock: the pool has one of its own."""
-    leases = [_lease(kept) for kept in gone if kept is not None]
-    release_all([lease for lease in leases if lease is not None])
+    leases = [lease for kept in gone if kept is not None and (lease := _lease(kept)) is not None]
+    if leases:
+        release_all(leases)
