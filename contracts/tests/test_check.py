@@ -19,6 +19,7 @@ from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, Stored, SupportsRangeRead, SupportsScan
 from lm_servers import SMALL, RawHexkv, served
 
@@ -99,7 +100,7 @@ def test_an_installed_store_is_checked_and_its_folder_left_as_it_was(check, tmp_
     assert "L0" in ET.parse(badge).getroot().get("aria-label")
     (card,) = json.loads(out)["cards"]
     assert card["subject"]["distribution"].startswith("disk of local (hexkv-local")
-    assert card["subject"]["contract"] == 1
+    assert card["subject"]["contract"] == CONTRACT
 
 
 def test_what_the_author_does_not_give_is_not_checked(check, factories):
@@ -270,7 +271,9 @@ def test_a_server_on_this_machine_is_compared_with_a_bare_connection(check):
 
 def test_what_makes_windows_is_not_taken_for_one():
     registry = Registry()
-    spec = AdapterSpec("device", "maker", "makes windows", lambda settings, context: object())
+    spec = AdapterSpec(
+        "device", "maker", "makes windows", lambda settings, context: object(), contract=CONTRACT
+    )
     registry.offer(Origin("builtin", ""), [spec])
     with (
         pytest.raises(ConfigError, match="give hexkv check a function that makes one"),
@@ -329,7 +332,9 @@ def test_candidates_of_one_service_do_not_meet():
 
 def test_the_badge_in_the_tutorial_is_the_one_that_the_tape_gets(check, tmp_path):
     tutorial = Path(__file__).parents[2] / "docs" / "writing-an-adapter.md"
-    (shown,) = re.findall(r"^    hexkv contract 1 \| (.+)$", tutorial.read_text(), re.MULTILINE)
+    (shown,) = re.findall(
+        rf"^    hexkv contract {CONTRACT} \| (.+)$", tutorial.read_text(), re.MULTILINE
+    )
     badge = tmp_path / "badge.svg"
     assert check("tape", "--badge", badge)[0] == 0
     assert ET.parse(badge).getroot().get("aria-label") == f"tape: {shown}"

@@ -13,6 +13,7 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.plugins import AdapterSpec
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, Item, StoreBusy, Stored
 
 
@@ -58,7 +59,9 @@ def shelving(isolate):
     def opened(settings, context):
         return Once(settings.path + (f"/of {settings.label}" if settings.label else ""))
 
-    spec = AdapterSpec("store", "shelf", "a directory", opened, Shelf, isolate=isolate)
+    spec = AdapterSpec(
+        "store", "shelf", "a directory", opened, Shelf, isolate=isolate, contract=CONTRACT
+    )
     registry.offer(Origin("builtin", ""), [spec])
     return registry
 

@@ -18,6 +18,7 @@ from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=32)
@@ -112,6 +113,7 @@ def test_adapters_as_json_says_what_is_missing_and_what_is_broken(run, registry)
         lambda s, c: None,
         requires=("no_such_module",),
         hint="buy",
+        contract=CONTRACT,
     )
     registry.offer(Origin("scrolls", "scrolls 1.0"), [spec])
     registry.broken[Origin("bad", "bad-dist 2.0")] = ImportError("no luck")
@@ -129,7 +131,7 @@ def test_adapters_as_json_says_what_is_missing_and_what_is_broken(run, registry)
         "distribution": "bad-dist 2.0",
         "contract": None,
     }
-    assert rows["store", "papyrus"]["contract"] == 1
+    assert rows["store", "papyrus"]["contract"] == CONTRACT
 
 
 def test_config_show_prints_yaml_that_can_be_read_back(run, tmp_path):
@@ -163,7 +165,8 @@ def test_config_show_says_where_each_value_comes_from(run, monkeypatch, tmp_path
 
 def test_config_show_keeps_secrets(run, registry, tmp_path):
     registry.offer(
-        Origin("v", ""), [AdapterSpec("store", "vault", "", lambda s, c: None, settings=Vault)]
+        Origin("v", ""),
+        [AdapterSpec("store", "vault", "", lambda s, c: None, settings=Vault, contract=CONTRACT)],
     )
     path = tmp_path / "c.yaml"
     path.write_text(

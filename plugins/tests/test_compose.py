@@ -16,6 +16,7 @@ from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin
 from hexkv.plugins.schema import EngineSettings
+from hexkv.plugins.spec import CONTRACT
 from hexkv.ports import (
     AdapterUnavailable,
     ConfigError,
@@ -92,14 +93,24 @@ def registry():
     found.offer(
         Origin("test", ""),
         [
-            AdapterSpec("store", "shelf", "", shelf),
-            AdapterSpec("store", "locked", "", fail),
-            AdapterSpec("store", "far", "", shelf, requires=("no_such_module",), hint="walk"),
-            AdapterSpec("store", "bursting", "", burst),
+            AdapterSpec("store", "shelf", "", shelf, contract=CONTRACT),
+            AdapterSpec("store", "locked", "", fail, contract=CONTRACT),
+            AdapterSpec(
+                "store",
+                "far",
+                "",
+                shelf,
+                requires=("no_such_module",),
+                hint="walk",
+                contract=CONTRACT,
+            ),
+            AdapterSpec("store", "bursting", "", burst, contract=CONTRACT),
             # Of these nobody asked for one.
-            AdapterSpec("serde", "bursting", "", burst),
-            AdapterSpec("serde", "nameless", "", lambda settings, context: PlainSerde()),
-            AdapterSpec("checksum", "bursting", "", burst),
+            AdapterSpec("serde", "bursting", "", burst, contract=CONTRACT),
+            AdapterSpec(
+                "serde", "nameless", "", lambda settings, context: PlainSerde(), contract=CONTRACT
+            ),
+            AdapterSpec("checksum", "bursting", "", burst, contract=CONTRACT),
         ],
     )
     return found

@@ -42,7 +42,7 @@ def offering(**changes):
     registry = Registry()
     registry.offer(
         Origin("plug", "plug-dist 1.0"),
-        [AdapterSpec(kind="store", name="shelf", summary="", **given)],
+        [AdapterSpec(kind="store", name="shelf", summary="", **{"contract": CONTRACT, **given})],
     )
     return registry, opened
 

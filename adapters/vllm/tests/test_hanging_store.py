@@ -15,7 +15,7 @@ from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin
-from hexkv.plugins.spec import AdapterSpec
+from hexkv.plugins.spec import CONTRACT, AdapterSpec
 from hexkv.ports import Namespace
 from processes import PATIENCE, until
 
@@ -49,7 +49,9 @@ def request(name):
 def test_while_a_store_hangs_the_scheduler_goes_on_and_no_request_waits_for_ever(tmp_path):
     """Configured as somebody does who says nothing about lookups."""
     store, clock, registry = Hanging(), ManualClock(), discover()
-    spec = AdapterSpec("store", "far", "somewhere else", lambda settings, context: store)
+    spec = AdapterSpec(
+        "store", "far", "somewhere else", lambda settings, context: store, contract=CONTRACT
+    )
     registry.offer(Origin("tests", ""), [spec])
     extra = {"tiers": [{"store": "memory"}, {"store": "far"}], "chunk": {"size": CHUNK}}
     extra |= {"deadlines": {"lookup": PATIENCE}, "lookup_seconds": PATIENCE}

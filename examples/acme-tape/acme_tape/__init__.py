@@ -35,4 +35,5 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         _open_tape,
         TapeSettings,
         isolate={},  # each tape that is opened is another one
+        contract=2,
     )

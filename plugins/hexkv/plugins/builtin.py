@@ -14,7 +14,7 @@ from hexkv.ports import HashFunction, Policy
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     for name, policy in POLICIES.items():
         summary = (policy.__doc__ or "").partition("\n")[0]
-        yield AdapterSpec("policy", name, summary, _policy(policy))
+        yield AdapterSpec("policy", name, summary, _policy(policy), contract=2)
     yield AdapterSpec(
         "checksum",
         "xxh3-128",
@@ -22,8 +22,9 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         _xxh3_128,
         requires=("xxhash",),
         hint="pip install xxhash",
+        contract=2,
     )
-    yield AdapterSpec("checksum", "crc32", "CRC-32 of the standard library", _crc32)
+    yield AdapterSpec("checksum", "crc32", "CRC-32 of the standard library", _crc32, contract=2)
 
 
 @hookimpl

@@ -23,10 +23,11 @@ Kind = Literal["store", "memory", "policy", "serde", "checksum", "device", "wire
 """What an adapter may be. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
-CONTRACT = 1
+CONTRACT = 2
 """Version of the contracts that this hexkv keeps with its adapters, and that they promise.
 
 It grows when an adapter that kept them all may fail. One written for another is not built.
+The README of ``hexkv-contracts`` says what changed with each.
 """
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -172,7 +173,8 @@ class AdapterSpec:
     """
 
     contract: int = 1
-    """Version of the contracts it was written for: :data:`CONTRACT` as its author knew it."""
+    """Version of the contracts it was written for: :data:`CONTRACT` as its author knew it, as a
+    number. Whoever says none knew the first."""
 
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""

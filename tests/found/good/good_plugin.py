@@ -3,6 +3,7 @@
 import sys
 
 from hexkv.plugins import AdapterSpec, CommandSpec, hookimpl
+from hexkv.plugins.spec import CONTRACT
 
 
 def _echo(words):
@@ -20,6 +21,7 @@ def hexkv_adapters():
             lambda settings, context: None,
             requires=("no_such_module", "json"),
             hint="pip install papyrus",
+            contract=CONTRACT,
         )
     ]
 

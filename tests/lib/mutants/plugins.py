@@ -12,7 +12,7 @@ from hexkv.contracts.plugin import PluginContract
 SOUND = """
     from dataclasses import dataclass, field
     from pathlib import Path
-    from hexkv.plugins.spec import AdapterSpec, CommandSpec, hookimpl
+    from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec, hookimpl
 
     @dataclass
     class Settings:
@@ -26,7 +26,7 @@ SOUND = """
 
     @hookimpl
     def hexkv_adapters():
-        needs = {"requires": ("numpy",), "hint": "pip it"}
+        needs = {"contract": CONTRACT, "requires": ("numpy",), "hint": "pip it"}
         return [AdapterSpec("store", "gramophone", "on shellac", wind, Settings, **needs)]
 
     @hookimpl

@@ -62,6 +62,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             partial(_open_cachegen, level),
             requires=("numpy",),
             hint=hint,
+            contract=2,
         )
         for name, (level, summary) in _CACHEGEN.items()
     ]
@@ -71,7 +72,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         ("fp8", "one byte an element, float8_e4m3fn with a scale per channel", _open_fp8),
     ]
     found += [
-        AdapterSpec("serde", name, summary, open_, requires=("numpy",), hint=hint)
+        AdapterSpec("serde", name, summary, open_, requires=("numpy",), hint=hint, contract=2)
         for name, summary, open_ in lowbit
     ]
     return found

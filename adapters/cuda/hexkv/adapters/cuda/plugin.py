@@ -53,6 +53,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             PinnedSettings,
             requires=("torch",),
             hint=hint,
+            contract=2,
         ),
         AdapterSpec(
             "device",
@@ -62,5 +63,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             DeviceSettings,
             requires=("torch",),
             hint=hint,
+            contract=2,
         ),
     ]

@@ -67,6 +67,9 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             back_door=_back_door,
             isolate="keys",
             black_box="hexkv.adapters.lmcache.suite",
+            contract=2,
         ),
-        AdapterSpec("wire", "lm", "LMCache's lm://, for `hexkv serve` to speak", _open_wire),
+        AdapterSpec(
+            "wire", "lm", "LMCache's lm://, for `hexkv serve` to speak", _open_wire, contract=2
+        ),
     ]

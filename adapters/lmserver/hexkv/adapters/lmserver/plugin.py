@@ -125,6 +125,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("hexkv",),
             back_door=_hexkv_door,
             isolate="keys",
+            contract=2,
         ),
     ]
 

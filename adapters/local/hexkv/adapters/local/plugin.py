@@ -119,8 +119,17 @@ def _fsck(arguments: Sequence[str]) -> int:
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
-        AdapterSpec("memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings),
-        AdapterSpec("store", "memory", "chunks in this process's memory", _open_memory, isolate={}),
+        AdapterSpec(
+            "memory", "mmap", "plain host memory, huge pages", _open_mmap, MmapSettings, contract=2
+        ),
+        AdapterSpec(
+            "store",
+            "memory",
+            "chunks in this process's memory",
+            _open_memory,
+            isolate={},
+            contract=2,
+        ),
         AdapterSpec(
             "store",
             "disk",
@@ -129,6 +138,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             DiskSettings,
             back_door=_behind_disk,
             isolate={"root": "folder"},
+            contract=2,
         ),
         AdapterSpec(
             "store",
@@ -137,6 +147,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_fs,
             SharedFileSettings,
             isolate={"root": "folder"},
+            contract=2,
         ),
     ]
 

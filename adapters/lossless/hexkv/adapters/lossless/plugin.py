@@ -50,6 +50,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             ZstdSettings,
             requires=("numpy", "zstandard"),
             hint="pip install hexkv-lossless",
+            contract=2,
         ),
         AdapterSpec(
             "serde",
@@ -58,5 +59,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_rans,
             requires=("numpy", "hexkv.kernels"),
             hint="pip install hexkv-lossless[rans]",
+            contract=2,
         ),
     ]

@@ -135,5 +135,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("mooncake",),
             back_door=_back_door,
             isolate={"prefix": "prefix"},
+            contract=2,
         )
     ]

@@ -158,5 +158,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("redis", "rediss", "unix"),
             back_door=_back_door,
             isolate={"prefix": "prefix"},
+            contract=2,
         )
     ]

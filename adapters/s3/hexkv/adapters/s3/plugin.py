@@ -185,5 +185,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             schemes=("s3",),
             back_door=_back_door,
             isolate="keys",
+            contract=2,
         )
     ]

@@ -25,5 +25,6 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             SGLangSettings,
             requires=("sglang", "torch"),
             hint="pip install hexkv-sglang into the environment of SGLang",
+            contract=2,
         )
     ]

@@ -29,6 +29,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             ConnectorSettings,
             requires=("vllm", "torch", "zmq"),
             hint="pip install hexkv-vllm into the environment of vLLM",
+            contract=2,
         )
     ]
 
