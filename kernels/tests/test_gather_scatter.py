@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
+from unittest.mock import patch
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexkv.contracts.cases import each
-from hexkv.kernels import ContiguousKV, PagedKV, dtype_of, reference, torch_dtype
+from hexkv.kernels import (
+    BlockKV,
+    ContiguousKV,
+    PagedKV,
+    batches,
+    dtype_of,
+    moves,
+    opaque_layout,
+    reference,
+    stacks,
+    torch_dtype,
+)
 from hexkv.kernels.dtypes import bits
 from hexkv.ports import (
     Deadline,
@@ -50,11 +64,14 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Case:
-    window: DeviceKV
+    layout: KVLayout
+    make: Callable[[], DeviceKV]
     tensors: list[list[torch.Tensor]]
     place: reference.Place
     spans: list[tuple[int, int]]
     layers: range
+    lie: str
+    """Where the spans' data is: each in its own buffer, or one buffer has all in that order."""
 
 
 @st.composite
@@ -65,7 +82,7 @@ def layouts(draw):
         st.lists(
             st.builds(
                 LayerGroup,
-                st.integers(1, 2),
+                st.integers(1, 4),
                 st.lists(st.builds(Plane, st.just("p"), size, size), min_size=1, max_size=3).map(
                     tuple
                 ),
@@ -78,10 +95,32 @@ def layouts(draw):
 
 
 def cuts(tokens: int):
-    """Disjoint spans in ``[0, tokens]``."""
-    return st.lists(st.integers(0, tokens), min_size=2, max_size=5).map(
+    """Disjoint spans in ``[0, tokens]``: any, or chunks of one length and what is left."""
+    anywhere = st.lists(st.integers(0, tokens), min_size=2, max_size=5).map(
         lambda marks: list(pairwise(sorted(marks)))
     )
+    chunks = st.integers(1, 8).map(
+        lambda size: [(at, min(at + size, tokens)) for at in range(0, tokens, size)]
+    )
+    return st.one_of(anywhere, chunks, chunks.flatmap(st.permutations))
+
+
+LIES = st.sampled_from(["apart", "upwards", "downwards", "anyhow", "aslant"])
+
+
+def allocated(draw, tensors):
+    """*tensors* as they are, or those of one shape in one allocation, in order or in none."""
+    axis, shuffled = draw(st.sampled_from([None, 0, 1])), draw(st.booleans())
+    if axis is None:
+        return tensors
+    flat = [tensor for given in tensors for tensor in given]
+    whole = {}
+    for shape in {tensor.shape for tensor in flat}:
+        parts = list(torch.stack([t for t in flat if t.shape == shape], axis).unbind(axis))
+        if shuffled:
+            parts.sort(key=lambda part: part.storage_offset() * 7 % 11)
+        whole[shape] = iter(parts)
+    return [[next(whole[tensor.shape]) for tensor in given] for given in tensors]
 
 
 def some_layers(layout: KVLayout):
@@ -105,14 +144,18 @@ def contiguous(draw):
             stored = random_bits(
                 tuple(shape[axis] for axis in order), layout.dtype, 10 * layer + index
             )
-            made.append(stored.permute(back)[:, :, spare:])
+            made.append(stored)
         tensors.append(made)
+    tensors = allocated(draw, tensors)
+    tensors = [[stored.permute(back)[:, :, spare:] for stored in given] for given in tensors]
     return Case(
-        ContiguousKV(layout, tensors),
+        layout,
+        lambda: ContiguousKV(layout, tensors),
         tensors,
         lambda layer, plane, at: tensors[layer][plane][0, :, at],
         draw(cuts(tokens)),
         draw(some_layers(layout)),
+        draw(LIES),
     )
 
 
@@ -129,9 +172,11 @@ def paged(draw, holes: bool):
             shape = (blocks, block, plane.heads, plane.width)
             if heads_first:
                 shape = (blocks, plane.heads, block, plane.width)
-            page = random_bits(shape, layout.dtype, 10 * layer + index)
-            made.append(page.transpose(1, 2) if heads_first else page)
+            made.append(random_bits(shape, layout.dtype, 10 * layer + index))
         tensors.append(made)
+    tensors = allocated(draw, tensors)
+    if heads_first:
+        tensors = [[page.transpose(1, 2) for page in given] for given in tensors]
     if draw(st.booleans()):
         order = draw(st.permutations(range(blocks)))
         slots = [one * block + offset for one in order for offset in range(block)]
@@ -146,73 +191,127 @@ def paged(draw, holes: bool):
         return None if slot < 0 else tensors[layer][plane][slot // block, slot % block]
 
     return Case(
-        PagedKV(layout, tensors, slots),
+        layout,
+        lambda: PagedKV(layout, tensors, slots),
         tensors,
         place,
         draw(cuts(len(slots))),
         draw(some_layers(layout)),
+        draw(LIES),
     )
 
 
 def filled(case: Case, fill: int) -> list[Span]:
-    layout = case.window.layout
+    layout = case.layout
     generator = torch.Generator().manual_seed(fill)
-    return [
-        Span(
-            start,
-            end,
-            memoryview(
-                bytearray(
-                    torch.randint(
-                        256, (layout.chunk_bytes(end - start),), generator=generator
-                    ).tolist()
-                )
-            ),
-        )
-        for start, end in case.spans
-    ]
+    sizes = [layout.chunk_bytes(end - start) for start, end in case.spans]
+    rooms = [memoryview(bytearray(size)) for size in sizes]
+    if case.lie != "apart" and sizes:
+        # The slots of a pool; aslant, no element begins where elements do.
+        slot = -(-max(sizes) // 8) * 8 + 16 + (case.lie == "aslant")
+        region = memoryview(bytearray(slot * len(sizes) + 1))[1 if case.lie == "aslant" else 0 :]
+        order = list(range(len(sizes)))
+        if case.lie == "downwards":
+            order.reverse()
+        elif case.lie == "anyhow":
+            order.sort(key=lambda i: (i * 7 + 3) % 11)
+        rooms = [region[at * slot :][:size] for at, size in zip(order, sizes, strict=True)]
+    for room in rooms:
+        room[:] = bytes(torch.randint(256, (len(room),), generator=generator).tolist())
+    return [Span(*cut, room) for cut, room in zip(case.spans, rooms, strict=True)]
 
 
-@given(st.one_of(contiguous(), paged(holes=False)))
+@contextmanager
+def by_torch():
+    """CPU memory taken for that of a device that NumPy does not reach."""
+    with patch.object(stacks, "on_host", lambda tensor: False):
+        yield
+
+
+@contextmanager
+def in_pieces():
+    """The limits of sizes so low that even these pieces are large."""
+    with patch.object(moves, "_SMALL", 2), patch.object(moves, "_LARGE", 1):
+        yield
+
+
+WAYS = st.sampled_from([nullcontext, by_torch, in_pieces])
+
+
+@given(st.one_of(contiguous(), paged(holes=False)), WAYS)
 @settings(deadline=None)
-def test_gather_fills_chunks_as_the_reference_does_and_touches_no_other_layer(case: Case):
+def test_gather_fills_chunks_as_the_reference_does_and_touches_no_other_layer(case: Case, way):
     spans, expected = filled(case, 1), filled(case, 1)
-    assert case.window.gather(spans, case.layers).wait(DONE)
-    reference.gather(case.window.layout, case.place, expected, case.layers)
+    with way():
+        assert case.make().gather(spans, case.layers).wait(DONE)
+    reference.gather(case.layout, case.place, expected, case.layers)
     assert [bytes(span.data) for span in spans] == [bytes(span.data) for span in expected]
+    assert beside(spans) == beside(expected)
 
 
-@given(st.one_of(contiguous(), paged(holes=False), paged(holes=True)))
+@given(st.one_of(contiguous(), paged(holes=False), paged(holes=True)), WAYS, st.booleans())
 @settings(deadline=None)
-def test_scatter_places_tokens_as_the_reference_does_and_touches_nothing_else(case: Case):
+def test_scatter_places_tokens_as_the_reference_does_and_touches_nothing_else(
+    case: Case, way, shown
+):
     spans = filled(case, 2)
     before = [[tensor.clone() for tensor in planes] for planes in case.tensors]
-    assert case.window.scatter(spans, case.layers).wait(DONE)
+    with way():
+        given = [span._replace(data=span.data.toreadonly()) if shown else span for span in spans]
+        assert case.make().scatter(given, case.layers).wait(DONE)
     result = [[raw(tensor) for tensor in planes] for planes in case.tensors]
     for planes, old in zip(case.tensors, before, strict=True):
         for tensor, was in zip(planes, old, strict=True):
             tensor.copy_(was)
-    reference.scatter(case.window.layout, case.place, spans, case.layers)
+    reference.scatter(case.layout, case.place, spans, case.layers)
     for planes, want in zip(result, case.tensors, strict=True):
         for got, tensor in zip(planes, want, strict=True):
             assert torch.equal(got, raw(tensor))
 
 
-@given(st.one_of(contiguous(), paged(holes=False)))
-@settings(deadline=None)
-def test_what_was_gathered_scatters_back_bit_for_bit(case: Case):
-    spans = filled(case, 3)
-    case.window.gather(spans)
-    before = [[raw(tensor) for tensor in planes] for planes in case.tensors]
-    for span in spans:
-        for layer, planes in enumerate(case.tensors):
-            for index in range(len(planes)):
-                for at in range(span.start, span.end):
-                    case.place(layer, index, at).zero_()
-    case.window.scatter([Span(s.start, s.end, s.data.toreadonly()) for s in spans])
-    for planes, old in zip(case.tensors, before, strict=True):
-        for tensor, was in zip(planes, old, strict=True):
-            assert torch.equal(raw(tensor), was)
+def beside(spans: list[Span]) -> list[bytes]:
+    """Everything in the buffers that spans are parts of."""
+    return [bytes(span.data.obj) for span in spans]
+
+
+@each("order", ["upwards", "downwards", "anyhow", "aslant"])
+@each("kind", ["pages", "blocks", "sequence"])
+def test_small_chunks_of_a_pool_move_in_one_call_for_each_plane(kind, order, monkeypatch):
+    """As SGLang's pages: of 64 chunks and eight layers, each plane moves at once."""
+    layout = KVLayout.attention(DType.BFLOAT16, layers=8, heads=2, key_width=8, value_width=4)
+    if kind == "blocks":
+        layout = opaque_layout(4, [192] * 8)
+    case = Case(layout, lambda: None, [], lambda *_: None, chunks_of(64, 4), range(8), order)
+    whole = [torch.zeros(8, 64, 4, 2, 2 * width, dtype=torch.uint8) for width in (8, 4)]
+    if kind == "blocks":
+        window = BlockKV(layout, [*torch.zeros(8, 64, 192, dtype=torch.uint8)], range(64), 4)
+    else:
+        planes = [each.view(torch.bfloat16) for each in whole]
+        pages = [[plane[layer] for plane in planes] for layer in range(8)]
+        if kind == "pages":
+            window = PagedKV(layout, pages, torch.arange(256).flip(0).view(64, 4).flip(1).flatten())
+        else:
+            tensors = [[p.reshape(1, 256, 2, -1).transpose(1, 2) for p in given] for given in pages]
+            window = ContiguousKV(layout, tensors)
+    calls = []
+    for move in (moves.Run, moves.Scattered):
+        for name in ("gather", "scatter"):
+            real = getattr(move, name)
+            monkeypatch.setattr(
+                move, name, lambda self, *a, real=real: calls.append(self) or real(self, *a)
+            )
+    monkeypatch.setattr(batches.Batch, "each", None)  # nothing goes chunk by chunk
+    sent = filled(case, 5)
+    assert window.scatter(sent).wait(DONE)
+    assert len(calls) == (1 if kind == "blocks" else 2)
+    back = filled(case, 6)
+    assert window.gather(back).wait(DONE)
+    assert [bytes(span.data) for span in back] == [bytes(span.data) for span in sent]
+    assert len(calls) == (2 if kind == "blocks" else 4)
+
+
+def chunks_of(count: int, size: int) -> list[tuple[int, int]]:
+    return [(at * size, (at + 1) * size) for at in range(count)]
 
 
 def test_windows_are_devices_of_the_port():

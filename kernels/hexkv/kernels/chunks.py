@@ -1,14 +1,13 @@
-"""The bytes of chunks as tensors, and the checks that both device windows share."""
+"""What all device windows refuse: tensors that are not the layout's, spans that mean nothing."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from hexkv.kernels.dtypes import bits, torch_dtype
-from hexkv.ports import InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
+from hexkv.kernels.dtypes import torch_dtype
+from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span
 
 
 def check_memory(tensor: torch.Tensor, name: str) -> None:
@@ -24,10 +23,8 @@ def check_memory(tensor: torch.Tensor, name: str) -> None:
         raise LayoutMismatch(f"{name} is on meta, where tensors have no data")
 
 
-def check_planes(
-    layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]
-) -> list[list[torch.Tensor]]:
-    """*tensors* reinterpreted as integers, each of its plane's dtype and width.
+def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Refuse *tensors* unless each has four dimensions, and dtype and width of its plane.
 
     Raises:
         LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these
@@ -41,7 +38,7 @@ def check_planes(
         raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
-    dtype, word = torch_dtype(layout.dtype), bits(layout.dtype)
+    dtype = torch_dtype(layout.dtype)
     for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
         if len(given) != len(planes):
             raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
@@ -55,7 +52,6 @@ def check_planes(
                     f"{name} has shape {tuple(tensor.shape)}; "
                     f"four dimensions are expected, the last of {plane.width}"
                 )
-    return [[tensor.detach().view(word) for tensor in planes] for planes in tensors]
 
 
 def check_spans(
@@ -76,93 +72,15 @@ def check_spans(
     chosen = range(layout.layers) if layers is None else layers
     if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= layout.layers:
         raise InvalidRequest(f"{chosen} is no run of layers in [0, {layout.layers})")
+    size = layout.token_bytes
     for start, end, data in spans:
         if not 0 <= start <= end <= tokens:
             raise InvalidRequest(f"span [{start}, {end}) leaves the window's {tokens} tokens")
-        if not data.c_contiguous or data.nbytes != layout.chunk_bytes(end - start):
+        if data.nbytes != size * (end - start) or not data.c_contiguous:
             raise InvalidRequest(
-                f"a chunk of {end - start} tokens takes {layout.chunk_bytes(end - start)} "
+                f"a chunk of {end - start} tokens takes {size * (end - start)} "
                 f"contiguous bytes, not {data.nbytes}"
             )
         if write and data.readonly:
             raise InvalidRequest("the chunk's memory is read-only")
     return chosen
-
-
-def places(layout: KVLayout, layers: range) -> list[tuple[int, int]]:
-    """Each ``(layer, plane)`` of *layers*, in the order of :func:`rows`."""
-    return [
-        (layer, index)
-        for chosen, group in _groups(layout, layers)
-        for index in range(len(group.planes))
-        for layer in chosen
-    ]
-
-
-def rows(layout: KVLayout, tokens: int, data: memoryview, layers: range) -> list[torch.Tensor]:
-    """The ``[tokens, heads, width]`` of each of :func:`places` in a chunk's bytes, as integers.
-
-    The tensors are views: writing to them writes the chunk, unless its memory is read-only.
-    """
-    flat = _flat(data, bits(layout.dtype)) if tokens else None
-    return _cut(layout, tokens, layers, flat, 1, lambda plane: (tokens, plane.heads, plane.width))
-
-
-def blocks(
-    layout: KVLayout, tokens: int, data: memoryview, layers: range, count: int
-) -> list[torch.Tensor]:
-    """The same as ``[count, words]`` of 64 bits: *count* blocks of whole words each."""
-    flat = _flat(data, torch.int64) if tokens else None
-    share = 8 // layout.dtype.itemsize
-
-    def shape(plane: Plane) -> tuple[int, ...]:
-        return count, tokens * plane.heads * plane.width // share // count
-
-    return _cut(layout, tokens, layers, flat, share, shape)
-
-
-def _flat(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    if data.readonly:
-        # torch has no read-only tensors, and warns about making a writable one of these.
-        data = memoryview(bytearray(data))
-    return torch.frombuffer(data, dtype=dtype)
-
-
-def _cut(
-    layout: KVLayout,
-    tokens: int,
-    layers: range,
-    flat: torch.Tensor | None,
-    share: int,
-    shape: Callable[[Plane], tuple[int, ...]],
-) -> list[torch.Tensor]:
-    """Views of *flat*, whose elements are *share* of the layout's, one for each of the places."""
-    if flat is None:
-        return []
-    views: list[torch.Tensor] = []
-    for chosen, group in _groups(layout, layers):
-        start, end = (at // layout.dtype.itemsize for at in layout.layer_span(chosen[0], tokens))
-        at = start
-        for plane in group.planes:
-            size = shape(plane)
-            # One view for all layers: views made one by one would cost a tenth of the copying.
-            stack = flat.as_strided(
-                (len(chosen), *size), ((end - start) // share, *_dense(size)), at // share
-            )
-            at += tokens * plane.heads * plane.width
-            views.extend(stack.unbind(0))
-    return views
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of contiguous memory."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _groups(layout: KVLayout, layers: range) -> Iterator[tuple[range, LayerGroup]]:
-    first = 0
-    for group in layout.groups:
-        chosen = range(max(first, layers.start), min(first + group.layers, layers.stop))
-        first += group.layers
-        if chosen:
-            yield chosen, group

@@ -15,7 +15,9 @@ _TORCH = {
     DType.UINT8: torch.uint8,
 }
 _OURS = {theirs: ours for ours, theirs in _TORCH.items()}
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integer type of elements of so many bytes."""
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -42,4 +44,4 @@ def bits(dtype: DType) -> torch.dtype:
     KV is moved as integers: torch lacks indexing kernels for fp8 on the CPU, and no
     conversion may touch the payload of a NaN.
     """
-    return _BITS[dtype.itemsize]
+    return INTEGERS[dtype.itemsize]

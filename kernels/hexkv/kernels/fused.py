@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hexkv.kernels.dtypes import INTEGERS
 from hexkv.ports import KVLayout
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Fused:
         *,
         direct: bool = False,
     ) -> Fused | None:
-        """Over ``planes[layer][plane]``, as integers; ``None`` where torch has to do.
+        """Over ``planes[layer][plane]``; ``None`` where it is not wanted, or cannot be.
 
         Args:
             layout: of the chunks.
@@ -53,14 +54,15 @@ class Fused:
             direct: launches go to the host's memory where it is pinned and aligned. No memory of
                 the device is taken, but compute units are, for as long as the bus takes.
         """
-        flat = [plane for given in planes for plane in given]
-        device = flat[0].device
+        device = planes[0][0].device
         if wanted is False or (wanted is None and device.type != "cuda"):
             return None
+        flat = [plane.detach() for given in planes for plane in given]
         if any(plane.device != device for plane in flat) or find_spec("triton") is None:
             return None
         from hexkv.kernels.in_triton.rows import Rows, word_of
 
+        flat = [plane.view(INTEGERS[plane.element_size()]) for plane in flat]
         return cls(layout, Rows(flat), device, direct=direct) if word_of(flat) else None
 
     def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:

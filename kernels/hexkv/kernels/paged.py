@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from hexkv.kernels.chunks import blocks, check_planes, check_spans, places, rows
+from hexkv.kernels.batches import Batch, batches
+from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.fused import Fused
+from hexkv.kernels.moves import Places, Scattered
+from hexkv.kernels.stacks import Stacks, stacked
 from hexkv.kernels.transfer import transfer_on
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
 
-class _Places(NamedTuple):
-    """Where the tokens of one span live, one by one."""
+class PagedMemory:
+    """``pages[layer][plane]`` of ``[blocks, block_size, heads, width]``, for windows of requests.
 
-    blocks: torch.Tensor
-    offsets: torch.Tensor
-    """Block and place in the block, of every token that has a slot."""
+    Checked once, and looked at once: an engine keeps its pages for as long as it lives.
+    """
 
-    kept: torch.Tensor | None
-    """Which tokens of the span have a slot; ``None`` where all have."""
+    def __init__(
+        self,
+        layout: KVLayout,
+        pages: Sequence[Sequence[torch.Tensor]],
+        *,
+        fused: bool | None = None,
+        direct: bool = False,
+    ) -> None:
+        """Look at *pages* through *layout*.
+
+        Args:
+            layout: of the KV.
+            pages: of any strides.
+            fused: see :meth:`Fused.over`.
+            direct: see there, too.
+
+        Raises:
+            LayoutMismatch: shape or dtype of the pages is not the layout's, or they differ
+                in blocks or device.
+        """
+        check_planes(layout, pages)
+        blocks, block = pages[0][0].shape[:2]
+        if not block:
+            raise LayoutMismatch("pages have room for no token")
+        device = pages[0][0].device
+        for layer, (planes, given) in enumerate(zip(layout.planes, pages, strict=True)):
+            for plane, page in zip(planes, given, strict=True):
+                expected = (blocks, block, plane.heads, plane.width)
+                if page.shape != expected or page.device != device:
+                    raise LayoutMismatch(
+                        f"layer {layer} plane {plane.name!r} has shape {tuple(page.shape)} on "
+                        f"{page.device}, not {expected} on {device}"
+                    )
+        self.layout = layout
+        self.block = int(block)
+        self.blocks = int(blocks)
+        self.device = device
+        self.fused = Fused.over(layout, pages, fused, direct=direct)
+        self._given = [[page.detach() for page in given] for given in pages]
+        self._whole: list[Stacks] | None = None
+        self._apart: list[Stacks] | None = None
+
+    def window(self, slots: torch.Tensor | Sequence[int]) -> PagedKV:
+        """A window on one request; see :class:`PagedKV`.
+
+        Raises:
+            InvalidRequest: *slots* is not a row of integers, or one points past the pages.
+        """
+        return PagedKV.on(self, slots)
+
+    def whole(self) -> list[Stacks]:
+        """``[blocks, ...]``: rows of whole blocks."""
+        if self._whole is None:
+            self._whole = stacked(self.layout, self._given, self.block)
+        return self._whole
+
+    def apart(self) -> list[Stacks]:
+        """``[blocks, block_size, ...]``: rows of single tokens."""
+        if self._apart is None:
+            self._apart = stacked(self.layout, self._given, 1, lead=2)
+        return self._apart
 
 
 class PagedKV:
@@ -31,9 +94,8 @@ class PagedKV:
     no place: scattering passes it over, and gathering it is an error, since the chunk
     would be stored with a hole. Two tokens must not share a slot.
 
-    Whole blocks are moved as rows of 64-bit words, which on the CPU is up to twice as fast
-    as moving tokens; anything else (a span that starts inside a block, pages with
-    strides of their own) takes the general way. On CUDA all layers of a span are one launch.
+    In host memory all spans of a call move together: a span that starts and ends where blocks do as
+    whole blocks, any other token by token. On CUDA all layers of a span are one launch.
     """
 
     def __init__(
@@ -47,6 +109,8 @@ class PagedKV:
     ) -> None:
         """Look at *pages* through *slots*, one integer for every token of the request.
 
+        Who makes many windows on the same pages looks at :class:`PagedMemory` once.
+
         Args:
             layout: of the KV.
             pages: of any strides.
@@ -59,34 +123,29 @@ class PagedKV:
                 in blocks or device.
             InvalidRequest: *slots* is not a row of integers, or one points past the pages.
         """
-        self._pages = check_planes(layout, pages)
-        self._layout = layout
-        blocks, self._block = self._pages[0][0].shape[:2]
-        if not self._block:
-            raise LayoutMismatch("pages have room for no token")
-        self._device = self._pages[0][0].device
-        for layer, (planes, given) in enumerate(zip(layout.planes, self._pages, strict=True)):
-            for plane, page in zip(planes, given, strict=True):
-                expected = (blocks, self._block, plane.heads, plane.width)
-                if page.shape != expected or page.device != self._device:
-                    raise LayoutMismatch(
-                        f"layer {layer} plane {plane.name!r} has shape {tuple(page.shape)} on "
-                        f"{page.device}, not {expected} on {self._device}"
-                    )
-        self._slots = _checked(slots, int(blocks) * self._block)
-        self._fused = Fused.over(layout, self._pages, fused, direct=direct)
-        # All planes or none: a narrow plane would push the next one off its words in a chunk.
-        wide = all(_wide(page) for given in self._pages for page in given)
-        self._whole = _whole_blocks(self._slots, self._block) if wide else None
-        self._words = (
-            [[page.flatten(1).view(torch.int64) for page in given] for given in self._pages]
-            if wide
-            else []
-        )
+        self._look(PagedMemory(layout, pages, fused=fused, direct=direct), slots)
+
+    @classmethod
+    def on(cls, pages: PagedMemory, slots: torch.Tensor | Sequence[int]) -> Self:
+        """A window on *pages*, which were checked before.
+
+        Raises:
+            InvalidRequest: *slots* is not a row of integers, or one points past the pages.
+        """
+        window = cls.__new__(cls)
+        window._look(pages, slots)
+        return window
+
+    def _look(self, pages: PagedMemory, slots: torch.Tensor | Sequence[int]) -> None:
+        self._pages = pages
+        self._slots = _checked(slots, pages.blocks * pages.block)
+        self._holes = _counts(self._slots < 0)
+        self._blocks = _whole_blocks(self._slots, pages.block)
+        self._broken = _counts(self._blocks < 0)
 
     @property
     def layout(self) -> KVLayout:
-        return self._layout
+        return self._pages.layout
 
     @property
     def background(self) -> bool:
@@ -98,70 +157,71 @@ class PagedKV:
         return len(self._slots)
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        chosen = check_spans(self._layout, self.tokens, spans, layers, write=True)
-        if self._fused is not None:
+        pages = self._pages
+        chosen = check_spans(pages.layout, self.tokens, spans, layers, write=True)
+        if self._holes is not None:
             for start, end, _ in spans:
-                if bool(torch.any(self._slots[start:end] < 0)):
+                if self._holes[start] != self._holes[end]:
                     raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
+        if pages.fused is not None:
             for start, end, data in spans:
-                self._fused.gather(self._slots[start:end], data, end - start, chosen)
-            return transfer_on([self._device])
-        order = places(self._layout, chosen)
-        found = [self._find(start, end) for start, end, _ in spans]
-        for (start, end, _), at in zip(spans, found, strict=True):
-            if isinstance(at, _Places) and at.kept is not None:
-                raise InvalidRequest(f"a token in [{start}, {end}) has no slot to gather from")
-        for (start, end, data), at in zip(spans, found, strict=True):
-            if isinstance(at, _Places):
-                chunks = rows(self._layout, end - start, data, chosen)
-                for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                    page = self._pages[layer][plane]
-                    chunk.copy_(page[at.blocks, at.offsets], non_blocking=True)
-                continue
-            chunks = blocks(self._layout, end - start, data, chosen, len(at))
-            for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                torch.index_select(self._words[layer][plane], 0, at, out=chunk)
-        return transfer_on([self._device])
+                pages.fused.gather(self._at(start, end), data, end - start, chosen)
+        else:
+            for rows, moves in self._moves(spans):
+                for stacks in rows:
+                    stacks.gather(moves, chosen)
+        return transfer_on([pages.device])
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        chosen = check_spans(self._layout, self.tokens, spans, layers)
-        if self._fused is not None:
+        pages = self._pages
+        chosen = check_spans(pages.layout, self.tokens, spans, layers)
+        if pages.fused is not None:
             for start, end, data in spans:
-                self._fused.scatter(self._slots[start:end], data, end - start, chosen)
-            return transfer_on([self._device])
-        order = places(self._layout, chosen)
-        # Serving engines make their pages in inference mode, and may be written only there.
-        with torch.inference_mode():
-            for start, end, data in spans:
-                at = self._find(start, end)
-                if isinstance(at, _Places):
-                    chunks = rows(self._layout, end - start, data, chosen)
-                    for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                        kept = chunk if at.kept is None else chunk[at.kept]
-                        page = self._pages[layer][plane]
-                        page[at.blocks, at.offsets] = kept.to(self._device, non_blocking=True)
-                    continue
-                chunks = blocks(self._layout, end - start, data, chosen, len(at))
-                for (layer, plane), chunk in zip(order, chunks, strict=bool(chunks)):
-                    self._words[layer][plane].index_copy_(0, at, chunk)
-        return transfer_on([self._device])
+                pages.fused.scatter(self._at(start, end), data, end - start, chosen)
+        else:
+            # Serving engines make their pages in inference mode, and may be written only there.
+            with torch.inference_mode():
+                for rows, moves in self._moves(spans):
+                    for stacks in rows:
+                        stacks.scatter(moves, chosen)
+        return transfer_on([pages.device])
 
-    def _find(self, start: int, end: int) -> torch.Tensor | _Places:
-        """The blocks that tokens ``[start, end)`` fill from end to end, or else their places."""
-        if self._whole is not None and start % self._block == end % self._block == 0:
-            whole = self._whole[start // self._block : end // self._block]
-            if bool(torch.all(whole >= 0)):
-                return whole
-        slots = self._slots[start:end]
-        placed = slots >= 0
-        kept = None if bool(torch.all(placed)) else placed
-        if kept is not None:
-            slots = slots[kept]
-        blocks, offsets = slots // self._block, slots % self._block
-        return _Places(blocks.to(self._device), offsets.to(self._device), kept)
+    def _at(self, start: int, end: int) -> torch.Tensor:
+        return torch.from_numpy(self._slots[start:end])
+
+    def _moves(self, spans: Sequence[Span]) -> Iterator[tuple[list[Stacks], list[Scattered]]]:
+        """Spans that fill blocks from end to end, and the others, each with the rows to move."""
+        block = self._pages.block
+        whole: list[Span] = []
+        apart: list[Span] = []
+        for span in spans:
+            (whole if self._fills(span.start, span.end) else apart).append(span)
+        if whole:
+            moves = [Scattered(each, self._blocks_of(each)) for each in batches(whole)]
+            yield self._pages.whole(), moves
+        if apart:
+            moves = [Scattered(each, self._slots_of(each), block) for each in batches(apart)]
+            yield self._pages.apart(), moves
+
+    def _fills(self, start: int, end: int) -> bool:
+        """True if tokens ``[start, end)`` fill blocks from end to end."""
+        block = self._pages.block
+        if start % block or end % block:
+            return False
+        broken = self._broken
+        return broken is None or bool(broken[start // block] == broken[end // block])
+
+    def _blocks_of(self, batch: Batch) -> Places:
+        block = self._pages.block
+        places: Places = batch.starts[:, None] // block + np.arange(batch.tokens // block)
+        return self._blocks[places]
+
+    def _slots_of(self, batch: Batch) -> Places:
+        places: Places = batch.starts[:, None] + np.arange(batch.tokens)
+        return self._slots[places]
 
 
-def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
+def _checked(slots: torch.Tensor | Sequence[int], places: int) -> Places:
     try:
         mapping = torch.as_tensor(slots)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -173,22 +233,20 @@ def _checked(slots: torch.Tensor | Sequence[int], places: int) -> torch.Tensor:
     fraction = mapping.is_floating_point() or mapping.is_complex()
     if mapping.dim() != 1 or fraction or mapping.dtype == torch.bool:
         raise InvalidRequest("a slot mapping is one row of integers")
-    mapping = mapping.to("cpu", torch.int64)
-    if bool(torch.any((mapping < -1) | (mapping >= places))):
+    found: Places = mapping.to("cpu", torch.int64).contiguous().numpy()
+    if len(found) and not -1 <= int(found.min()) <= int(found.max()) < places:
         raise InvalidRequest(f"a slot is not in [-1, {places})")
-    return mapping
+    return found
 
 
-def _whole_blocks(slots: torch.Tensor, block: int) -> torch.Tensor:
+def _counts(wrong: npt.NDArray[np.bool_]) -> list[int] | None:
+    """How many come before each of them, and before the end; ``None`` if there are none."""
+    return [0, *np.cumsum(wrong).tolist()] if wrong.any() else None
+
+
+def _whole_blocks(slots: Places, block: int) -> Places:
     """The block that each run of *block* tokens fills from end to end; -1 for other runs."""
-    runs = slots[: len(slots) // block * block].view(-1, block)
-    firsts = runs[:, :1]
-    whole = (runs == firsts + torch.arange(block)).all(1) & (firsts[:, 0] % block == 0)
-    return torch.where(whole, firsts[:, 0] // block, -1)
-
-
-def _wide(page: torch.Tensor) -> bool:
-    """Whether each block of *page* is a row of whole, aligned 64-bit words on the CPU."""
-    places = (page.shape[1:].numel(), page.stride(0), page.storage_offset())
-    aligned = all(count * page.element_size() % 8 == 0 for count in places)
-    return aligned and page.device.type == "cpu" and page[:1].is_contiguous()
+    runs = slots[: len(slots) // block * block].reshape(-1, block)
+    firsts = runs[:, 0]
+    whole = (runs == firsts[:, None] + np.arange(block)).all(1) & (firsts % block == 0)
+    return np.where(whole, firsts // block, -1)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from hexkv.adapters.sglang.pools import layout_of
-from hexkv.kernels.chunks import rows
+from hexkv.kernels.batches import batches
 from hexkv.kernels.dtypes import bits
-from hexkv.ports import KVLayout, LayoutMismatch
+from hexkv.kernels.paged import PagedMemory
+from hexkv.ports import KVLayout, LayoutMismatch, Span
 
 _HEADS = "MHATokenToKVPool"
 _LATENT = "MLATokenToKVPool"
@@ -24,6 +25,8 @@ class DevicePages:
     layout: KVLayout
     planes: Sequence[Sequence[torch.Tensor]]
     page: int
+    memory: PagedMemory
+    """The same for windows."""
 
     @property
     def device(self) -> torch.device:
@@ -47,31 +50,33 @@ class PageCopies:
             payloads: a chunk for each page. They must stay until the last copy was made.
         """
         layout = pool.layout
+        self._layout = layout
         self._device = pool.device
         self._planes = [[p.view(bits(layout.dtype)) for p in planes] for planes in pool.planes]
         self._pages = (slots[:: pool.page] // pool.page).to(pool.device)
-        self._width = len(layout.groups[0].planes)
-        self._layers = layout.layers
-        # Views of a chunk are made all at once; one by one they would take longer than copying.
-        chunks = [rows(layout, pool.page, data, range(layout.layers)) for data in payloads]
-        self._parts = list(zip(*chunks, strict=True))
+        # A page's number stands for its position.
+        spans = [Span(i, i + pool.page, data) for i, data in enumerate(payloads)]
+        self._batches = batches(spans)
         self._between = [
             torch.empty(
-                len(payloads),
-                *parts[0].shape,
-                dtype=parts[0].dtype,
+                (len(payloads), pool.page, plane.heads, plane.width),
+                dtype=bits(layout.dtype),
                 pin_memory=pool.device.type == "cuda",
             )
-            for parts in self._parts[:: self._layers]
+            for plane in layout.planes[0]
         ]
 
     def copy(self, layer: int) -> None:
         """Queue the copy of *layer*. It has to have ended before the next one is queued."""
         with torch.inference_mode():
-            for number, (plane, between) in enumerate(
-                zip(self._planes[layer], self._between, strict=True)
-            ):
-                torch.stack(self._parts[number * self._layers + layer], out=between)
+            at = 0
+            for plane, between in zip(self._planes[layer], self._between, strict=True):
+                pages = between.numpy()
+                for batch in self._batches:
+                    first = self._layout.layer_span(layer, batch.tokens)[0] + at
+                    view = batch.view(pages.dtype, first, pages.shape[1:], pages.strides[1:])
+                    pages[batch.starts] = view[batch.some]
+                at += pages[:1].nbytes
                 plane[self._pages] = between.to(self._device, non_blocking=True)
 
 
@@ -96,4 +101,5 @@ def device_pages(pool: object, page: int) -> DevicePages:
         raise LayoutMismatch(f"{kind}: tokens do not lie one after the other in pages of {page}")
     paged = [[plane.unflatten(0, (-1, page)) for plane in planes] for planes in layers]
     stacked = [plane.unsqueeze(1).expand(-1, len(paged), -1, -1, -1) for plane in paged[0]]
-    return DevicePages(layout_of(stacked, latent=kind == _LATENT), paged, page)
+    layout = layout_of(stacked, latent=kind == _LATENT)
+    return DevicePages(layout, paged, page, PagedMemory(layout, paged))

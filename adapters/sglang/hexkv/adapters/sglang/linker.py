@@ -291,7 +291,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     def _keep(self, keys: list[str], slots: torch.Tensor, ready: list[Any]) -> bool:
         for event in ready:
             event.synchronize()
-        window = PagedKV(self._device.layout, self._device.planes, slots)
+        window = PagedKV.on(self._device.memory, slots)
         return self._store.save(keys, window)
 
 

@@ -1,0 +1,182 @@
+"""Batches of chunks and the places that they go with: copied in few calls.
+
+In host memory NumPy copies, on the thread that asks: torch shares a copy out among threads, which
+wait for each other wherever processors are busy. The exceptions are where torch is faster: it
+writes better to memory whose tokens lie apart, and selects into rows that lie apart at once.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.batches import Array, Batch
+
+Memory: TypeAlias = Array | torch.Tensor
+"""``[places, ...]`` in host memory, or on another device."""
+
+Places: TypeAlias = npt.NDArray[np.int64]
+
+_SMALL = 8 << 10
+"""Bytes of which a call of its own takes longer than a copy of them through a buffer."""
+
+_LARGE = 64 << 10
+"""Bytes from which torch writes faster than NumPy to memory whose tokens lie apart."""
+
+
+class Run:
+    """A batch of chunks, each of tokens that lie one after the other in memory."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        starts, tokens = batch.starts, batch.tokens
+        self._each = [slice(start, start + tokens) for start in starts.tolist()]
+        self._all: slice | None = None
+        if (np.diff(starts) == tokens).all():
+            self._all = slice(self._each[0].start, self._each[-1].stop)
+
+    def gather(self, chunks: Array, memory: Memory) -> None:
+        """Copy from *memory*, ``[tokens, ...]``, to *chunks*, ``[rows, tokens, ...]``."""
+        together = self._together(chunks, memory)
+        if together is not None:
+            chunks[self.batch.some] = together
+            return
+        for row, at in zip(self.batch.each(chunks), self._each, strict=True):
+            _fetch(row, memory[at])
+
+    def scatter(self, chunks: Array, memory: Memory) -> None:
+        """Copy the other way."""
+        together = self._together(chunks, memory)
+        if together is not None:
+            self._write(together, chunks[self.batch.some])
+            return
+        for row, at in zip(self.batch.each(chunks), self._each, strict=True):
+            part = memory[at]
+            if isinstance(part, torch.Tensor):
+                part.copy_(_tensor(row), non_blocking=True)
+            else:
+                self._write(part, row)
+
+    def _together(self, chunks: Array, memory: Memory) -> Array | None:
+        """The memory of all chunks, ``[chunks, tokens, ...]``, where one copy is best."""
+        if self._all is None or isinstance(memory, torch.Tensor):
+            return None
+        if self.batch.rows is not None and chunks[0].nbytes >= _SMALL:
+            return None  # NumPy would make a copy of them first
+        part = memory[self._all]
+        return part.reshape(len(self._each), self.batch.tokens, *part.shape[1:])
+
+    def _write(self, part: Array, rows: Array) -> None:
+        if part.nbytes >= _LARGE and rows.flags.writeable and _torchs(rows):
+            torch.from_numpy(part).copy_(torch.from_numpy(rows))
+        else:
+            part[...] = rows
+
+
+class Scattered:
+    """A batch of chunks whose units lie anywhere in memory, or some nowhere."""
+
+    def __init__(self, batch: Batch, places: Places, block: int | None = None) -> None:
+        """Say where units are.
+
+        Args:
+            batch: of chunks.
+            places: ``[chunks, units]``; below zero: nowhere.
+            block: places of a block, where memory is ``[blocks, block, ...]``.
+        """
+        if batch.rows is None and batch.step < 0:  # their order is free, and torch knows one only
+            batch, places = batch.turned(), np.ascontiguousarray(places[::-1])
+        self.batch = batch
+        self._places = places
+        self._block = block
+        self._whole = not bool((places < 0).any())
+        self._single = places[:, 0].tolist() if places.shape[1] == 1 and block is None else None
+
+    def gather(self, chunks: Array, memory: Memory) -> None:
+        """Copy from *memory*, ``[places, ...]``, to *chunks*, ``[rows, units, ...]``.
+
+        Every unit is somewhere.
+        """
+        batch, size = self.batch, chunks[0].nbytes
+        if isinstance(memory, torch.Tensor):
+            for row, at in zip(batch.each(chunks), self._places, strict=True):
+                _fetch(row, memory[self._there(at, memory)])
+        elif self._single and batch.rows is None and size >= _SMALL // 2 and _torchs(chunks):
+            # NumPy would collect all units before it copies them to where they belong.
+            torch.index_select(
+                torch.from_numpy(memory),
+                0,
+                torch.from_numpy(self._places[:, 0]),
+                out=torch.from_numpy(chunks[:, 0]),
+            )
+        elif size < _SMALL:
+            chunks[batch.some] = memory[self._index(self._places)]
+        elif self._single:
+            for row, place in zip(batch.each(chunks), self._single, strict=True):
+                row[0] = memory[place]
+        else:
+            for row, at in zip(batch.each(chunks), self._places, strict=True):
+                self._collect(row, memory, at)
+
+    def scatter(self, chunks: Array, memory: Memory) -> None:
+        """Copy the other way, but nothing to nowhere."""
+        batch, places = self.batch, self._places
+        if self._whole and not isinstance(memory, torch.Tensor):
+            if batch.rows is None or chunks[0].nbytes < _SMALL:
+                memory[self._index(places)] = chunks[batch.some]
+                return
+            if self._single:
+                for row, place in zip(batch.each(chunks), self._single, strict=True):
+                    memory[place] = row[0]
+                return
+        for row, at in zip(batch.each(chunks), places, strict=True):
+            kept = at >= 0
+            row, at = (row, at) if kept.all() else (row[kept], at[kept])
+            if isinstance(memory, torch.Tensor):
+                data = _tensor(row).to(memory.device, non_blocking=True)
+                memory[self._there(at, memory)] = data
+            else:
+                memory[self._index(at)] = row
+
+    def _collect(self, row: Array, memory: Array, places: Places) -> None:
+        """Copy units to one chunk's *row*, without a copy between where there is a way."""
+        if self._block is None and row.flags.c_contiguous and memory.flags.c_contiguous:
+            np.take(memory, places, axis=0, out=row, mode="clip")
+        elif self._block is None and row[0].nbytes >= _SMALL // 2:
+            for one, place in zip(row, places.tolist(), strict=True):
+                one[...] = memory[place]
+        else:
+            row[...] = memory[self._index(places)]
+
+    def _index(self, places: Places) -> Places | tuple[Places, Places]:
+        """*places* as an index of memory."""
+        return places if self._block is None else np.divmod(places, self._block)
+
+    def _there(self, places: Places, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same for memory of another device."""
+        index = self._index(places)
+        each = index if isinstance(index, tuple) else (index,)
+        return tuple(torch.from_numpy(one).to(memory.device) for one in each)
+
+
+def _fetch(row: Array, part: Memory) -> None:
+    if isinstance(part, torch.Tensor):
+        torch.from_numpy(row).copy_(part, non_blocking=True)
+    else:
+        row[...] = part
+
+
+def _torchs(array: Array) -> bool:
+    """True if torch can look at *array*: it knows no strides below zero, or of half elements."""
+    return array.flags.aligned and min(array.strides) >= 0
+
+
+def _tensor(row: Array) -> torch.Tensor:
+    # torch has no read-only tensors, and warns about making a writable one of these.
+    return torch.from_numpy(row if row.flags.writeable else row.copy())
+
+
+Move: TypeAlias = Run | Scattered

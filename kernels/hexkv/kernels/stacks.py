@@ -1,0 +1,182 @@
+"""KV memory as stacks of layers, and how chunks are moved from and to it.
+
+A serving engine often keeps its layers in one allocation at equal distances. One strided copy
+then moves a plane of all layers, where a copy for each layer costs a call and two views.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+
+import numpy as np
+import torch
+
+from hexkv.kernels.batches import Array, Batch
+from hexkv.kernels.dtypes import INTEGERS
+from hexkv.kernels.moves import Memory, Move
+from hexkv.ports import KVLayout
+
+
+class Stacks:
+    """One plane of layers that are alike, in stacks of layers at equal distances.
+
+    Each is ``[places, layers, *row]`` as integers, a row being one unit's KV of one layer: an array
+    of host memory, or a tensor of another device. Of one layer it is ``[places, *row]``.
+    """
+
+    def __init__(
+        self,
+        layers: range,
+        tensors: Sequence[torch.Tensor],
+        *,
+        unit: int,
+        before: int,
+        layer_bytes: int,
+        lead: int,
+    ) -> None:
+        """Look at *tensors*, each ``[places, *row]``.
+
+        Args:
+            layers: of the group.
+            tensors: one for each of the layers.
+            unit: tokens of a row.
+            before: bytes of each token of a chunk before this plane of the first layer.
+            layer_bytes: bytes of each token of a chunk from one layer to the next.
+            lead: dimensions that say where a row is.
+        """
+        self._layers = layers
+        self._axis = (slice(None),) * lead
+        self._unit = unit
+        self._before = before
+        self._layer_bytes = layer_bytes
+        self._stacks: list[tuple[range, Memory]] = []
+        for run, memory in _runs(tensors, lead):
+            whole = memory if len(run) > 1 else memory.select(lead, 0)
+            self._stacks.append((run, whole.numpy() if on_host(whole) else whole))
+        size, self._row = memory.element_size(), tuple(memory.shape[lead + 1 :])
+        self._dtype = _DTYPES[size]
+        self._strides = tuple(size * math.prod(self._row[i:]) for i in range(len(self._row) + 1))
+
+    def gather(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* to the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.gather(chunks, memory)
+
+    def scatter(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* from the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.scatter(chunks, memory)
+
+    def _pairs(self, moves: Sequence[Move], layers: range) -> Iterator[tuple[Array, Move, Memory]]:
+        """Each stack's part of each batch of chunks, and its memory.
+
+        One layer's chunks of all batches come before the next layer's: memory is written in order.
+        """
+        start = max(self._layers.start, layers.start) - self._layers.start
+        stop = min(self._layers.stop, layers.stop) - self._layers.start
+        if start >= stop:
+            return
+        views = [(self._view(move.batch, start, stop), move) for move in moves]
+        for run, memory in self._stacks:
+            first, last = max(run.start, start), min(run.stop, stop)
+            if first >= last:
+                continue
+            if len(run) == 1:
+                for view, move in views:
+                    yield view[:, :, first - start], move, memory
+                continue
+            part = memory[*self._axis, first - run.start : last - run.start]
+            for view, move in views:
+                yield view[:, :, first - start : last - start], move, part
+
+    def _view(self, batch: Batch, start: int, stop: int) -> Array:
+        """``[chunks, units, layers, *row]`` of layers ``[start, stop)`` of the group."""
+        tokens = batch.tokens
+        return batch.view(
+            self._dtype,
+            tokens * (self._before + start * self._layer_bytes),
+            (tokens // self._unit, stop - start, *self._row),
+            (self._strides[0], tokens * self._layer_bytes, *self._strides[1:]),
+        )
+
+
+def stacked(
+    layout: KVLayout, planes: Sequence[Sequence[torch.Tensor]], unit: int, lead: int = 1
+) -> list[Stacks]:
+    """All ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
+
+    A place has *lead* dimensions.
+    """
+    forms = [
+        (kinds, *[(tensor.shape[lead:], tensor.dtype, _dense(tensor, lead)) for tensor in given])
+        for kinds, given in zip(layout.planes, planes, strict=True)
+    ]
+    made: list[Stacks] = []
+    for _, run in groupby(range(layout.layers), forms.__getitem__):
+        layers = [*run]
+        first = layers[0]
+        sizes = [p.heads * p.width * layout.dtype.itemsize for p in layout.planes[first]]
+        before = [layout.layer_span(first, 1)[0] + end for end in accumulate(sizes, initial=0)]
+        for index, start in enumerate(before[:-1]):
+            made.append(
+                Stacks(
+                    range(first, layers[-1] + 1),
+                    [planes[layer][index] for layer in layers],
+                    unit=unit,
+                    before=start,
+                    layer_bytes=sum(sizes),
+                    lead=lead,
+                )
+            )
+    return made
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """True if NumPy reaches the memory."""
+    return tensor.device.type == "cpu"
+
+
+def _dense(tensor: torch.Tensor, lead: int) -> bool:
+    """True if each row of *tensor* is one run of bytes."""
+    expected = 1
+    row = zip(tensor.shape[lead:], tensor.stride()[lead:], strict=True)
+    for size, stride in reversed([*row]):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _runs(tensors: Sequence[torch.Tensor], lead: int) -> Iterator[tuple[range, torch.Tensor]]:
+    """Runs of *tensors* in one storage at equal distances, each as ``[places, run, *row]``."""
+    dense = _dense(tensors[0], lead)
+    forms = [(t.untyped_storage().data_ptr(), t.shape, t.stride()) for t in tensors]
+    offsets = [int(tensor.storage_offset()) for tensor in tensors]
+    first = 0
+    while first < len(tensors):
+        end, step = first + 1, 0
+        while end < len(tensors) and forms[end] == forms[first]:
+            distance = offsets[end] - offsets[end - 1]
+            if distance <= 0 or step not in (0, distance):
+                break
+            end, step = end + 1, distance
+        _, shape, strides = forms[first]
+        row: tuple[int, ...] = tuple(shape[lead:])
+        steps: tuple[int, ...] = strides[lead:]
+        if dense:
+            row, steps = (shape[lead:].numel(),), (1,)
+        memory = tensors[first].detach()
+        memory = memory.as_strided(
+            (*shape[:lead], end - first, *row), (*strides[:lead], step, *steps)
+        )
+        yield (
+            range(first, end),
+            memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()]),
+        )
+        first = end
+
+
+_DTYPES = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+"""NumPy's name for each of the integers."""
