@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.sglang.page_store import PageStore, digest_of_name
-from hexkv.adapters.sglang.windows import StackedKV
+from hexkv.adapters.sglang.pools import memory_of, window_on
 from hexkv.contracts.chunk_cache.double import HeapChunkCache, HeapHold
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
@@ -36,7 +36,7 @@ def names(*numbers):
 def window(count, seed=0):
     made = torch.Generator().manual_seed(seed)
     planes = [torch.randn(count, 2, PAGE, 1, 8, generator=made).half() for _ in "kv"]
-    return StackedKV(LAYOUT, planes, range(count)), planes
+    return window_on(memory_of(LAYOUT, planes), range(count)), planes
 
 
 def test_a_name_is_its_digest_and_any_other_name_has_one():

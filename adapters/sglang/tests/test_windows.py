@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from hexkv.adapters.sglang.windows import StackedKV
+from hexkv.adapters.sglang.devices import DevicePages, PageCopies
+from hexkv.adapters.sglang.pools import memory_of, window_on
 from hexkv.contracts.device import DeviceContract
 from hexkv.kernels.dtypes import bits, torch_dtype
-from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, Span
+from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch
 
 PAGE, PAGES = 4, 28
 LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=3, heads=2, key_width=8, value_width=4)
@@ -40,10 +41,6 @@ class TestPagesFirst(DeviceContract):
     """Where each of pages, layers, tokens, heads and width lies in memory."""
 
     @pytest.fixture
-    def unit(self):
-        return PAGE
-
-    @pytest.fixture
     def both(self):
         word, memory, planes = bits(self.layout.dtype), [], []
         for plane in self.layout.groups[0].planes:
@@ -51,7 +48,7 @@ class TestPagesFirst(DeviceContract):
             memory.append(torch.zeros([sizes[axis] for axis in self.order], dtype=word))
             planes.append(memory[-1].permute([self.order.index(axis) for axis in range(5)]))
         given = [plane.view(torch_dtype(self.layout.dtype)) for plane in planes]
-        return StackedKV(self.layout, given, PLACES), Raw(planes, memory)
+        return window_on(memory_of(self.layout, given), PLACES), Raw(planes, memory)
 
     @pytest.fixture
     def device(self, both):
@@ -88,17 +85,28 @@ def planes(pages=2, dtype=torch.bfloat16):
 
 def test_what_is_not_shaped_like_the_layout_is_refused():
     with pytest.raises(LayoutMismatch, match="plane 'v'"):
-        StackedKV(LAYOUT, [planes()[0], planes()[0]], [0])
+        memory_of(LAYOUT, [planes()[0], planes()[0]])
     with pytest.raises(LayoutMismatch, match="float32"):
-        StackedKV(LAYOUT, planes(dtype=torch.float32), [0])
-    with pytest.raises(LayoutMismatch, match="each plane"):
-        StackedKV(LAYOUT, planes()[:1], [0])
+        memory_of(LAYOUT, planes(dtype=torch.float32))
+    with pytest.raises(LayoutMismatch, match="planes"):
+        memory_of(LAYOUT, planes()[:1])
     with pytest.raises(InvalidRequest, match="not in"):
-        StackedKV(LAYOUT, planes(), [2])
+        window_on(memory_of(LAYOUT, planes()), [2])
 
 
-def test_a_span_that_cuts_a_page_is_refused():
-    window = StackedKV(LAYOUT, planes(), [0, 1])
-    chunk = memoryview(bytearray(LAYOUT.chunk_bytes(2)))
-    with pytest.raises(InvalidRequest, match="between pages"):
-        window.gather([Span(0, 2, chunk)])
+def test_held_pages_are_copied_layer_by_layer_into_the_device():
+    """From wherever in the pool each of them is held; its other pages stay as they are."""
+    pool = [[each[:, layer].contiguous() for each in planes(9)] for layer in range(3)]
+    memory = memory_of(LAYOUT, [torch.stack(each, 1) for each in zip(*pool, strict=True)])
+    size, order = LAYOUT.chunk_bytes(PAGE), [4, 0, 2, 1, 5]
+    held = torch.randint(256, (6, size + 64), dtype=torch.uint8)
+    payloads = [memoryview(held.numpy()).cast("B")[at * (size + 64) :][:size] for at in order]
+    slots = torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in (7, 3, 0, 8, 2)])
+    copies = PageCopies(DevicePages(LAYOUT, pool, PAGE, memory), slots, payloads)
+    for layer in range(3):
+        copies.copy(layer)
+        rows = [held[at][slice(*LAYOUT.layer_span(layer, PAGE))] for at in order]
+        for row, page in zip(rows, (7, 3, 0, 8, 2), strict=True):
+            flat = [plane[page].flatten() for plane in pool[layer]]
+            assert torch.equal(torch.cat(flat).view(torch.uint8), row)
+        assert not any(plane[[1, 4, 5, 6]].any() for plane in pool[layer])

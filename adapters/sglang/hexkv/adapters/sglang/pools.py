@@ -18,9 +18,9 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from hexkv.adapters.sglang.windows import StackedKV
 from hexkv.kernels.blocks import BlockKV, opaque_layout
 from hexkv.kernels.dtypes import dtype_of
+from hexkv.kernels.paged import PagedKV, PagedMemory
 from hexkv.ports import DeviceKV, KVLayout, LayoutMismatch
 
 _HEADS = {"MHATokenToKVPoolHost", "AsymmetricMHATokenToKVPoolHost"}
@@ -50,7 +50,7 @@ class FlatPool(Protocol):
 
 
 class HostPages:
-    """A pool whose pages are understood: moved between its memory and chunks with one copy."""
+    """A pool whose pages are understood: moved between its memory and chunks in one go."""
 
     opaque = False
     pieces = 1
@@ -72,10 +72,11 @@ class HostPages:
             self._widths = (int(pool.kv_lora_rank), int(pool.qk_rope_head_dim))  # type: ignore[attr-defined]
             self._planes = self._apart(both)
         self.layout = layout_of(self._planes, latent=bool(self._widths))
+        self._memory = memory_of(self.layout, self._planes)
 
     def window(self, indices: Sequence[int]) -> DeviceKV:
         """A window on pages, each by the index of its first slot."""
-        return StackedKV(self.layout, self._planes, [index // self.page for index in indices])
+        return window_on(self._memory, [index // self.page for index in indices])
 
     def fill(self, indices: Sequence[int], read: Callable[[DeviceKV], int]) -> int:
         """Let *read* load pages into a window on them. How many it says it loaded."""
@@ -97,7 +98,7 @@ class HostPages:
         else:
             halves = copy.view(len(pages), 2, -1).unbind(1)
             planes = [self._of_pages(half, self._planes[0].shape[-1]) for half in halves]
-        return StackedKV(self.layout, planes, range(len(pages))), copy
+        return window_on(memory_of(self.layout, planes), range(len(pages))), copy
 
     def _apart(self, both: torch.Tensor) -> list[torch.Tensor]:
         """The latent plane, and that of RoPE."""
@@ -215,6 +216,26 @@ def packing_of(pool: FlatPool) -> str:
     kept = {"dtype": pool.dtype} | vars(pool)
     dtypes = [f"{n}={kept[n]}" for n in sorted(kept) if isinstance(kept[n], torch.dtype)]
     return " ".join([type(pool).__name__, str(pool.layout), *dtypes])
+
+
+def memory_of(layout: KVLayout, planes: Sequence[torch.Tensor]) -> PagedMemory:
+    """``[pages, layers, tokens, heads, width]`` planes, for windows on their pages.
+
+    Raises:
+        LayoutMismatch: they are not the layout's.
+    """
+    layers = zip(*(plane.unbind(1) for plane in planes), strict=True)
+    return PagedMemory(layout, [*layers], fused=False)
+
+
+def window_on(memory: PagedMemory, pages: Sequence[int]) -> DeviceKV:
+    """A window on pages by their numbers.
+
+    Raises:
+        InvalidRequest: one is not there.
+    """
+    slots = torch.tensor(pages, dtype=torch.int64)[:, None] * memory.block
+    return PagedKV.on(memory, (slots + torch.arange(memory.block)).flatten())
 
 
 def layout_of(planes: Sequence[torch.Tensor], *, latent: bool) -> KVLayout:
