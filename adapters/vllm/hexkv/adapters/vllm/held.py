@@ -19,7 +19,7 @@ import torch
 
 from hexkv.adapters.vllm.configuration import BLOCK_TOKENS
 from hexkv.adapters.vllm.serving import emptied
-from hexkv.kernels.blocks import BlockKV
+from hexkv.kernels.blocks import BlockKV, BlockMemory
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.schema import Calls
 from hexkv.ports import (
@@ -123,7 +123,10 @@ class HeldBlocks:
         self._engine = engine
         self._chunks = engine.chunks
         self._spaces = {group: engine.key_space(space) for group, (space, _) in groups.items()}
-        self._pages = {group: pages for group, (_, pages) in groups.items()}
+        self._memory = {
+            group: BlockMemory(space.layout, pages, BLOCK_TOKENS)
+            for group, (space, pages) in groups.items()
+        }
         self._limit = limit
         self._deadlines = deadlines
         self._clock = SystemClock() if clock is None else clock
@@ -318,7 +321,7 @@ class HeldBlocks:
         return space.spec(sha256(name).digest(), BLOCK_TOKENS)
 
     def _window(self, group: int, blocks: Sequence[int]) -> BlockKV:
-        return BlockKV(self._spaces[group].layout, self._pages[group], blocks, BLOCK_TOKENS)
+        return BlockKV.on(self._memory[group], blocks)
 
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hexkv.kernels.blocks import NOWHERE, BlockKV, opaque_layout
+from hexkv.kernels.blocks import NOWHERE, BlockKV, BlockMemory, opaque_layout
 from hexkv.kernels.dtypes import dtype_of
-from hexkv.kernels.paged import PagedKV
+from hexkv.kernels.paged import PagedKV, PagedMemory
 from hexkv.ports import DeviceKV, KVLayout, LayoutMismatch
 
 
@@ -36,36 +36,46 @@ class LayerShape:
     """Elements of the latent part, in latent attention; the rest of ``key_width`` is RoPE's."""
 
 
-@dataclass(frozen=True, slots=True)
 class BlockPages:
     """KV of which only whole blocks are understood."""
 
-    layout: KVLayout
-    pages: Sequence[torch.Tensor]
-    block: int
-    """Tokens in a block."""
+    def __init__(self, layout: KVLayout, pages: Sequence[torch.Tensor], block: int) -> None:
+        """Look at ``pages[layer]`` of *block* tokens each.
+
+        Raises:
+            LayoutMismatch: they are not the layout's.
+        """
+        self.layout = layout
+        self.block = block
+        self._memory = BlockMemory(layout, pages, block)
 
     def window(self, blocks: Sequence[int], start: int) -> DeviceKV:
         """A window on *blocks*; those before position *start* have no place in it."""
         kept = start // self.block
-        shown = [*[NOWHERE] * kept, *blocks[kept:]]
-        return BlockKV(self.layout, self.pages, shown, self.block)
+        return BlockKV.on(self._memory, [*[NOWHERE] * kept, *blocks[kept:]])
 
 
-@dataclass(frozen=True, slots=True)
 class TokenPages:
     """KV of which every token is understood."""
 
-    layout: KVLayout
-    pages: Sequence[Sequence[torch.Tensor]]
-    block: int
+    def __init__(
+        self, layout: KVLayout, pages: Sequence[Sequence[torch.Tensor]], block: int
+    ) -> None:
+        """Look at ``pages[layer][plane]`` of *block* tokens each.
+
+        Raises:
+            LayoutMismatch: they are not the layout's.
+        """
+        self.layout = layout
+        self.block = block
+        self._memory = PagedMemory(layout, pages)
 
     def window(self, blocks: Sequence[int], start: int) -> DeviceKV:
         """Likewise."""
         slots = torch.tensor(blocks)[:, None] * self.block + torch.arange(self.block)
         slots = slots.flatten()
         slots[:start] = NOWHERE
-        return PagedKV(self.layout, self.pages, slots)
+        return PagedKV.on(self._memory, slots)
 
 
 Pages = BlockPages | TokenPages
