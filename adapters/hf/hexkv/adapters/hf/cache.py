@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from transformers import DynamicCache
@@ -79,8 +80,12 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
             return False
         if key_states.shape[0] != self._room[0].shape[0]:
             return False
-        home = self._room[0].untyped_storage().data_ptr()
-        return bool(self.keys.untyped_storage().data_ptr() == home)
+        # The room of all layers is one storage.
+        here, home = (
+            (keys.untyped_storage().data_ptr(), keys.storage_offset())
+            for keys in (self.keys, self._room[0])
+        )
+        return here == home
 
 
 class LoadedCache(DynamicCache):
@@ -162,13 +167,21 @@ class Room:
     def __init__(self, shape: CacheShape, tokens: int, sequences: int = 1) -> None:
         dtype = torch_dtype(shape.layout.dtype)
         self._layout = shape.layout
-        self._layers = [
-            [
-                torch.empty(sequences, plane.heads, tokens, plane.width, dtype=dtype, device=device)
+        self._layers: list[list[torch.Tensor]] = []
+        # Layers that are alike in one allocation: copied together, checked in no time.
+        for (planes, device), alike in groupby(
+            zip(shape.layout.planes, shape.devices, strict=True)
+        ):
+            layers = len([*alike])
+            rooms = [
+                torch.empty(
+                    (layers, sequences, plane.heads, tokens, plane.width),
+                    dtype=dtype,
+                    device=device,
+                )
                 for plane in planes
             ]
-            for planes, device in zip(shape.layout.planes, shape.devices, strict=True)
-        ]
+            self._layers.extend(map(list, zip(*rooms, strict=True)))
 
     def window(self, tokens: int) -> ContiguousKV:
         """A window on the first *tokens* positions of the first sequence."""
