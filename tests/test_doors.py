@@ -11,7 +11,17 @@ import warnings
 from contextlib import suppress
 
 import pytest
-from stepping import CALLS, TOKENS, Interrupt, first_visits, kv, retrieve, retrieve_layers, store
+from stepping import (
+    CALLS,
+    TAILS,
+    TOKENS,
+    Interrupt,
+    first_visits,
+    kv,
+    retrieve,
+    retrieve_layers,
+    store,
+)
 
 from configured import CHUNK as CONFIGURED_CHUNK
 from configured import FRAME, NAMESPACE, PROMPT, computed
@@ -106,7 +116,7 @@ class Doors:
 def ready(rig, call):
     """An engine on which *call* has something to do."""
     slow = tier("slow", Ranged() if call is retrieve_layers else ScanningStore({}))
-    r = rig([memory(), slow], slots=24)
+    r = rig([memory(), slow], slots=24, chunker=TAILS)
     assert r.engine.flush()
     if "store" not in call.__name__:
         r.engine.store(TOKENS, kv(TOKENS))

@@ -9,7 +9,6 @@ from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
@@ -82,14 +81,6 @@ def test_a_chunk_on_disk_between_chunks_in_memory_is_a_hit(rig, tmp_path):
     got = r.engine.retrieve(PROMPT, target)
     assert got.tiers == {"memory": 9 * CHUNK, "disk": CHUNK}
     assert target.agrees(computed(), FULL)
-
-
-def test_an_unfull_tail_is_kept_where_asked_for(rig):
-    r = rig([memory()], chunker=PrefixChunker(CHUNK, keep_tail=True))
-    r.engine.store(PROMPT, computed())
-    target = empty()
-    assert r.engine.retrieve(PROMPT, target).hit_tokens == len(PROMPT)
-    assert target.agrees(computed(), len(PROMPT))
 
 
 @pytest.mark.parametrize("as_mask", [False, True])

@@ -149,7 +149,7 @@ def test_a_chunk_that_takes_more_than_the_budget_does_not_stay(rig):
 
 
 def test_a_tail_counts_as_its_own_frame_and_not_as_a_block_of_the_pool(rig):
-    r = rig([own()], **SQUEEZING, chunker=PrefixChunker(CHUNK, keep_tail=True))
+    r = rig([own()], **SQUEEZING, chunker=PrefixChunker(CHUNK, tail=1))
     tail = PROMPT[: CHUNK * 3 // 4]
     kv = HeapKV(WIDE, len(tail)).compute(tail)
     r.engine.store(tail, kv)

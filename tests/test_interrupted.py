@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 from stepping import (
     CALLS,
+    TAILS,
     TOKENS,
     Interrupt,
     first_visits,
@@ -77,7 +78,7 @@ def unharmed(r):
 def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers):
     ranged = call.__name__.startswith("retrieve_layers")
     slow = tier("slow", Ranged() if ranged else ScanningStore({}))
-    r = rig([memory()] if tiers == "memory" else [memory(), slow], slots=16)
+    r = rig([memory()] if tiers == "memory" else [memory(), slow], slots=16, chunker=TAILS)
     assert r.engine.flush()
 
     def made(interrupt):
@@ -130,7 +131,7 @@ class Slow(HeapKV):
 
 @pytest.mark.parametrize("call", ["retrieve", "store"])
 def test_an_interrupted_wait_for_a_copy_frees_no_memory_that_the_copy_uses(rig, call):
-    r = rig([tier("slow", ScanningStore({}))], slots=4)
+    r = rig([tier("slow", ScanningStore({}))], slots=4, chunker=TAILS)
     if call == "retrieve":
         r.engine.store(TOKENS, kv(TOKENS))
     device = Slow(LAYOUT, len(TOKENS))

@@ -7,7 +7,6 @@ import torch
 
 from dict_store import DictStore, ScanningStore
 from hexkv.core.frames.codec import PARTS, layer_parts
-from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.requests.layers.groups import part_groups
 from hexkv.core.tiers.clearing import forget
 from hexkv.core.tiers.tier import TierPlan
@@ -182,14 +181,6 @@ def test_more_layers_than_a_header_has_parts_are_read_in_runs(rig):
     assert sum(map(len, groups)) == len(layer_parts(layout, CHUNK)) < PARTS, "two layers each"
     assert len(store.log) == 2 * len(groups)
     assert settled(r)
-
-
-def test_an_unfull_tail_comes_layer_by_layer_too(rig, tmp_path):
-    r = rig([disk(tmp_path)], chunker=PrefixChunker(CHUNK, keep_tail=True))
-    store_layerwise(r)
-    target = empty()
-    assert layerwise(r, target).hit_tokens == len(PROMPT)
-    assert target.agrees(computed(), len(PROMPT))
 
 
 @pytest.mark.parametrize("as_mask", [False, True])

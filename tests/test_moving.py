@@ -347,7 +347,7 @@ def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(
 
 
 def test_memory_counts_what_a_chunk_takes_of_the_pool(rig):
-    r = rig([memory()], **SQUEEZING, chunker=PrefixChunker(CHUNK, keep_tail=True))
+    r = rig([memory()], **SQUEEZING, chunker=PrefixChunker(CHUNK, tail=1))
     tail = PROMPT[: CHUNK * 3 // 4]  # more than half a block, so it takes a whole one
     r.engine.store(tail, HeapKV(WIDE, len(tail)))
     health = r.engine.health()

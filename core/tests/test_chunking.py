@@ -49,7 +49,7 @@ class TestPrefixChunker(ChunkerContract):
 class TestPrefixChunkerThatKeepsTails(ChunkerContract):
     @pytest.fixture
     def chunker(self):
-        return PrefixChunker(7, keep_tail=True)
+        return PrefixChunker(7, tail=1)
 
     @pytest.fixture
     def reference(self):
@@ -82,19 +82,20 @@ class TestSegmentChunker(ChunkerContract):
 )
 def test_a_prefix_is_cut_into_full_chunks_and_a_tail_if_wanted(count, full, with_tail):
     assert cut(PrefixChunker(4), range(count)) == full
-    assert cut(PrefixChunker(4, keep_tail=True), range(count)) == with_tail
+    assert cut(PrefixChunker(4, tail=1), range(count)) == with_tail
 
 
-@given(st.integers(0, 200), st.integers(1, 70), st.booleans())
-def test_prefix_chunks_leave_no_gap_and_miss_only_an_unwanted_tail(count, size, keep_tail):
-    bounds = cut(PrefixChunker(size, keep_tail=keep_tail), range(count))
+@given(st.integers(0, 200), st.integers(1, 20), st.integers(0, 4))
+def test_prefix_chunks_leave_no_gap_and_miss_only_an_unwanted_tail(count, step, steps):
+    size, tail = step * max(steps, 1), step if steps else 0
+    bounds = cut(PrefixChunker(size, tail), range(count))
     covered = [position for start, end in bounds for position in range(start, end)]
-    assert covered == list(range(count if keep_tail else count - count % size))
+    assert covered == list(range(count - count % (tail or size)))
     assert all(end - start == size for start, end in bounds[:-1])
 
 
 def test_a_tail_is_no_other_scheme_but_a_size_is():
-    assert PrefixChunker(4).scheme == PrefixChunker(4, keep_tail=True).scheme
+    assert PrefixChunker(4).scheme == PrefixChunker(4, tail=1).scheme
     assert PrefixChunker(4).scheme != PrefixChunker(8).scheme
 
 
@@ -102,10 +103,10 @@ def test_the_default_chunk_has_256_tokens():
     assert cut(PrefixChunker(), range(600)) == [(0, 256), (256, 512)]
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_chunk_without_tokens_is_refused(size):
-    with pytest.raises(ConfigError):
-        PrefixChunker(size)
+def test_a_chunk_without_tokens_or_of_no_whole_tails_is_refused():
+    for sizes in [(0,), (-1,), (8, 3), (8, 16), (8, -1)]:
+        with pytest.raises(ConfigError):
+            PrefixChunker(*sizes)
 
 
 @each(

@@ -159,7 +159,7 @@ def test_processes_with_other_hash_seeds_agree(processes):
 @pytest.mark.parametrize("algorithm", [SHA256, BLAKE2B], ids=lambda algorithm: algorithm.name)
 @given(prompt=st.lists(st.integers(0, 2**32 - 1), max_size=20), size=st.integers(1, 5))
 def test_keys_follow_the_documented_rule(algorithm, prompt, size):
-    keyer = NamespaceHasher(PLAIN, algorithm, PrefixChunker(size, keep_tail=True))
+    keyer = NamespaceHasher(PLAIN, algorithm, PrefixChunker(size, tail=1))
     link = algorithm.digest(identity(PLAIN, f"prefix/{size}", algorithm.name).encode())
     assert keyer.root == link
     expected = []
@@ -179,7 +179,7 @@ def test_any_single_changed_field_changes_every_key(data, base, prompt):
     field = data.draw(st.sampled_from(sorted(CHANGES)))
     values = [value for value in CHANGES[field] if value != getattr(base, field)]
     changed = replace(base, **{field: data.draw(st.sampled_from(values))})
-    chunker = PrefixChunker(2, keep_tail=True)
+    chunker = PrefixChunker(2, tail=1)
     one, other = (NamespaceHasher(namespace, chunker=chunker) for namespace in (base, changed))
     assert one.prefix != other.prefix
     assert not set(name(one, prompt).keys) & set(name(other, prompt).keys)
@@ -224,14 +224,14 @@ def test_one_changed_token_changes_its_chunk_s_key_and_every_later_one(data, pro
     place = data.draw(st.integers(0, len(prompt) - 1))
     changed = [*prompt]
     changed[place] ^= 1 << data.draw(st.integers(0, 31))
-    keyer = NamespaceHasher(PLAIN, chunker=PrefixChunker(3, keep_tail=True))
+    keyer = NamespaceHasher(PLAIN, chunker=PrefixChunker(3, tail=1))
     pairs = list(zip(name(keyer, prompt).keys, name(keyer, changed).keys, strict=True))
     assert [left == right for left, right in pairs] == [i < place // 3 for i in range(len(pairs))]
 
 
 def test_a_kept_tail_leaves_the_keys_of_full_chunks_alone():
     full = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(4)), range(10)).keys
-    kept = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(4, keep_tail=True)), range(10)).keys
+    kept = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(4, tail=1)), range(10)).keys
     assert kept[:2] == full
     assert len(kept) == 3
 
@@ -255,7 +255,7 @@ def test_a_piece_of_a_segment_is_named_by_the_segment_up_to_its_end():
 def test_an_empty_prompt_has_no_chunks_and_one_token_has_one_if_tails_are_kept():
     assert name(NamespaceHasher(PLAIN), []).keys == []
     assert name(NamespaceHasher(PLAIN), [7]).keys == []
-    chunks = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(keep_tail=True)), [7])
+    chunks = name(NamespaceHasher(PLAIN, chunker=PrefixChunker(tail=1)), [7])
     assert (len(chunks), chunks.starts[0], chunks.ends[0], chunks.tokens) == (1, 0, 1, 1)
 
 

@@ -92,6 +92,11 @@ def test_a_prompt_that_ends_elsewhere_says_where_it_ends(hexkv, cache):
     assert code == 1
     assert "tokens 16 to 32" in out
     assert "absent" in out
+    disk = {"store": "disk", "tails": True, "settings": {"root": str(cache)}}
+    wanted = {"chunk": {"size": CHUNK, "tail": 2}, "pool": {"bytes": "1MiB"}, "tiers": [disk]}
+    with build(load(None, {}, wanted), NAMESPACE) as engine:
+        engine.store(PROMPT[: CHUNK + 3], computed(PROMPT[: CHUNK + 3]))
+    assert f"{CHUNK + 2} of " in hexkv(PROMPT[: CHUNK + 3] + OTHER, cache)[1]
 
 
 def test_only_the_models_asked_for_count(hexkv, cache):

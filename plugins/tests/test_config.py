@@ -252,7 +252,7 @@ def test_the_settings_of_adapters_are_neither_printed_nor_dumped():
 
 def test_known_keys_follow_the_schema():
     assert "store" in known_keys(("tiers", 3))
-    assert known_keys(("chunk",)) == ["size", "keep_tail", "longest_prompt", "seeded"]
+    assert known_keys(("chunk",)) == ["size", "tail", "longest_prompt", "seeded"]
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9,

@@ -5,9 +5,12 @@ import sys
 from functools import cache
 
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.keys.chunking import PrefixChunker
 from rigging import CHUNK, LAYOUT
 
-TOKENS = list(range(2 * CHUNK))
+TAILS = PrefixChunker(CHUNK, tail=4)
+TOKENS = list(range(2 * CHUNK + 12))
+"""Two chunks and a tail that takes a whole block of the pool."""
 
 
 @cache

@@ -31,7 +31,7 @@ def read(registry):
 
 def test_a_chunk_is_a_page_and_named_by_tokens_alone(read):
     chunk = read({}).with_pages(32).engine.settings.chunk
-    assert (chunk.size, chunk.seeded, chunk.keep_tail) == (32, False, False)
+    assert (chunk.size, chunk.seeded, chunk.tail) == (32, False, 0)
 
 
 def test_a_file_the_environment_and_sglangs_own_configuration_come_together(read, tmp_path):
@@ -65,7 +65,7 @@ def test_what_cannot_be_is_refused_with_its_name(read, extra, message):
         read(extra)
 
 
-@pytest.mark.parametrize("chunk", [{"size": 256}, {"seeded": True}, {"keep_tail": True}])
+@pytest.mark.parametrize("chunk", [{"size": 256}, {"seeded": True}, {"tail": 32}])
 def test_other_chunks_than_sglangs_pages_are_refused(read, chunk):
     [name] = chunk
     with pytest.raises(ConfigError, match=f"chunk.{name} .*page"):

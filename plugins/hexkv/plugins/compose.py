@@ -101,10 +101,13 @@ def build(
         stack = open_stack(
             opened, loaded, registry, clock, telemetry, events, serdes, frame_bytes(chunk)
         )
+        # What no tier keeps is not named either.
+        kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
+        tail = settings.chunk.tail if kept else 0
         engine = CacheEngine(
             namespace,
             stack,
-            PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
+            PrefixChunker(settings.chunk.size, tail),
             algorithm=algorithm,
             seeded=settings.chunk.seeded,
             longest=settings.chunk.longest_prompt,
@@ -131,7 +134,7 @@ def _over_node(
         engine = LeasedEngine(
             namespace,
             service,
-            PrefixChunker(settings.chunk.size, settings.chunk.keep_tail),
+            PrefixChunker(settings.chunk.size),  # without tails: a node does not say who keeps any
             clock=clock,
             executor=Threads(),
             telemetry=telemetry,
@@ -355,6 +358,8 @@ def _open_tier(
         isinstance(store, SupportsOwnMemory) and store.own_memory
     ):
         budget = most if budget is None else min(budget, most)
+    chunk = loaded.settings.chunk
+    tails = isinstance(store, SupportsZeroCopy) if wanted.tails is None else wanted.tails
     breaker = BreakerRules(
         wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
     )
@@ -363,6 +368,7 @@ def _open_tier(
         reads=wanted.read,
         promotes=wanted.promote,
         retries=wanted.retries,
+        shortest=chunk.size if chunk.tail and not tails else 1,
         serdes=wanted.serdes,
         lane=LaneRules(wanted.workers, wanted.queue, breaker),
     )

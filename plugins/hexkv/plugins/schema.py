@@ -100,8 +100,9 @@ class Chunk(Section):
     size: int = Field(default=256, ge=1, le=65_536)
     """Tokens of a chunk."""
 
-    keep_tail: bool = False
-    """Whether the last chunk of a prompt may be shorter than the others."""
+    tail: int = Field(default=0, ge=0)
+    """Tokens between the places where the last chunk of a prompt may end, if it is shorter than
+    the others: its host's blocks. 0: the last chunk is not shorter."""
 
     longest_prompt: int = Field(default=2**24, ge=1, lt=2**32)
     """Tokens; what is longer is refused."""
@@ -109,6 +110,15 @@ class Chunk(Section):
     seeded: bool = True
     """True if the namespace's digest seeds the chain of hashes. False names chunks by tokens
     alone within a namespace, as engines do that hash their pages themselves (SGLang)."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.tail and self.size % self.tail:
+            raise SettingError("tail", f"does not divide size, {self.size} tokens")
+        if self.tail and not self.seeded:
+            # Without the seed, a first chunk of any length could be made to look like a later one.
+            raise SettingError("tail", "needs seeded: true")
+        return self
 
 
 class Pool(Section):
@@ -185,6 +195,9 @@ class TierSettings(Section):
 
     read: bool = True
     """Whether chunks are looked for here."""
+
+    tails: bool | None = None
+    """Whether chunks shorter than ``chunk.size`` are kept here. ``null``: if it is in memory."""
 
     serde: str | Annotated[tuple[str, ...], Field(min_length=1)] = "raw"
     """What encodes new chunks on their way here. A frame says which serde made it.

@@ -11,6 +11,7 @@ from hexkv.core.engine.health import health_of
 from hexkv.core.engine.naming import Naming
 from hexkv.core.requests.checks import check_seconds
 from hexkv.core.requests.prefetch import Prefetches
+from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
@@ -62,9 +63,9 @@ class Admin:
         with self._calls.call():
             until = self._until(self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
-            found = self._stack.locate(prompt.keys, until)
-            self._stack.pins.pin(owner, prompt.keys[: len(found)], self._until(seconds))
-            return prompt.ends[len(found) - 1] if found else 0
+            prefix = match_prefix(self._stack, prompt, until, self._stack.tiers)
+            self._stack.pins.pin(owner, prefix.found.keys, self._until(seconds))
+            return prefix.tokens
 
     def unpin(self, owner: str) -> int:
         with self._calls.call():
@@ -88,7 +89,14 @@ class Admin:
                 return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
             writing = settle_writes(self._stack.runtime, chosen, deadline)
             if prompt is not None:
-                done = self._stack.forget(prompt.keys, chosen, deadline)
+                # Tails of any chunk: what earlier turns of a conversation ended with.
+                tails = [
+                    (key, end - start)
+                    for i, start in enumerate(prompt.starts[: len(prompt)])
+                    for key, end in zip(*prompt.tails_of(i), strict=True)
+                ]
+                whole = prompt.keys[: prompt.full]
+                done = self._stack.forget(whole, chosen, deadline, tails=tails)
             elif everything:
                 done = self._stack.clear(None, chosen, deadline)
             elif namespace is not None:

@@ -29,6 +29,7 @@ from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.checks import check_window, skipped
 from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE, Prefetches, PrefetchRules, make_room
+from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.requests.retrieve import load_prefix, retrieved
 from hexkv.core.requests.store import Storing, stored
 from hexkv.core.tiers.cache import TierStack
@@ -162,19 +163,18 @@ class CacheEngine:
         with self._calls.call():
             until = self._until(self._deadlines.lookup)
             prompt = self._prompt(tokens, namespace, until)
-            found = self._stack.match_prefix(prompt.keys, until)
+            prefix = match_prefix(self._stack, prompt, until)
+            found = prefix.found
             if pin is not None:
-                keys = prompt.keys[: len(found)]
-                self._stack.pins.pin(pin, keys, self._until(self._deadlines.pin))
+                self._stack.pins.pin(pin, found.keys, self._until(self._deadlines.pin))
             tiers: dict[str, int] = {}
             start = 0
-            for name, run in groupby(found, key=attrgetter("name")):
+            for name, run in groupby(prefix.tiers, key=attrgetter("name")):
                 end = start + len(list(run))
-                tokens_here = prompt.ends[end - 1] - prompt.starts[start]
+                tokens_here = found.ends[end - 1] - found.starts[start]
                 tiers[name] = tiers.get(name, 0) + tokens_here
                 start = end
-            hit = prompt.ends[start - 1] if found else 0
-            return Lookup(prompt.length, hit, tiers)
+            return Lookup(prompt.length, prefix.tokens, tiers)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None

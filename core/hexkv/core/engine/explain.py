@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
+from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, Reason, Tokens
+from hexkv.ports import ChunkSpec, Deadline, Reason, Tokens
 
 _SHOWN = 16
 """Chunks that are explained one by one; the others are counted."""
@@ -135,12 +136,13 @@ def explain(
         starts, ends = prompt.unnamed
         late = Missed(0, starts[0], ends[0], reason=Reason.TIMED_OUT)
         return Explanation(prompt.length, len(ends), 0, 0, (late,), {}, ())
-    answers = {tier.name: _answers(stack, tier, prompt.keys, deadline) for tier in stack.tiers}
+    answers = {tier.name: _answers(stack, tier, prompt, deadline) for tier in stack.tiers}
     there = [
         any(whys[i].reason is Reason.PRESENT for whys in answers.values())
         for i in range(len(prompt))
     ]
     hit = there.index(False) if False in there else len(there)
+    tail = match_prefix(stack, prompt.part(hit, hit + 1), deadline) if prompt.tails else None
     shown = range(hit, min(hit + _SHOWN, len(prompt)))
     missed = [
         Missed(
@@ -159,7 +161,7 @@ def explain(
         tokens=prompt.length,
         chunks=len(prompt),
         hit_chunks=hit,
-        hit_tokens=prompt.ends[hit - 1] if hit else 0,
+        hit_tokens=(tail and tail.tokens) or (prompt.ends[hit - 1] if hit else 0),
         missed=tuple(missed),
         reasons={
             tier: dict(Counter(why.reason.value for why in whys[hit:]))
@@ -182,32 +184,30 @@ def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple
     )
 
 
-def _answers(
-    stack: TierStack, tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline
-) -> list[Why]:
+def _answers(stack: TierStack, tier: Tier, prompt: Prompt, deadline: Deadline) -> list[Why]:
     """For each chunk whether *tier* would serve it, or why not."""
-    failures, indexing = tier.failures, tier.indexing
+    keys, failures, indexing = prompt.keys, tier.failures, tier.indexing
     asked = tier.remote
     # An index answers also while its store is left alone.
     here = contains_by_deadline(tier, keys, deadline) if asked else tier.contains(keys, deadline)
     silent = asked and (tier.failures != failures or deadline.expired)
     return [
-        _why(stack, tier, key, there, asked=asked, silent=silent, indexing=indexing)
-        for key, there in zip(keys, here, strict=True)
+        _why(stack, tier, prompt.spec(i), there, asked=asked, silent=silent, indexing=indexing)
+        for i, there in enumerate(here)
     ]
 
 
 def _why(
     stack: TierStack,
     tier: Tier,
-    key: ChunkKey,
+    spec: ChunkSpec,
     there: bool,
     *,
     asked: bool,
     silent: bool,
     indexing: bool,
 ) -> Why:
-    note = stack.runtime.history.find(key, tier.name)
+    note = stack.runtime.history.find(spec.key, tier.name)
     off = _off(tier)
     if off and (there or asked):
         return Why(Reason.TIER_OFF, detail=off)
@@ -221,6 +221,8 @@ def _why(
     if indexing:
         return Why(Reason.INDEXING)
     never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
+    if spec.tokens < tier.rules.shortest:
+        never = f"the tier takes no chunk of fewer than {tier.rules.shortest} tokens"
     return Why(Reason.NEVER_STORED, detail=never)
 
 

@@ -18,10 +18,10 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.retrieve import load_prefix, retrieved
 from hexkv.core.requests.store import Storing, stored
+from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.rules import Writes
-from hexkv.core.tiers.writing import Batch, Pending
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,

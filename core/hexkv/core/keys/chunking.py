@@ -13,16 +13,22 @@ class PrefixChunker:
     """Chunks of *size* tokens from the start of the prompt, without gaps.
 
     Every chunk is named by the whole prompt up to its end: what causal attention makes of
-    it. An unfull tail is a chunk only with *keep_tail*; that changes no other chunk's name,
-    so engines with and without it share their full chunks.
+    it. The last one may be a tail: whole multiples of *tail* tokens, but fewer than *size*. That
+    changes no other chunk's name, so engines with and without tails share their full chunks.
+
+    Raises:
+        ConfigError: a chunk has no tokens, or is no whole multiple of *tail*.
     """
 
     size: int = 256
-    keep_tail: bool = False
+    tail: int = 0
+    """Tokens between the places where a tail may end; 0: there are no tails."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigError(f"a chunk has at least one token, not {self.size}")
+        if self.tail < 0 or (self.tail and self.size % self.tail):
+            raise ConfigError(f"a chunk of {self.size} tokens is no multiple of {self.tail}")
 
     @property
     def scheme(self) -> str:
@@ -32,8 +38,8 @@ class PrefixChunker:
         tokens = len(packed) // TOKEN_BYTES
         full = tokens // self.size * self.size
         ends = list(range(self.size, full + 1, self.size))
-        if self.keep_tail and tokens > full:
-            ends.append(tokens)
+        if self.tail and (end := tokens // self.tail * self.tail) > full:
+            ends.append(end)
         return Bounds(range(0, len(ends) * self.size, self.size), ends)
 
 

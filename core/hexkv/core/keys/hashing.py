@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -220,3 +220,21 @@ class NamespaceHasher:
             if deadline is not None and not len(keys) % _PIECE and deadline.expired:
                 break
         return Chunks(len(packed) // TOKEN_BYTES, starts, ends, cast("list[ChunkKey]", keys))
+
+    def name_ends(
+        self, packed: memoryview, start: int, ends: Iterable[int], after: ChunkKey | None
+    ) -> list[ChunkKey]:
+        """The names of one chunk, cut off at each of *ends*.
+
+        Args:
+            packed: the prompt's tokens.
+            start: where the chunk starts.
+            ends: token positions behind *start*.
+            after: the chunk that it continues; ``None`` if it is the first one.
+        """
+        link = self._anchor if after is None else after[NAMESPACE_BYTES:]
+        keys = [
+            self.prefix + self._digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
+            for end in ends
+        ]
+        return cast("list[ChunkKey]", keys)

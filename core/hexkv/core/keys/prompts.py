@@ -10,12 +10,12 @@ from itertools import accumulate, repeat
 from operator import sub
 from threading import Lock
 
+from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import Chunks, NamespaceHasher
 from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
 from hexkv.ports import (
     RAW,
     Bounds,
-    Chunker,
     ChunkKey,
     ChunkSpec,
     Deadline,
@@ -40,6 +40,21 @@ _NONE = Bounds((), ())
 
 
 @dataclass(frozen=True, slots=True)
+class Tails:
+    """What names the tails that other prompts with the same beginning may have stored."""
+
+    keyer: NamespaceHasher
+    packed: memoryview
+    """The whole prompt's tokens."""
+
+    size: int
+    """Tokens of a full chunk."""
+
+    step: int
+    """Tokens between the places where tails end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """Consecutive chunks of one prompt, and what each must turn out to be."""
 
@@ -61,6 +76,9 @@ class Prompt:
 
     unnamed: Bounds = _NONE
     """All of its chunks, if the time for naming was over before they had names."""
+
+    tails: Tails | None = None
+    """``None`` where chunks have no tails."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -97,6 +115,7 @@ class Prompt:
             self.ends[start:end],
             self.keys[start - 1] if start else self.after,
             self.placed,
+            tails=self.tails,
         )
 
     def since(self, token: int) -> Prompt:
@@ -108,6 +127,42 @@ class Prompt:
             first = bisect_right(ends, token)
             return replace(self, unnamed=Bounds(starts[first:], ends[first:]))
         return self.part(bisect_right(self.ends, token), len(self.keys))
+
+    @property
+    def full(self) -> int:
+        """The number of chunks without the tail, if there is one."""
+        count = len(self.keys)
+        if self.tails is not None and count and self.tokens(count - 1) < self.tails.size:
+            return count - 1
+        return count
+
+    def tails_of(self, number: int) -> tuple[list[ChunkKey], Sequence[int]]:
+        """The names and ends of what may be stored of chunk *number*, the longest first.
+
+        Of a full chunk what is shorter, of a tail that itself, too; nothing of a chunk that
+        there is not.
+        """
+        if self.tails is None or number >= len(self.keys):
+            return [], ()
+        start, end = self.starts[number], self.ends[number]
+        last = end if end - start < self.tails.size else end - self.tails.step
+        ends = range(last, start, -self.tails.step)
+        after = self.keys[number - 1] if number else self.after
+        return self.tails.keyer.name_ends(self.tails.packed, start, ends, after), ends
+
+    def ending(self, count: int, key: ChunkKey, end: int) -> Prompt:
+        """The first *count* chunks, and of the next one the tail *key* that ends at *end*."""
+        part = self.part(0, count + 1)
+        return replace(
+            part, keys=[*part.keys[:count], key], ends=[*part.ends[:count], end], tails=None
+        )
+
+    def detached(self) -> Prompt:
+        """The same without the caller's memory, which is the caller's again after a call."""
+        if self.tails is None:
+            return self
+        packed = memoryview(bytes(self.tails.packed))
+        return replace(self, tails=replace(self.tails, packed=packed))
 
     @property
     def unnamed_tokens(self) -> int:
@@ -161,7 +216,7 @@ class ChunkHasher:
 
     def __init__(
         self,
-        chunker: Chunker,
+        chunker: PrefixChunker,
         algorithm: HashFunction,
         met: Callable[[Namespace, bytes], None] | None = None,
         *,
@@ -222,6 +277,9 @@ class ChunkHasher:
             chunks.keys,
             chunks.starts,
             chunks.ends,
+            tails=Tails(keyer, packed, self._chunker.size, self._chunker.tail)
+            if self._chunker.tail
+            else None,
         )
 
     def keyers(self) -> list[NamespaceHasher]:

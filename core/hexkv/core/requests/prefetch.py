@@ -7,15 +7,15 @@ a retrieve reads the rest. What nobody picks up within a time limit is given bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
 from hexkv.core.io.rules import Priority
 from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.prefix import Prefix, match_prefix_soon
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.pending_reads import PendingRead
-from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
 AT_ONCE = 0.02
@@ -36,7 +36,6 @@ class PrefetchRules:
 
 @dataclass(slots=True)
 class _Prefetch:
-    prompt: Prompt
     read: Deadline
     expires: float
     claims: dict[ChunkKey, PendingRead] = field(default_factory=dict)
@@ -67,7 +66,8 @@ class Prefetches:
             how many tokens the tiers hold from the prompt's beginning; ``None`` while a tier
             that only its store can speak for has not answered.
         """
-        prompt = None if lookup_id in self._waiting else name()
+        # Worker threads may name tails of it after the call.
+        prompt = None if lookup_id in self._waiting else name().detached()
         with self._lock:
             known = self._waiting.get(lookup_id)
             if known is not None:
@@ -75,13 +75,13 @@ class Prefetches:
                 return 0 if late else known.hit_tokens
             if prompt is None:
                 return 0  # it was taken or cancelled at this very moment
-            entry = _Prefetch(prompt, read, self._clock.now() + self._rules.seconds)
+            entry = _Prefetch(read, self._clock.now() + self._rules.seconds)
             self._waiting[lookup_id] = entry
 
-        def start(found: Sequence[Tier]) -> None:
-            self._start(entry, found, lookup_id)
+        def start(prefix: Prefix) -> None:
+            self._start(entry, prefix, lookup_id)
 
-        self._stack.match_prefix_soon(prompt.keys, read, start)
+        match_prefix_soon(self._stack, prompt, read, start)
         return entry.hit_tokens
 
     def take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
@@ -125,9 +125,9 @@ class Prefetches:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def _start(self, entry: _Prefetch, found: Sequence[Tier], lookup_id: str) -> None:
+    def _start(self, entry: _Prefetch, prefix: Prefix, lookup_id: str) -> None:
         """Begin the reads; called by the asking thread, or by the worker that peeked."""
-        prompt = entry.prompt
+        prompt, found = prefix.found, prefix.tiers
         with self._lock:
             held = sum(max(other.asking, len(other.claims)) for other in self._waiting.values())
             free = self._most - held
@@ -149,7 +149,7 @@ class Prefetches:
             if not entry.gone:
                 entry.claims = {claim.spec.key: claim for claim in claims}
                 claims = []
-            entry.hit_tokens = prompt.ends[len(found) - 1] if found else 0
+            entry.hit_tokens = prefix.tokens
         for claim in claims:
             claim.drop()
 

@@ -11,11 +11,12 @@ from operator import attrgetter
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.requests.prefix import match_prefix
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
     ChunkKey,
     CounterName,
@@ -41,12 +42,19 @@ class Arrived:
     by_tier: dict[str, int] = field(default_factory=dict)
     """Chunks, likewise."""
 
+    asked: int = 0
+    """Chunks that were to arrive."""
+
+    end_token: int = 0
+    """Where the last chunk that arrived ends."""
+
     misses: dict[Reason, int] = field(default_factory=dict)
     """Chunks that did not arrive, by reason."""
 
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
         """Count the chunks of *part* as arrived, each from one of *tiers*."""
         self.chunks += len(part.keys)
+        self.end_token = part.ends[-1] if part.keys else self.end_token
         at = 0
         for tier, run in groupby(tiers):
             count = len(list(run))
@@ -58,6 +66,7 @@ class Arrived:
 
     def end(self, asked: int, why: Reason | None) -> None:
         """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
+        self.asked = asked
         lost = asked - self.chunks
         if why is None:
             return  # everything has come
@@ -248,9 +257,10 @@ def load_prefix(
     Raises:
         InvalidRequest: the device says so.
     """
-    found = stack.match_prefix(prompt.keys, deadline)
+    prefix = match_prefix(stack, prompt, deadline)
+    prompt, found = prefix.found, prefix.tiers
     # At once, so that what is loaded first does not push out what is to be loaded last.
-    keys = prompt.keys[: len(found)]
+    keys = prompt.keys
     stack.touch(keys)
     if found and found.count(found[0]) < len(found):
         # What is promoted on the way would push it out all the same, where there is little room.
@@ -278,9 +288,9 @@ def load_prefix(
                 break
     finally:
         arriving.drop()
-    if arrived.chunks == len(found) < len(prompt.keys):
-        why = why_absent(stack.tiers, stack.runtime.compute_rate, prompt.keys[len(found)])
-    arrived.end(len(prompt.keys), why)
+    if arrived.chunks == len(found) and (missing := prefix.missing) is not None:
+        why = why_absent(stack.tiers, stack.runtime.compute_rate, missing)
+    arrived.end(prefix.chunks, why)
     return arrived
 
 
@@ -291,7 +301,7 @@ def retrieved(
     unnamed = len(prompt.unnamed.ends)
     if unnamed:
         got.end(unnamed, Reason.TIMED_OUT)
-    telemetry.count(CounterName.LOOKUPS, len(prompt.keys) + unnamed)
+    telemetry.count(CounterName.LOOKUPS, got.asked)
     for tier, chunks in got.by_tier.items():
         telemetry.count(CounterName.HITS, chunks, tier=tier)
     for reason, chunks in got.misses.items():
@@ -299,7 +309,7 @@ def retrieved(
     telemetry.observe(HistogramName.RETRIEVE, seconds)
     return Retrieved(
         tokens=prompt.length,
-        hit_tokens=max(skip, prompt.ends[got.chunks - 1]) if got.chunks else skip,
+        hit_tokens=max(skip, got.end_token),
         loaded_tokens=sum(got.tokens.values()),
         loaded_bytes=got.size,
         tiers=got.tokens,

@@ -13,11 +13,12 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.prefix import find_chunks
+from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch, Pending
 from hexkv.ports import (
     ChunkKey,
     CounterName,
@@ -99,7 +100,7 @@ class Storing:
         """Which chunks of *prompt* no tier holds; the others are counted."""
         self.kept.asked = prompt.ends[-1] - prompt.starts[0] if prompt.keys else 0
         # Who does not wait for a write does not wait for a store's word on it either.
-        where = self._stack.find_tiers(prompt.keys, self.deadline, asks=self._wait)
+        where = find_chunks(self._stack, prompt, self.deadline, asks=self._wait)
         retry_backlog(self._stack, prompt, self._owner)
         if None not in where:  # nothing to do but to say so: it must cost no more than the keys
             self.kept.present = self.kept.asked
@@ -116,6 +117,10 @@ class Storing:
 
     def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
         """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
+        full = part.full
+        if 0 < full < len(part):  # not every tier keeps a tail: what becomes of it is known apart
+            self.write(part.part(0, full), leases[:full])
+            part, leases = part.part(full, len(part)), leases[full:]
         size = sum(len(lease.frame) for lease in leases)
         while self._wait and self._writing and not self._stack.takes(size):
             self._settle()  # better to wait for what is under way than to have this dropped
@@ -130,7 +135,7 @@ class Storing:
         while self._writing:
             self._settle()
         if dropped:
-            self._stack.drop([prompt.keys[i] for i in dropped], Reason.NOT_COPIED)
+            self._stack.drop([prompt.spec(i) for i in dropped], Reason.NOT_COPIED)
 
     def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         self._stack.pins.land(self._owner, tier, keys)

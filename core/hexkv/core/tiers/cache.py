@@ -8,20 +8,20 @@ arrived and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Lock
 
 from hexkv.core.io.rules import LaneRules, Priority
 from hexkv.core.io.scheduler import Ticket
-from hexkv.core.tiers.clearing import clear, forget, part_with
+from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.matching import (
     Found,
     contains_by_deadline,
     find_tiers,
-    find_tiers_soon,
     run_of,
     runs,
     serving,
@@ -33,7 +33,7 @@ from hexkv.core.tiers.reading import Fetcher
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier, TierPlan
-from hexkv.core.tiers.writing import Batch, OnStored, Pending, Writer
+from hexkv.core.tiers.writing import OnStored, Writer
 from hexkv.ports import (
     ChunkKey,
     ChunkSpec,
@@ -144,20 +144,14 @@ class TierStack:
         """For each chunk before the first that no tier holds: the first tier that does."""
         return run_of(self.find_tiers(keys, deadline))
 
-    def match_prefix(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Tier]:
-        """Likewise for one request: of the tiers that bring KV sooner than it is computed."""
-        return run_of(self.match(keys, deadline))
+    @property
+    def serving(self) -> Sequence[Tier]:
+        """The tiers that bring KV sooner than it is computed: one request is served from them."""
+        return serving(self.tiers, self.runtime.compute_rate)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
         """For each chunk, the first tier that holds it and brings it sooner than it is computed."""
-        return self.find_tiers(keys, deadline, serving(self.tiers, self.runtime.compute_rate))
-
-    def match_prefix_soon(
-        self, keys: Sequence[ChunkKey], deadline: Deadline, then: Callable[[list[Tier]], None]
-    ) -> None:
-        """Call *then* with what :meth:`offer` would say, without waiting for any store."""
-        tiers = serving(self.tiers, self.runtime.compute_rate)
-        find_tiers_soon(tiers, keys, deadline, lambda found: then(run_of(found)))
+        return self.find_tiers(keys, deadline, self.serving)
 
     def find_tiers(
         self,
@@ -309,9 +303,14 @@ class TierStack:
         tiers: Sequence[Tier],
         deadline: Deadline,
         why: tuple[Reason, str] = (Reason.CLEARED, ""),
+        tails: Sequence[tuple[ChunkKey, int]] = (),
     ) -> Cleared:
-        """Delete chunks from *tiers*."""
-        gone = partial(forget, keys=keys, deadline=deadline)
+        """Delete chunks from *tiers*, and *tails* of so many tokens from those that keep them."""
+
+        def gone(tier: Tier) -> Gone:
+            kept = [key for key, tokens in tails if tokens >= tier.rules.shortest]
+            return forget(tier, [*keys, *kept] if kept else keys, deadline)
+
         return part_with(self.runtime, tiers, gone, deadline, why)
 
     def clear(
@@ -327,10 +326,11 @@ class TierStack:
         with self._arranging:
             return frozenset(self._tenants)
 
-    def drop(self, keys: Sequence[ChunkKey], reason: Reason) -> None:
+    def drop(self, specs: Sequence[ChunkSpec], reason: Reason) -> None:
         """Count chunks that none of the tiers that take new ones was given."""
         for tier in self.tiers:
             if tier.rules.writes is Writes.ALL:
+                keys = [spec.key for spec in specs if spec.tokens >= tier.rules.shortest]
                 self.writer.dropped(tier, keys, reason)
 
     def end(self, owner: str) -> None:

@@ -11,10 +11,10 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs, serving, why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
-from hexkv.core.tiers.writing import Batch
 from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason
 
 

@@ -16,6 +16,7 @@ from threading import Lock
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.counting import counted
 from hexkv.core.tiers.encoding import encode, open_into
@@ -23,7 +24,6 @@ from hexkv.core.tiers.intake import read_frames
 from hexkv.core.tiers.replacing import replace
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
     PAGE,
     ChunkKey,

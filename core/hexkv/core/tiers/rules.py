@@ -32,6 +32,10 @@ class TierRules:
     retries: int = 1
     """How often a call that failed is made again, within its deadline."""
 
+    shortest: int = 1
+    """Tokens of the shortest chunk that is written here. Tails of prompts have few, and each
+    would be an object of its own."""
+
     serdes: tuple[str, ...] = ("raw",)
     """What may encode new chunks on their way to the tier, the most faithful first."""
 

@@ -10,7 +10,7 @@ from threading import Lock
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
-from hexkv.core.tiers.answers import shares
+from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.bookkeeping import Reservation
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
@@ -36,7 +36,6 @@ from hexkv.ports import (
     StoreError,
     StoreFull,
     WriteOutcome,
-    release_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -49,65 +48,6 @@ _SPILLING = "spill"
 
 OnStored = Callable[[Tier, Sequence[ChunkKey]], None]
 """Told which chunks are on a tier now, by the thread that has put them there."""
-
-
-class Batch:
-    """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
-
-    __slots__ = ("after", "keys", "leases")
-
-    def __init__(
-        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], after: ChunkKey | None
-    ) -> None:
-        self.keys = keys
-        self.leases = leases
-        self.after = after
-
-    def share(self, owner: str) -> Batch:
-        """The same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
-        return Batch(self.keys, shares(self.leases, owner), self.after)
-
-    def part(self, start: int, end: int) -> Batch:
-        """Chunks ``[start, end)``, held by the same leases."""
-        after = self.keys[start - 1] if start else self.after
-        return Batch(self.keys[start:end], self.leases[start:end], after)
-
-    def release(self) -> None:
-        """Let go of the blocks."""
-        release_all(self.leases)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the frames."""
-        return sum(len(lease.frame) for lease in self.leases)
-
-
-class Pending:
-    """A batch on its way to one tier, in pieces for several workers."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
-        self._parts = parts
-
-    @property
-    def done(self) -> bool:
-        """Whether every piece was written or refused."""
-        return all(ticket is None or ticket.done for _, ticket in self._parts)
-
-    def wait(self, deadline: Deadline) -> bool:
-        """Wait for every piece. ``False`` if *deadline* passed first."""
-        waits = [ticket is None or ticket.wait(deadline) for _, ticket in self._parts]
-        return all(waits)
-
-    @property
-    def result(self) -> list[bool]:
-        """Which of the chunks are on the tier, as far as that is known by now."""
-        return [
-            here
-            for count, ticket in self._parts
-            for here in ((ticket.result if ticket else None) or [False] * count)
-        ]
 
 
 class Writer:
@@ -123,6 +63,13 @@ class Writer:
         self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Pending:
         """Write a batch: at once to a tier in memory, else in pieces for several workers."""
+        if tier.rules.shortest > 1 and (short := batch.shorter(tier.rules.shortest)):
+            each = [batch.part(i, i + 1) for i in range(len(batch.keys))]
+            written = [
+                (1, None) if i in short else self.put(tier, part, deadline, on_stored).parts[0]
+                for i, part in enumerate(each)
+            ]
+            return Pending(written)
         if tier.lends:
             here, _ = self._put(tier, batch, deadline, on_stored)
             return Pending([(len(here), Ticket.of(here))])

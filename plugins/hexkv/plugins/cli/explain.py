@@ -183,13 +183,20 @@ def _answer(
         lacks.pop()
     hit = next((i for i, reason in enumerate(lacks) if reason), len(lacks))
     missed = hit < len(lacks)
+    hit_tokens = chunks.ends[hit - 1] if hit else 0
+    if hit < len(chunks):  # what other prompts may have left of the chunk that is not there
+        ends = range(chunks.ends[hit], chunks.starts[hit], -1)
+        after = chunks.keys[hit - 1] if hit else None
+        tails = keyer.name_ends(packed, chunks.starts[hit], ends, after)
+        found = (end for key, end in zip(tails, ends, strict=True) if not place.lacks(key))
+        hit_tokens = next(found, hit_tokens)
     differs = () if expected is None else differing(expected, described)
     return _Answer(
         identity=text,
         described=described,
         chunks=len(lacks),
         hit_chunks=hit,
-        hit_tokens=chunks.ends[hit - 1] if hit else 0,
+        hit_tokens=hit_tokens,
         first_miss=(hit, chunks.starts[hit], chunks.ends[hit]) if missed else None,
         why=lacks[hit]
         if missed
@@ -211,7 +218,7 @@ def _chunker(scheme: str) -> PrefixChunker:
     if kind != "prefix":
         raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
     # A tail has the same name whether or not engines keep theirs.
-    return PrefixChunker(int(size), keep_tail=True)
+    return PrefixChunker(int(size), tail=1)
 
 
 def _algorithm(name: str) -> HashFunction:

@@ -92,7 +92,7 @@ class RawConfig:
         Raises:
             ConfigError: another size of chunks was asked for, or chains that SGLang has not.
         """
-        wanted = {"size": tokens, "seeded": False, "keep_tail": False}
+        wanted = {"size": tokens, "seeded": False, "tail": 0}
         for name, value in wanted.items():
             place = ("chunk", name)
             said = getattr(self._loaded.settings.chunk, name)

@@ -13,12 +13,13 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.groups import layer_groups, part_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.layers.ranges import RangeReader
+from hexkv.core.requests.prefix import Prefix, match_prefix
 from hexkv.core.requests.retrieve import Arrived, worth_waiting
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs, why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
-from hexkv.core.tiers.writing import Batch
 from hexkv.ports import (
     ChunkKey,
     Deadline,
@@ -68,6 +69,7 @@ class LayeredRetrieve:
         self._hosts = hosts
         self._ready = ready
         self._report = report
+        self._prefix = Prefix(prompt, prompt.part(0, 0), ())
         self._reader = RangeReader(stack.runtime, prompt)
         self._found: Sequence[Tier] = ()
         self._claims: dict[int, PendingRead] = {}
@@ -100,17 +102,19 @@ class LayeredRetrieve:
     def begin(self) -> None:
         """Find the chunks, hold their blocks and begin to read. Once, before anything else."""
         with self._patience.step() as deadline:
-            self._found = self._stack.match_prefix(self._prompt.keys, deadline)
-            keys = self._prompt.keys[: len(self._found)]
+            self._prefix = match_prefix(self._stack, self._prompt, deadline)
+            self._prompt, self._found = self._prefix.found, self._prefix.tiers
+            self._reader = RangeReader(self._stack.runtime, self._prompt)
+            keys = self._prompt.keys
             self._stack.touch(keys)
             # Making room for one chunk must not push out another one of the same prompt.
             self._stack.pins.pin(self._owner, keys)
             self._hit = self._hold(deadline)
             if self._hit < len(self._found):
                 self._why = Reason.REFUSED
-            elif self._hit < len(self._prompt):
+            elif (missing := self._prefix.missing) is not None:
                 tiers, rate = self._stack.tiers, self._stack.runtime.compute_rate
-                self._why = why_absent(tiers, rate, self._prompt.keys[self._hit])
+                self._why = why_absent(tiers, rate, missing)
             layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
             self._groups = layer_groups(layout, tokens)
             self._reader.divide(part_groups(layout, tokens))
@@ -343,6 +347,6 @@ class LayeredRetrieve:
             self._stack.promote(Batch(part.keys, leases, part.after), tiers, deadline)
         arrived = Arrived()
         arrived.add(part, tiers)
-        arrived.end(len(self._prompt), self._why)
+        arrived.end(self._prefix.chunks, self._why)
         self._result = self._report(arrived)
         self.close()

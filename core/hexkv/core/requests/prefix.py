@@ -1,0 +1,113 @@
+"""Matching: the longest prefix of a prompt that the tiers hold.
+
+It ends with full chunks, or with a tail: what an earlier prompt stored of the chunk in which it
+ended. A longer prompt has a full chunk there, of another name. So where the full chunks end, the
+tails that may lie behind them are named and asked for, of the tiers that keep any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.matching import Found, find_tiers_soon, run_of
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Deadline
+
+
+class Prefix(NamedTuple):
+    """The longest prefix of a prompt that was found."""
+
+    asked: Prompt
+    found: Prompt
+    """Its chunks that were found, the last perhaps a shorter one."""
+
+    tiers: Sequence[Tier]
+    """The tier of each."""
+
+    short: bool = False
+    """True if the last one is a tail in place of one of the prompt's own chunks."""
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks asked for: the prompt's own, and a tail in place of one of them."""
+        return len(self.asked) + self.short
+
+    @property
+    def missing(self) -> ChunkKey | None:
+        """The first of the prompt's own chunks that was not found."""
+        whole = len(self.tiers) - self.short
+        return self.asked.keys[whole] if whole < len(self.asked) else None
+
+    @property
+    def tokens(self) -> int:
+        """Where the prefix ends."""
+        return self.found.ends[-1] if self.tiers else 0
+
+
+def match_prefix(
+    stack: TierStack, prompt: Prompt, deadline: Deadline, tiers: Sequence[Tier] | None = None
+) -> Prefix:
+    """The longest prefix of *prompt* on *tiers*, by default those that serve requests."""
+    tiers = stack.serving if tiers is None else tiers
+    run = run_of(stack.find_tiers(prompt.keys[: prompt.full], deadline, tiers))
+    keys, ends = prompt.tails_of(len(run))
+    found = stack.find_tiers(keys, deadline, keeping(tiers, prompt)) if keys else ()
+    return _prefix(prompt, run, keys, ends, found)
+
+
+def match_prefix_soon(
+    stack: TierStack, prompt: Prompt, deadline: Deadline, then: Callable[[Prefix], None]
+) -> None:
+    """Call *then* with what :func:`match_prefix` would say, without waiting for any store."""
+    tiers = stack.serving
+
+    def go_on(whole: Found) -> None:
+        run = run_of(whole)
+        keys, ends = prompt.tails_of(len(run))
+
+        def end(found: Found) -> None:
+            then(_prefix(prompt, run, keys, ends, found))
+
+        if keys:
+            find_tiers_soon(keeping(tiers, prompt), keys, deadline, end)
+        else:
+            end(())
+
+    find_tiers_soon(tiers, prompt.keys[: prompt.full], deadline, go_on)
+
+
+def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: bool) -> Found:
+    """For each chunk of *prompt*, the first tier that holds it; see :meth:`TierStack.find_tiers`.
+
+    Tiers that keep no tails are not asked for one: their stores may take time to answer.
+    """
+    full = prompt.full
+    found = stack.find_tiers(prompt.keys[:full], deadline, asks=asks)
+    if full == len(prompt):
+        return found
+    tiers = keeping(stack.tiers, prompt)
+    return [*found, *stack.find_tiers(prompt.keys[full:], deadline, tiers, asks=asks)]
+
+
+def keeping(tiers: Sequence[Tier], prompt: Prompt) -> Sequence[Tier]:
+    """Those of *tiers* that keep tails of *prompt*."""
+    size = prompt.tails.size if prompt.tails is not None else 0
+    return [tier for tier in tiers if tier.rules.shortest < size]
+
+
+def _prefix(
+    prompt: Prompt,
+    run: Sequence[Tier],
+    keys: Sequence[ChunkKey],
+    ends: Sequence[int],
+    found: Found,
+) -> Prefix:
+    count = len(run)
+    for key, end, tier in zip(keys, ends, found, strict=False):
+        if tier is not None:
+            short = end < prompt.ends[count]
+            return Prefix(prompt, prompt.ending(count, key, end), [*run, tier], short)
+    return Prefix(prompt, prompt if count == len(prompt) else prompt.part(0, count), run)

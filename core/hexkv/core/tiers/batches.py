@@ -1,0 +1,73 @@
+"""Batches: neighbouring chunks on their way to tiers, and what becomes of them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexkv.core.io.scheduler import Ticket
+from hexkv.core.tiers.answers import shares
+from hexkv.ports import ChunkKey, Deadline, Lease, release_all
+
+
+class Batch:
+    """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
+
+    __slots__ = ("after", "keys", "leases")
+
+    def __init__(
+        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], after: ChunkKey | None
+    ) -> None:
+        self.keys = keys
+        self.leases = leases
+        self.after = after
+
+    def share(self, owner: str) -> Batch:
+        """The same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
+        return Batch(self.keys, shares(self.leases, owner), self.after)
+
+    def part(self, start: int, end: int) -> Batch:
+        """Chunks ``[start, end)``, held by the same leases."""
+        after = self.keys[start - 1] if start else self.after
+        return Batch(self.keys[start:end], self.leases[start:end], after)
+
+    def release(self) -> None:
+        """Let go of the blocks."""
+        release_all(self.leases)
+
+    def shorter(self, tokens: int) -> set[int]:
+        """Which of the chunks have fewer *tokens*."""
+        specs = [lease.spec for lease in self.leases]
+        return {i for i, spec in enumerate(specs) if spec is not None and spec.tokens < tokens}
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames."""
+        return sum(len(lease.frame) for lease in self.leases)
+
+
+class Pending:
+    """A batch on its way to one tier, in pieces for several workers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[tuple[int, Ticket[list[bool]] | None]]) -> None:
+        self.parts = parts
+
+    @property
+    def done(self) -> bool:
+        """Whether every piece was written or refused."""
+        return all(ticket is None or ticket.done for _, ticket in self.parts)
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait for every piece. ``False`` if *deadline* passed first."""
+        waits = [ticket is None or ticket.wait(deadline) for _, ticket in self.parts]
+        return all(waits)
+
+    @property
+    def result(self) -> list[bool]:
+        """Which of the chunks are on the tier, as far as that is known by now."""
+        return [
+            here
+            for count, ticket in self.parts
+            for here in ((ticket.result if ticket else None) or [False] * count)
+        ]
