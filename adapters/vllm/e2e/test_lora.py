@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from vllm_engines import E2E, PATIENCE, agree, prompt
+from vllm_engines import BLOCK, E2E, PATIENCE, agree, prompt
 
 pytestmark = pytest.mark.thorough
 
 CHUNK = 64
 TOKENS = 700
-WHOLE = TOKENS // CHUNK * CHUNK
+WHOLE = TOKENS // BLOCK * BLOCK
 CONFIG = {
     "chunk": {"size": CHUNK},
     "pool": {"bytes": "256MiB"},

@@ -3,7 +3,7 @@
 import pytest
 
 from processes import until
-from vllm_engines import agree, prompt
+from vllm_engines import BLOCK, agree, prompt
 
 CHUNK = 64
 CONFIG = {
@@ -20,8 +20,8 @@ def engine(start):
 
 
 def whole(tokens):
-    """Tokens in chunks that are full."""
-    return tokens // CHUNK * CHUNK
+    """Tokens in blocks that are full, where the last chunk of a prompt ends."""
+    return tokens // BLOCK * BLOCK
 
 
 def test_the_first_time_everything_is_computed_and_the_second_time_loaded(engine, same):
@@ -34,13 +34,17 @@ def test_at_least_one_token_of_a_whole_prompt_is_computed(engine, same):
     words = prompt("exact", 8 * CHUNK)
     assert same(engine, words) == [0]
     [cached] = same(engine, words)
-    assert 7 * CHUNK <= cached < len(words)
+    assert 8 * CHUNK - BLOCK <= cached < len(words)
 
 
-def test_a_longer_prompt_loads_what_a_shorter_one_left(engine, same):
-    words = prompt("longer", 1000)
-    same(engine, words[:500])
-    assert same(engine, words) == [whole(500)]
+def test_each_turn_of_a_conversation_loads_what_the_one_before_it_left(engine, same):
+    words, left = prompt("longer", 1000), 0
+    for tokens in (BLOCK - 1, 100, 150, 190, 500, 530, 1000):
+        assert same(engine, words[:tokens]) == [left]
+        left = whole(tokens)
+    branch = words[:500] + prompt("another turn", 100)
+    assert same(engine, branch) == [whole(500)]
+    assert same(engine, words[:530]) == [whole(530)]
 
 
 def test_prompts_share_what_they_begin_with_and_no_more(engine, same):
@@ -55,8 +59,8 @@ def test_eight_prompts_at_once_are_computed_and_loaded_at_once(engine, same):
     assert same(engine, *prompts) == [whole(len(words)) for words in prompts]
 
 
-def test_a_prompt_that_is_shorter_than_a_chunk_is_just_computed(engine, same):
-    words = prompt("short", CHUNK - 1)
+def test_a_prompt_that_is_shorter_than_a_block_is_just_computed(engine, same):
+    words = prompt("short", BLOCK - 1)
     assert same(engine, words) == [0]
     assert same(engine, words) == [0]
 

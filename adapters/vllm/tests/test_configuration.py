@@ -34,14 +34,18 @@ def test_a_file_is_weaker_than_the_environment_and_that_than_vllms_flag(registry
     assert (got.pool.poison, got.chunk.size) == (True, 64)
 
 
-@each(("block", "chunk"), [(16, 256), (128, 256), (48, 288), (300, 300)])
-def test_chunks_are_whole_blocks(registry, block, chunk):
-    assert chosen(registry, {}, block=block).engine.settings.chunk.size == chunk
+@each(("block", "chunk", "tail"), [(16, 256, 16), (128, 256, 128), (48, 288, 48), (300, 300, 0)])
+def test_chunks_and_their_tails_are_whole_blocks(registry, block, chunk, tail):
+    got = chosen(registry, {}, block=block).engine.settings.chunk
+    assert (got.size, got.tail) == (chunk, tail)
 
 
-def test_a_chunk_size_that_was_asked_for_is_not_changed(registry):
-    with pytest.raises(ConfigError, match="100 tokens are not whole blocks of 16"):
-        chosen(registry, {"chunk": {"size": 100}})
+def test_what_was_asked_for_of_chunks_is_not_changed(registry):
+    for asked, size in ({"size": 100}, 100), ({"tail": 8}, 8):
+        with pytest.raises(ConfigError, match=f"{size} tokens are not whole blocks of 16"):
+            chosen(registry, {"chunk": asked})
+    for asked, tail in ({"tail": 0}, 0), ({"tail": 64}, 64), ({"seeded": False}, 0):
+        assert chosen(registry, {"chunk": asked}).engine.settings.chunk.tail == tail
 
 
 def test_a_step_does_not_wait_as_long_as_an_engine_may_unless_it_is_told_to(registry):

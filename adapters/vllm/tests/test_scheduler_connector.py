@@ -56,11 +56,11 @@ def request(tokens=100, name="r", generated=0):
     )
 
 
-def half(*ranks, later=False, checked_later=False, clock=None, **settings):
+def half(*ranks, later=False, checked_later=False, clock=None, tail=0, **settings):
     loading = "async" if later else "sync"
     return SchedulerConnector(
         ConnectorSettings(loading=loading, **settings),
-        Shape(CHUNK, BLOCK, checked_later),
+        Shape(CHUNK, BLOCK, checked_later, tail=tail),
         ranks,
         clock or Clock(),
     )
@@ -91,6 +91,32 @@ def test_a_hit_is_what_every_rank_has():
     plan = half(Rank(hit=96), Rank(hit=32), Rank(hit=64))
     name = arrive(plan, request())
     assert plan.matched(name, 0) == (32, False)
+    # Who holds one tail need not hold another one.
+    for hits, shared in ((112, 112), 112), ((112, 96), 96), ((112, 80), 64), ((96, 80), 64):
+        plan = half(*(Rank(hit=hit) for hit in hits), tail=BLOCK)
+        assert plan.matched(arrive(plan, request(120)), 0) == (shared, False)
+
+
+def test_the_last_chunk_of_a_prompt_ends_where_its_last_whole_block_does():
+    rank = Rank(hit=80)
+    plan = half(rank, tail=BLOCK)
+    assert plan.matched(arrive(plan, request(BLOCK - 1, "short")), 0) == (0, False)
+    assert plan.matched(arrive(plan, request(80, "exact")), 0) == (79, False), "one is computed"
+    made = request(118)
+    name = arrive(plan, made)
+    external, _ = plan.matched(name, 0)
+    plan.allocated(name, blocks(128), external)
+    planned = step(plan, name, 80, 20, blocks(128))
+    [load], [save] = planned.loads, planned.saves
+    assert (load.start, load.end) == (0, 80)
+    assert (save.start, save.end) == (64, 96), "a full chunk, from its beginning on"
+    [save] = step(plan, name, 100, 18, replaces=False).saves
+    assert (save.start, save.end, list(save.blocks)) == (96, 112, blocks(112))
+    made.all_token_ids.extend(range(10))
+    made.num_tokens += 10
+    assert step(plan, name, 118, 9, replaces=False).saves == []
+    [save] = step(plan, name, 127, 1, replaces=False).saves
+    assert (save.start, save.end) == (96, 128), "as it grows, only full chunks are stored"
 
 
 def test_tokens_that_vllm_has_itself_are_not_loaded():

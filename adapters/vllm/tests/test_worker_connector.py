@@ -4,10 +4,12 @@ import gc
 import random
 from array import array
 from concurrent.futures import wait
+from dataclasses import replace
 
 import pytest
 import torch
 
+from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
 from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
@@ -37,7 +39,7 @@ class Adapter:
 class Rank:
     """One worker: its KV memory, its engine and the half between them."""
 
-    def __init__(self, *, layerwise=False, tiers=None):
+    def __init__(self, *, layerwise=False, tiers=None, tail=0, ledger=None):
         made = torch.Generator().manual_seed(1)
         self.caches = {
             name: torch.randn(BLOCKS, HEADS, BLOCK, 2 * WIDTH, generator=made) for name in NAMES
@@ -46,16 +48,24 @@ class Rank:
         shapes = dict.fromkeys(NAMES, LayerShape(size, HEADS, WIDTH, WIDTH))
         self.pages = pages_of(self.caches, shapes, count=BLOCKS, block=BLOCK, apart=False)
         settings = {
-            "chunk": {"size": CHUNK},
+            "chunk": {"size": CHUNK, "tail": tail},
             "pool": {"bytes": "4MiB"},
             "tiers": tiers or [{"store": "memory"}],
             "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
         }
-        self.engine = build(configure(None, {}, settings), Namespace("toy", self.pages.layout))
+        space, sinks = Namespace("toy", self.pages.layout), [ledger] if ledger else []
+        self.engine = build(configure(None, {}, settings), space, events=sinks)
         self.adapters = Adapters()
         self.scopes = Scopes(self.engine.namespace, self.adapters)
         self.half = WorkerConnector(
-            self.engine, self.pages, self.scopes, layer_names=NAMES, layerwise=layerwise, loaders=1
+            self.engine,
+            self.pages,
+            self.scopes,
+            layer_names=NAMES,
+            layerwise=layerwise,
+            loaders=1,
+            ledger=ledger,
+            chunk=CHUNK,
         )
         self.desk = LookupServer(self.engine, self.scopes)
 
@@ -118,6 +128,20 @@ def test_what_was_saved_is_loaded_into_other_blocks(rank):
     counts = rank.half.tally.take()
     assert (counts[STORED_TOKENS], counts[LOADED_TOKENS]) == (len(PROMPT), len(PROMPT))
     assert rank.half.tally.take() == {}
+
+
+def test_a_tail_is_loaded_up_to_its_last_block_and_only_full_chunks_are_told_of():
+    end, ledger = ALL - BLOCK, Ledger({"memory": "CPU"})
+    hashes = tuple(bytes([n]) for n in range(end // BLOCK))
+    rank = Rank(tail=BLOCK, ledger=ledger)
+    rank.run(Step(1, saves=[replace(save(end=end), hashes=hashes)]))
+    assert [event.chunk.hashes for event in ledger.take()] == [hashes[i : i + 2] for i in (0, 2, 4)]
+    assert rank.find(PROMPT[:end]) == rank.find() == rank.find([*PROMPT[: end + 3], 7]) == end
+    rank.run(Step(2, loads=[load(end=end)]))
+    assert rank.half.bad_blocks() == set()
+    assert rank.equal(MINE[:-1], OTHER[:-1])
+    assert not rank.equal(MINE[-1:], OTHER[-1:])
+    rank.half.close()
 
 
 def test_blocks_before_the_start_stay_as_they_are(rank):

@@ -88,6 +88,7 @@ def scheduler_connector(
         memory.block,
         world > 1 or overlapping,
         listens(config),
+        configured.engine.settings.chunk.tail,
     )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         log.warning(
@@ -96,9 +97,10 @@ def scheduler_connector(
             config.kv_transfer_config.kv_load_failure_policy,
         )
     log.info(
-        "hexkv %s: chunks of %d tokens, %s loading, %s lookups, %d rank(s)",
+        "hexkv %s: chunks of %d tokens%s, %s loading, %s lookups, %d rank(s)",
         metadata.version("hexkv-vllm"),
         shape.chunk,
+        f", the last one of blocks of {shape.tail}" if shape.tail else "",
         ours.loading,
         "asynchronous" if ours.async_lookup else "synchronous",
         world,
@@ -165,6 +167,7 @@ def worker_connector(
         saves=rank.first or not slower,
         beside=_beside(next(iter(caches.values())).device),
         ledger=ledger,
+        chunk=settings.chunk.size,
     )
     chunk = pages.layout.chunk_bytes(settings.chunk.size)
     log.info(

@@ -58,7 +58,7 @@ def configure(
         environ: in place of the process's environment.
 
     Raises:
-        ConfigError: an unknown key, a bad value, or chunks that are not whole blocks.
+        ConfigError: an unknown key, a bad value, or chunks or tails that are not whole blocks.
     """
     own = {field.name for field in fields(ConnectorSettings)}
     mine = {name: value for name, value in extra.items() if name in own}
@@ -79,7 +79,17 @@ def configure(
                 f"{said.locate(('chunk', 'size'))}: {chunk} tokens are not whole blocks of"
                 f" {block_tokens}, in which vLLM keeps KV here"
             )
-        defaults["chunk"] = {"size": -(-chunk // block_tokens) * block_tokens}
+        chunk = -(-chunk // block_tokens) * block_tokens
+    tail = said.settings.chunk.tail
+    if said.origin(("chunk", "tail")) == DEFAULT:
+        tail = block_tokens if chunk > block_tokens and said.settings.chunk.seeded else 0
+    elif tail % block_tokens:
+        raise ConfigError(
+            f"{said.locate(('chunk', 'tail'))}: {tail} tokens are not whole blocks of"
+            f" {block_tokens}, in which vLLM keeps KV here"
+        )
+    if (chunk, tail) != (said.settings.chunk.size, said.settings.chunk.tail):
+        defaults["chunk"] = {"size": chunk, "tail": tail}
         said = load(file, environ, rest, source=SOURCE, defaults=defaults)
     remote = any(tier.store not in LOCAL for tier in said.settings.tiers)
     return Configuration(connector.resolved(remote=remote), said)

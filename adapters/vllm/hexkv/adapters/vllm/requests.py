@@ -43,7 +43,7 @@ class Found:
     """What the tiers hold of a request."""
 
     tokens: int = 0
-    """From its beginning, whole chunks."""
+    """From its beginning, whole chunks; the last one may be a tail."""
 
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Tokens by tier, in the order of the prompt."""
@@ -119,6 +119,8 @@ class Tracked:
     def load(self, external: int, chunk: int) -> Load:
         """What the workers are to load: *external* tokens beyond the local ones."""
         end = -(-(self.local + external) // chunk) * chunk
+        if self.found is not None:
+            end = min(end, self.found.tokens)  # a tail ends before its chunk would
         return Load(
             self.request.request_id,
             self.scope,
@@ -129,17 +131,21 @@ class Tracked:
             self.later,
         )
 
-    def completed(self, chunk: int, *, generated: bool) -> int:
+    def completed(self, chunk: int, tail: int, *, generated: bool) -> int:
         """Tokens at the beginning that make whole chunks, whose KV is known after this step.
 
-        What is beyond the known tokens was guessed (speculative decoding), and may be wrong.
+        With *tail* the last chunk of a prompt may end at any multiple of it. What is beyond the
+        known tokens was guessed (speculative decoding), and may be wrong.
         """
-        most = self.request.num_tokens if generated else self.request.num_prompt_tokens
-        return min(self.known, most) // chunk * chunk
+        prompt = self.request.num_prompt_tokens
+        whole = min(self.known, self.request.num_tokens if generated else prompt) // chunk * chunk
+        end = prompt // tail * tail if tail else 0
+        return max(whole, end) if self.known >= end else whole
 
-    def save(self, end: int, block_tokens: int, *, events: bool = False) -> Save:
+    def save(self, end: int, chunk: int, block_tokens: int, *, events: bool = False) -> Save:
         """What the workers are to store, up to *end*; with *events* also vLLM's names for it."""
-        start, self.saved = self.saved, end
+        # A full chunk takes the place of a tail from its beginning on.
+        start, self.saved = self.saved // chunk * chunk, end
         hashes: Sequence[bytes] = ()
         if events and len(self.request.block_hashes) >= end // block_tokens:
             first = max(0, start // block_tokens - 1)

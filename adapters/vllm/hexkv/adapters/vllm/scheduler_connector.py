@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hexkv.adapters.vllm.messages import Scope, Step
@@ -43,6 +43,10 @@ class Shape:
 
     events: bool = False
     """Whether somebody listens to what is stored."""
+
+    tail: int = 0
+    """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
+    shorter than the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +168,14 @@ class SchedulerConnector:
                 tracked.blocks.extend(part.blocks)
             if not tracked.writes:
                 continue
-            end = tracked.completed(self._shape.chunk, generated=self._settings.write_generated)
+            shape, generated = self._shape, self._settings.write_generated
+            end = tracked.completed(shape.chunk, shape.tail, generated=generated)
             if end > tracked.saved:
                 told = blocks_of(part.request)
                 tracked.blocks = tracked.blocks if told is None else list(told)
                 used = tracked.blocks[: end // block]
                 if len(used) * block == end and doubted.isdisjoint(used):
-                    step.saves.append(tracked.save(end, block, events=self._shape.events))
+                    step.saves.append(tracked.save(end, shape.chunk, block, events=shape.events))
         return step
 
     def done(self, bad_blocks: Collection[int], steps: Mapping[int, int]) -> None:
@@ -226,13 +231,14 @@ class SchedulerConnector:
 
     def _ask(self, tracked: Tracked) -> None:
         """Ask every rank what it holds of a request, and to hold it."""
-        tokens = tracked.request.num_tokens
-        if not tracked.reads or tokens < self._shape.chunk:
+        step = self._shape.tail or self._shape.chunk
+        end = tracked.request.num_tokens // step * step
+        if not tracked.reads or not end:
             tracked.found = Found()
             return
         tracked.asked_at = self._now()
         tracked.held = True
-        packed = tracked.tokens(tokens // self._shape.chunk * self._shape.chunk)
+        packed = tracked.tokens(end)
         for index, rank in enumerate(self._ranks):
             number = rank.ask(
                 "find", packed, id=tracked.request.request_id, scope=list(tracked.scope)
@@ -254,8 +260,7 @@ class SchedulerConnector:
                 return True
             del tracked.questions[index]
             tracked.answers.append(_found(answer))
-        # What one rank lacks, all must compute.
-        tracked.found = min(tracked.answers, key=lambda found: found.tokens, default=Found())
+        tracked.found = common(tracked.answers, self._shape.chunk)
         return True
 
     def _release(self, tracked: Tracked) -> None:
@@ -267,6 +272,17 @@ class SchedulerConnector:
             tracked.held = False
             for rank in self._ranks:
                 rank.ask("release", wanted=False, id=tracked.request.request_id)
+
+
+def common(answers: Sequence[Found], chunk: int) -> Found:
+    """What every rank holds, where some hold more. What one lacks, all must compute.
+
+    Who holds more than another one's tail holds another tail: they share full chunks.
+    """
+    least = min(answers, key=lambda found: found.tokens, default=Found())
+    if any(found.tokens != least.tokens for found in answers):
+        return replace(least, tokens=least.tokens // chunk * chunk)
+    return least
 
 
 def _found(answer: Mapping[str, object]) -> Found:

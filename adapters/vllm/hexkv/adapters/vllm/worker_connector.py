@@ -61,7 +61,8 @@ class WorkerConnector:
         loaders: threads for loads outside of steps.
         saves: whether this rank stores; others may do it for all.
         beside: a context for each thread that loads beside the model's stream.
-        ledger: told of chunks before they are stored, where somebody listens to that.
+        ledger: told of full chunks before they are stored, where somebody listens to that.
+        chunk: tokens of a full one.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class WorkerConnector:
         saves: bool = True,
         beside: Callable[[], AbstractContextManager[object]] = ExitStack,
         ledger: Ledger | None = None,
+        chunk: int = 0,
     ) -> None:
         self._engine = engine
         self._windows = windows
@@ -86,6 +88,7 @@ class WorkerConnector:
         self._beside = beside
         self.tally = Tally()
         self._ledger = ledger
+        self._chunk = chunk
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
         self._outside = _Outside()
         self._layered: list[_Layered] = []
@@ -251,15 +254,20 @@ class WorkerConnector:
         self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
 
     def _announce(self, save: Save, tokens: memoryview, namespace: Namespace) -> None:
-        """Tell the ledger what vLLM calls the chunks that are about to be stored."""
+        """Tell the ledger what vLLM calls the full chunks that are about to be stored.
+
+        Not of tails: their blocks are told of as part of a chunk, and would be said to be gone
+        when the tail is evicted.
+        """
         if self._ledger is None or not save.hashes:
             return
-        names = self._engine.chunk_keys(tokens, namespace=namespace)
-        block, size = self._windows.block, save.end // len(names)
+        block, size = self._windows.block, self._chunk
+        end = save.end // size * size
+        names = self._engine.chunk_keys(tokens[:end], namespace=namespace)
         own = (save.end - save.start) // block
         parent = save.hashes[0] if len(save.hashes) > own else None
         hashes, chunks = save.hashes[-own:], []
-        for start in range(save.start, save.end, size):
+        for start in range(save.start, end, size):
             first = (start - save.start) // block
             mine = tuple(hashes[first : first + size // block])
             said = tuple(tokens[start : start + size])
