@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import cycle
+
+import numpy as np
 
 from benchmarks.keys import LIMIT, bare_chain
 from benchmarks.measure import Comparison, Goal, Turn, must
@@ -11,17 +14,36 @@ from benchmarks.scale import Scale
 
 
 def lookup(scale: Scale) -> Generator[Comparison, None, None]:
-    """How long a prefix is cached; alone, and keeping it from eviction for a while."""
+    """How long a prefix is cached; alone, and keeping it from eviction for a while.
+
+    Of a prompt that was not named lately, of one that was, and of what is longer than that one.
+    """
     with cached(scale) as held:
         engine, tokens = held.engine, held.tokens
         limit = bare_chain(tokens, scale.chunk)
+        dice = np.random.default_rng(1)
+        others = dice.integers(1 << 17, size=(16, len(tokens)), dtype=np.uint32)
+        more = dice.integers(1 << 17, size=(64, 300), dtype=np.uint32)
+        longer = cycle([np.concatenate((tokens, turn)) for turn in more])
+
+        def forget() -> None:
+            for other in others:
+                engine.chunk_keys(other)
 
         def look(pin: str | None = None) -> None:
             must(engine.lookup(tokens, pin=pin).hit_tokens == len(tokens), "not all was found")
+
+        def look_further() -> None:
+            must(engine.lookup(next(longer)).hit_tokens == len(tokens), "not all was found")
 
         def look_and_pin() -> None:
             look(pin="benchmark")
             must(engine.unpin("benchmark") > 0, "nothing was pinned")
 
-        for name, path in (("lookup", look), ("lookup, pin, unpin", look_and_pin)):
-            yield Comparison(name, LIMIT, tokens.nbytes, Turn(path), limit, Goal("cost"))
+        for name, path in (
+            ("lookup", Turn(look, before=forget)),
+            ("lookup, again", Turn(look)),
+            ("lookup, 300 tokens more", Turn(look_further)),
+            ("lookup, pin, unpin", Turn(look_and_pin)),
+        ):
+            yield Comparison(name, LIMIT, tokens.nbytes, path, limit, Goal("cost"))

@@ -19,6 +19,8 @@ NAMES = [
     "keys: int64 torch tensor",
     "keys: list",
     "lookup",
+    "lookup, again",
+    "lookup, 300 tokens more",
     "lookup, pin, unpin",
     "second store",
     "memory, contiguous: store",

@@ -199,19 +199,25 @@ class NamespaceHasher:
         """Leads every key of the namespace."""
         self._anchor = self.root if seeded else b""
 
-    def name(self, packed: memoryview, deadline: Deadline | None = None) -> Chunks:
+    def name(
+        self,
+        packed: memoryview,
+        deadline: Deadline | None = None,
+        known: Sequence[ChunkKey] = (),
+    ) -> Chunks:
         """The chunks of one prompt.
 
         Args:
             packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
             deadline: after which no more of them are named.
+            known: the keys of the first ones, if these are known already.
         """
         starts, ends = self._chunker.cut(packed)
         digest, prefix = self._digest, self.prefix
-        link = self._anchor
-        reached = 0
-        keys: list[bytes] = []
-        for start, end in zip(starts, ends, strict=True):
+        link = known[-1][NAMESPACE_BYTES:] if known else self._anchor
+        keys: list[bytes] = [*known]
+        reached = ends[len(known) - 1] if known else 0
+        for start, end in zip(starts[len(known) :], ends[len(known) :], strict=True):
             if start != reached:
                 link = self._anchor
             link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])

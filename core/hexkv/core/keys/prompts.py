@@ -12,6 +12,7 @@ from threading import Lock
 
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import Chunks, NamespaceHasher
+from hexkv.core.keys.recent import LEAST, Named, RecentPrompts
 from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
 from hexkv.ports import (
     RAW,
@@ -239,6 +240,7 @@ class ChunkHasher:
         self._newest: tuple[Namespace, NamespaceHasher] | None = None
         """The last of them: to find it again takes no hash over all that a namespace says."""
 
+        self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
         self._lock = Lock()
 
     def name(
@@ -264,7 +266,7 @@ class ChunkHasher:
         if packed is None:
             bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
             return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
-        chunks: Chunks = keyer.name(packed, deadline)
+        chunks = self._chunks(keyer, packed, deadline)
         if len(chunks.keys) < len(chunks.ends):
             bounds = Bounds(chunks.starts, chunks.ends)
             return Prompt(
@@ -281,6 +283,22 @@ class ChunkHasher:
             if self._chunker.tail
             else None,
         )
+
+    def _chunks(
+        self, keyer: NamespaceHasher, packed: memoryview, deadline: Deadline | None
+    ) -> Chunks:
+        """The chunks of one prompt, of which only those are hashed that were not named lately."""
+        if len(packed) < LEAST:
+            return keyer.name(packed, deadline)
+        whole = packed.obj
+        if not isinstance(whole, bytes) or len(whole) != len(packed):  # which may change later
+            whole = bytes(packed)
+        former, count = self._recent.find(keyer.root, whole)
+        chunks = keyer.name(packed, deadline, former.keys[:count] if former is not None else ())
+        if len(chunks.keys) == len(chunks.ends):
+            full = len(whole) // TOKEN_BYTES // self._chunker.size
+            self._recent.add(Named(keyer.root, whole, chunks.keys[:full]), former, count)
+        return chunks
 
     def keyers(self) -> list[NamespaceHasher]:
         """Those of every namespace that was met lately."""
