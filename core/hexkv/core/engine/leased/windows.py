@@ -248,7 +248,8 @@ class Saving:
         on = publishing.tiers
         for name, row in on.items():
             if any(row):
-                self.kept.tiers[name] += sum(compress(tokens, row))
+                here = sum(compress(tokens, row))
+                self.kept.tiers[name] = self.kept.tiers.get(name, 0) + here
         stored = sum(compress(tokens, map(any, zip(*on.values(), strict=True))))
         self.kept.stored += stored
         self.kept.size += part.layout.chunk_bytes(stored)
