@@ -148,7 +148,7 @@ class Node(Engines):
             root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
         )
         self._limits = limits or Limits(slots * frame)
-        self._options = {"clients": clients}
+        self._options = {"clients": clients, "parting": 0.1}
         if allowed is not None:
             self._options["allowed"] = allowed
         self._opened = ExitStack()

@@ -73,7 +73,7 @@ PORTS = (
     Port("chunker", ChunkerContract, ("chunkers",)),
     Port("checksum", ChecksumContract, ("checksums",)),
     Port("plugin", PluginContract, ("plugins",)),
-    Port("chunk cache", ChunkCacheContract, ("chunk_caches",)),
+    Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

@@ -29,8 +29,6 @@ from hexkv.ports import FRAME_VERSION, Clock, ConfigError
 log = logging.getLogger("hexkv")
 
 _PEER = struct.Struct("3i")
-_PARTING = 5.0
-"""Seconds that clients have to let go of what they lease, when a node ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +56,7 @@ class NodeServer:
         *,
         allowed: Allowed = Allowed(),
         clients: int = 64,
+        parting: float = 5.0,
     ) -> None:
         """Serve *served*; :meth:`run` does it.
 
@@ -68,6 +67,7 @@ class NodeServer:
             limits: of each client.
             allowed: who may connect.
             clients: how many there may be at a time.
+            parting: seconds that they have to let go of what they lease, when this ends.
 
         Raises:
             ConfigError: the pool's memory cannot be shared.
@@ -83,6 +83,7 @@ class NodeServer:
         self._limits = limits
         self._allowed = allowed
         self._most = clients
+        self._parting = parting
         self._numbers = count(1)
         self._sessions: set[Session] = set()
         self._lock = Lock()
@@ -200,12 +201,12 @@ class NodeServer:
             sessions = list(self._sessions)
         for session in sessions:
             session.dismiss("the node ends")
-        end = self._clock.now() + _PARTING
+        end = self._clock.now() + self._parting
         while self._sessions and self._clock.now() < end:
             time.sleep(0.01)
         for session in sessions:
             session.abort()
-        while self._sessions and self._clock.now() < end + _PARTING:
+        while self._sessions and self._clock.now() < end + self._limits.patience:
             time.sleep(0.01)
 
 

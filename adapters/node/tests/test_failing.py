@@ -1,0 +1,182 @@
+"""A node or a client that fails costs a deadline, and nothing is left over."""
+
+import random
+import sys
+import time
+from subprocess import PIPE, Popen
+from threading import Event
+
+import pytest
+
+from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node.wire import Verb
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon, specs
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline, Reason
+from nodes import FRAME, Node, NodeProcess, until
+
+PROMPT = list(range(6 * TOKENS))
+
+
+def within(seconds):
+    return Deadline.after(SystemClock(), seconds)
+
+
+def test_a_node_that_comes_back_is_another_one(tmp_path):
+    """Leases of its former life can be read, and nothing of them is published in the new one."""
+    some = specs(3)
+    with Node(tmp_path) as node:
+        client = node.client()
+        put(client, some[:2])
+        hold = client.hold(some[:2], "held", soon())
+        assert hold.wait(soon())
+        (old,) = client.allocate(some[2:], "old", soon())
+        old.payload[:] = content(some[2])
+        generation = node.server.generation
+        node.stop()
+        assert client.match([some[0].key], soon()) == [None]
+        with client.hold(some, "lost", soon()) as lost:
+            assert lost.wait(soon())
+            assert list(lost.reasons) == [Reason.TIER_OFF] * 3
+        assert client.allocate(some, "none", soon()) == []
+        node.start()
+        assert until(lambda: client.connected)
+        assert node.server.generation != generation
+        publishing = client.publish([old], None, soon())
+        assert publishing.wait(soon())
+        assert publishing.tiers == {}
+        assert client.match([spec.key for spec in some], soon()) == ["disk", "disk", None]
+        put(client, some[2:])
+        assert [bytes(lease.payload) for lease in hold.leases] == [content(c) for c in some[:2]]
+        assert bytes(old.payload) == content(some[2])
+        old.release()
+        hold.release()
+        assert client.ledger() == {}
+        client.close()
+        node.at_rest()
+
+
+def test_a_node_that_hangs_costs_one_deadline_until_it_says_something(tmp_path, monkeypatch):
+    key = specs(1)[0].key
+    with Node(tmp_path) as node:
+        client = node.client()
+        put(client, specs(1))
+        stuck, going_on = Event(), Event()
+
+        def hang(verb):
+            def wait(session, asked):
+                stuck.set()
+                assert going_on.wait(60)
+                verb(session, asked)
+
+            return wait
+
+        for verb in (Verb.MATCH, Verb.PING):
+            monkeypatch.setitem(VERBS, verb, hang(VERBS[verb]))
+        assert client.match([key], within(0.2)) == [None]
+        assert stuck.is_set()
+        assert not client.connected
+        assert client.match([key], soon()) == [None]  # at once, though it had a minute
+        going_on.set()
+        assert until(lambda: client.connected)
+        assert client.match([key], soon()) == ["memory"]
+        client.close()
+        node.at_rest()
+
+
+@pytest.mark.thorough
+def test_a_stopped_node_costs_one_deadline_and_a_killed_one_is_found_again(tmp_path):
+    with NodeProcess(tmp_path, memory=16) as node:
+        quick = dict.fromkeys(("lookup", "retrieve", "store"), 0.5)
+        with node.engine(deadlines=quick) as engine:
+            kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+            assert engine.store(PROMPT, kv).stored_tokens == len(PROMPT)
+            assert engine.flush(60)
+            node.freeze()
+            start = time.monotonic()
+            assert engine.lookup(PROMPT).hit_tokens == 0
+            assert engine.lookup(PROMPT).hit_tokens == 0
+            assert engine.retrieve(PROMPT, HeapKV(LAYOUT, len(PROMPT))).hit_tokens == 0
+            assert engine.store(PROMPT, kv).dropped_tokens == len(PROMPT)
+            assert time.monotonic() - start < 30  # one deadline of a busy machine, not four
+            node.thaw()
+            assert until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
+            for _ in range(5):
+                node.kill()
+                assert engine.lookup(PROMPT).hit_tokens == 0
+                node.start()
+                window = HeapKV(LAYOUT, len(PROMPT))
+                assert until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
+                assert engine.retrieve(PROMPT, window).hit_tokens == len(PROMPT)
+                assert window.agrees(kv, len(PROMPT))
+        node.at_rest()
+
+
+CLIENT = """
+import random, sys
+from hexkv.adapters.node.client import NodeClient
+from hexkv.contracts.chunk_cache._base import content, soon, specs
+from hexkv.plugins.clock import SystemClock
+from pathlib import Path
+client = NodeClient(Path(sys.argv[1]), SystemClock())
+chance = random.Random(int(sys.argv[2]))
+print("up", flush=True)
+some = specs(12)
+while True:
+    part = chance.sample(some, 3)
+    leases = client.allocate(part, "put", soon())
+    for lease, spec in zip(leases, part):
+        lease.payload[:] = content(spec)
+    if chance.random() < 0.7:
+        client.publish(leases, None, soon())
+    hold = client.hold(part, "get", soon())
+    hold.wait(soon())
+    client.pin("pin", [part[0].key])
+    for lease in [*leases, *hold.leases]:
+        if lease is not None and chance.random() < 0.8:
+            lease.release()
+    if chance.random() < 0.8:
+        hold.release()
+    if chance.random() < 0.05:
+        client.sweep("put"), client.sweep("get")
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kills", [40])
+def test_clients_that_are_killed_leave_nothing_and_spoil_nothing(tmp_path, kills):
+    """While others read: never a wrong byte."""
+    chance, some = random.Random(7), specs(12)
+    with Node(tmp_path, slots=64) as node:
+        reader = node.client()
+        running = []
+        wrong = read = 0
+        for number in range(kills):
+            command = [sys.executable, "-c", CLIENT, str(node.path), str(number)]
+            running.append(Popen(command, stdout=PIPE))
+            if len(running) < 4:
+                continue
+            victim = running.pop(chance.randrange(len(running)))
+            assert victim.stdout.readline() == b"up\n"
+            for _ in range(chance.randrange(1, 30)):
+                with reader.hold(some, "reader", soon()) as hold:
+                    assert hold.wait(soon())
+                    for lease, spec in zip(hold.leases, some, strict=True):
+                        if lease is not None:
+                            read += 1
+                            wrong += bytes(lease.payload) != content(spec)
+            victim.kill()
+            victim.wait()
+            victim.stdout.close()
+        for victim in running:
+            victim.kill()
+            victim.wait()
+            victim.stdout.close()
+        assert wrong == 0
+        assert read > kills
+        reader.close()
+        node.at_rest()
+        assert not node.served.health().pins
+        leased = node.served.health()
+        assert leased.leases.get("memory store", 0) * FRAME == leased.tiers[0].used_bytes

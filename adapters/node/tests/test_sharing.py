@@ -1,0 +1,246 @@
+"""Engines share a node: what is there, who has what of it, and who may."""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hexkv.adapters.node import wire
+from hexkv.adapters.node.server import Allowed, Listener
+from hexkv.adapters.node.session import Limits
+from hexkv.adapters.node.wire import Malformed
+from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest
+from nodes import FRAME, Node, until
+
+PROMPT = list(range(5 * TOKENS))
+
+
+@pytest.fixture
+def node(tmp_path):
+    with Node(tmp_path) as node:
+        yield node
+        node.at_rest()
+
+
+def test_one_engine_hits_what_another_one_stored_also_when_that_is_gone(node):
+    for section in ({"pool": {"bytes": 1 << 20}}, {"tiers": [{"store": "memory"}]}):
+        with pytest.raises(ConfigError, match=f"{next(iter(section))} .*is the node's to say"):
+            node.engine(**section)
+    with node.engine() as first:
+        kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+        assert first.store(PROMPT, kv).stored_tokens == len(PROMPT)
+    with node.engine() as second:
+        assert second.lookup(PROMPT).tiers == {"memory": len(PROMPT)}
+        window = HeapKV(LAYOUT, len(PROMPT))
+        got = second.retrieve(PROMPT, window)
+        assert (got.hit_tokens, got.tiers) == (len(PROMPT), {"memory": len(PROMPT)})
+        assert window.agrees(kv, len(PROMPT))
+        assert second.health().leases == {"memory store": 5}
+
+
+def test_the_end_of_a_connection_gives_back_everything_and_publishes_nothing(node):
+    some = specs(4)
+    client, other = node.client(), node.client()
+    put(other, some[:2])
+    hold = client.hold(some[:2], "held", soon())
+    assert hold.wait(soon())
+    share = hold.leases[0].share("longer")
+    filled = client.allocate(some[2:], "half", soon())
+    filled[0].payload[:] = content(some[2])
+    client.pin("me", [some[0].key])
+    assert set(client.ledger()) == {"held", "longer", "half"}
+    assert node.server.leased_bytes == 4 * FRAME
+    client.close()
+    # What this process still looks at is not for others yet.
+    assert node.server.clients == 2
+    assert bytes(share.payload) == content(some[0])
+    hold.release()
+    for lease in filled:
+        lease.release()
+    assert node.server.clients == 2
+    share.release()
+    assert until(lambda: node.server.clients == 1)
+    assert list(other.match([spec.key for spec in some], soon())) == ["memory"] * 2 + [None] * 2
+    assert other.health(soon()).pins == {}
+    assert not node.served.health().pins
+    other.close()
+
+
+def test_a_client_leases_no_more_than_its_bound(tmp_path):
+    with Node(tmp_path, limits=Limits(3 * FRAME)) as node:
+        greedy, other = node.client(), node.client()
+        some = specs(6)
+        leases = greedy.allocate(some, "greedy", soon())
+        assert len(leases) == 3
+        assert greedy.allocate(some, "greedy", soon()) == []
+        assert len(other.allocate(some[:2], "other", soon())) == 2
+        leases[0].release()
+        assert len(greedy.allocate(some, "greedy", soon())) == 1
+        other.close()
+        put(greedy, [])
+        for lease in leases:
+            lease.release()
+        greedy._ledger.sweep("greedy")
+        put(greedy, some)
+        with greedy.hold(some, "greedy", soon()) as hold:
+            assert hold.wait(soon())
+            assert [lease is not None for lease in hold.leases] == [True] * 3 + [False] * 3
+            assert [reason for reason in hold.reasons if reason] == ["refused"] * 3
+        greedy.close()
+
+
+def test_a_header_that_a_client_left_is_void(tmp_path):
+    """The node writes headers itself, so what is on the disk under a key says that key."""
+    with Node(tmp_path, memory=1) as node:
+        client = node.client()
+        chunk, other = specs(2)
+        put(client, [other])
+        node.served.chunks.flush(soon())
+        with client.hold([other], "thief", soon()) as hold:
+            assert hold.wait(soon())
+            sealed = bytes(hold.leases[0].frame)
+            with pytest.raises(TypeError):
+                hold.leases[0].payload[0] = 1  # no mistake of a reader changes what others read
+        (lease,) = client.allocate([chunk], "thief", soon())
+        lease.frame[:] = sealed
+        lease.frame[:8] = MAGIC
+        with lease:
+            publishing = client.publish([lease], None, soon())
+            assert publishing.wait(soon())
+        node.served.clear(None, ["memory"], soon())
+        with client.hold([chunk], "reader", soon()) as hold:
+            assert hold.wait(soon())
+            assert hold.leases[0] is not None
+            assert hold.origins == ["disk"]
+            assert bytes(hold.leases[0].payload) == sealed[PAGE : PAGE + SIZE]
+        with pytest.raises(InvalidRequest):
+            client.publish([lease], None, soon())
+        client.close()
+
+
+def test_only_who_may_comes_in_and_one_node_has_a_path(tmp_path, node):
+    assert stat.S_IMODE(node.path.stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="another node"):
+        Listener(node.path)
+    with Node(tmp_path / "other", disk=False, clients=1) as full:
+        first, second = full.client(), full.client()
+        assert (first.connected, second.connected) == (True, False)
+        assert second.match([specs(1)[0].key], soon()) == [None]
+        first.close()
+        assert until(lambda: second.connected)  # a place came free, and it was tried again
+        second.close()
+
+    class Nobody(Allowed):
+        def lets_in(self, uid, gid):
+            assert (uid, gid) == (os.geteuid(), os.getegid())
+            return False
+
+    with Node(tmp_path / "closed", disk=False, allowed=Nobody()) as closed:
+        client = closed.client()
+        assert not client.connected
+        client.close()
+    assert Allowed(frozenset({7})).lets_in(7, 0)
+    assert Allowed(gids=frozenset({8})).lets_in(0x7FFF, 8)
+    assert not Allowed().lets_in(0x7FFF, 0x7FFF)
+
+
+@pytest.mark.thorough
+@settings(max_examples=500)
+@given(data=st.data())
+def test_a_body_that_is_none_is_malformed_and_nothing_else(data):
+    """Every reader of bodies: of noise, and of good bodies that were cut or changed."""
+    some = specs(3)
+    wanted = wire.Wanted("owner", [s.key for s in some], [0] * 3, [TOKENS] * 3, [-1, 0, 16])
+    chunk = wire.Chunk(wire.State.HERE, "memory", PAGE, FRAME)
+    good = {
+        wire.read_wanted: wire.pack_wanted(wanted),
+        wire.read_space: wire.pack_space(1, wire.Space("{}", LAYOUT, "raw")),
+        wire.read_release: wire.pack_release([(1, 2), (3, wire.ALL)]),
+        (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks([chunk, chunk]),
+    }
+    assert wire.read_wanted(good[wire.read_wanted]) == wanted._replace(
+        spaces=(0, 0, 0), tokens=(TOKENS,) * 3, positions=(-1, 0, 16)
+    )
+    for read, body in good.items():
+        read(body)
+        cut = data.draw(st.integers(0, len(body)))
+        noise = data.draw(st.binary(max_size=24))
+        for wrong in (noise, body[:cut], body[:cut] + noise + body[cut + len(noise) :]):
+            with suppress(Malformed):
+                read(wrong)
+    layers = wire.pack_space(1, wire.Space("{}", LAYOUT, "raw"))
+    with pytest.raises(Malformed):  # before anything is as large
+        wire.read_space(layers.replace(b"[[2,", b"[[999999999999,"))
+
+
+def raw(node):
+    """A connection that says what it likes, after the greeting."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(30)
+    sock.connect(str(node.path))
+    sock.sendall(wire.greeting())
+    sock.recv(wire.WELCOME.size)
+    return sock
+
+
+@pytest.mark.thorough
+@settings(max_examples=200, deadline=None)
+@given(noise=st.binary(min_size=wire.HEAD.size, max_size=200), generation=st.booleans())
+def test_who_sends_nonsense_is_not_answered_and_nobody_else_notices(shared, noise, generation):
+    node, client, held = shared
+    sock = raw(node)
+    if generation:
+        noise = noise[:16] + node.server.generation.to_bytes(8, "little") + noise[24:]
+    sock.sendall(noise)
+    sock.shutdown(socket.SHUT_WR)
+    with suppress(ConnectionResetError):  # closed before all of it was read
+        while sock.recv(4096):
+            pass
+    sock.close()
+    assert client.match([specs(1)[0].key], soon()) == ["memory"]
+    assert bytes(held.leases[0].payload) == content(specs(1)[0])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with Node(tmp_path_factory.mktemp("node")) as node:
+        client = node.client()
+        put(client, specs(1))
+        with client.hold(specs(1), "held", soon()) as held:
+            assert held.wait(soon())
+            yield node, client, held
+        client.close()
+        node.at_rest()
+
+
+def test_what_a_client_leases_stays_its_own_until_its_socket_is_closed(tmp_path):
+    """Also when it is not answered any more: it may be copying."""
+    with Node(tmp_path, slots=4, memory=1, disk=False) as node:
+        liar, other = node.client(), node.client()
+        some = specs(6)
+        put(other, some[:1])
+        hold = liar.hold(some[:1], "liar", soon())
+        assert hold.wait(soon())
+        link = liar._keeper.link
+        link._send(bytes(wire.HEAD.size), soon())
+        assert until(lambda: not link.alive)
+        for number in range(1, 6):  # all the rest of the memory, several times over
+            put(other, [some[number]])
+        crowd = []
+        while leases := other.allocate([some[5]], "crowd", now()):
+            leases[0].payload[:] = b"\xff" * SIZE
+            crowd += leases
+        assert bytes(hold.leases[0].payload) == content(some[0])
+        hold.release()
+        assert until(lambda: node.server.clients <= 2)
+        for client in (liar, other):
+            client.close()
+        for lease in crowd:
+            lease.release()
+        node.at_rest()
