@@ -21,9 +21,9 @@ class Sink(Protocol):
     def filled(self, index: int, upto: int) -> None:
         """Learn that the newest buffer for *index* has its first *upto* bytes.
 
-        No store has to call this. One whose CPU copies the bytes reads :data:`PIECE` bytes at a
-        time and calls it in between, from the thread that read them: the sink looks at them while
-        they are in the CPU's cache, instead of reading all of them from memory once more.
+        No store has to call this. One whose CPU copies the bytes, and for which a further call of
+        the system costs little, reads :data:`PIECE` bytes at a time and calls it in between, from
+        the thread that read them: the sink looks at them while they are in the CPU's cache.
         *upto* grows from call to call. These bytes are not written again: who begins anew asks
         for room anew. Never raises, and takes no longer than it takes to read the bytes.
         """

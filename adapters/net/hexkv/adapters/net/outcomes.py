@@ -62,7 +62,7 @@ def land(
     """Receive a value into the room that *sink* gives; read past it where there is none."""
     into = sink.room(index, size)
     if into is not None:
-        stream.fill(plain(into), deadline, lambda upto: sink.filled(index, upto))
+        stream.fill(plain(into), deadline)
         return into
     stream.skip(size, deadline)
     return Miss(Reason.REFUSED)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import calcsize, pack, unpack_from
 from typing import Any
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
-from hexkv.ports import PIECE, Deadline
+from hexkv.ports import Deadline
 
 _VIEWS = 512
 """Buffers that one system call takes, safely below IOV_MAX."""
@@ -82,26 +82,15 @@ class Stream:
         while rest.views:
             rest.advance(self._gather(rest.views, deadline))
 
-    def fill(
-        self,
-        into: memoryview,
-        deadline: Deadline,
-        filled: Callable[[int], None] | None = None,
-    ) -> None:
-        """Receive exactly as many bytes as *into* has.
-
-        *filled* is told after each piece, but the last, how many bytes are there.
-        """
+    def fill(self, into: memoryview, deadline: Deadline) -> None:
+        """Receive exactly as many bytes as *into* has."""
         done = 0
         if self._ahead:
             done = min(len(self._ahead), len(into))
             into[:done] = self._ahead[:done]
             self._ahead = self._ahead[done:]
-        piece = len(into) if filled is None else PIECE
         while done < len(into):
-            done += self._got(self._receive(into[done : done + piece], deadline, whole=True))
-            if filled is not None and done < len(into):
-                filled(done)
+            done += self._got(self._receive(into[done:], deadline, whole=True))
 
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""

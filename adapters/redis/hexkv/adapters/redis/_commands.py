@@ -149,7 +149,7 @@ class Get(Command[ReadOutcome]):
         if room is None:
             wire.skip(size, deadline)
             return Miss(Reason.REFUSED), size
-        wire.value(room, deadline, lambda upto: self._sink.filled(i, upto))
+        wire.value(room, deadline)
         return Hit(size), size
 
 

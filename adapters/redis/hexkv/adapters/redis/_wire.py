@@ -5,7 +5,7 @@ https://redis.io/docs/latest/develop/reference/protocol-spec/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.stream import Stream
@@ -51,14 +51,9 @@ class Wire:
             raise garbled(self.stream.take_some(_SHOWN, deadline))
         return line[:-2]
 
-    def value(
-        self,
-        into: memoryview,
-        deadline: Deadline,
-        filled: Callable[[int], None] | None = None,
-    ) -> None:
+    def value(self, into: memoryview, deadline: Deadline) -> None:
         """Receive a value, once its length is known, and what ends it."""
-        self.stream.fill(into, deadline, filled)
+        self.stream.fill(into, deadline)
         if end := self.line(deadline):
             raise garbled(end)
 

@@ -10,9 +10,6 @@ from hexkv.ports import Deadline, ReadOutcome
 Room = Callable[[int], memoryview | None]
 """Gives the memory for an object of so many bytes, or ``None`` where it is not wanted."""
 
-Filled = Callable[[int], None]
-"""Learns how many bytes of that memory have come: see :class:`hexkv.ports.Sink`."""
-
 
 class Parts(NamedTuple):
     """When objects are moved in parts, side by side."""
@@ -27,8 +24,8 @@ class Parts(NamedTuple):
 class Bodies(Protocol):
     """Moves whole objects. Safe from any thread."""
 
-    def get(self, name: str, room: Room, filled: Filled, deadline: Deadline) -> ReadOutcome:
-        """Read an object into the memory that *room* gives; *filled* may be told on the way.
+    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
+        """Read an object into the memory that *room* gives.
 
         Raises:
             OutOfTime: the deadline passed; nothing is written into that memory any more.

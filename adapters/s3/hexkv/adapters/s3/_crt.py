@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.tls import Trust
 from hexkv.adapters.s3._answers import Absent, Changed, Reply, refusal
-from hexkv.adapters.s3._bodies import Filled, Parts, Room
+from hexkv.adapters.s3._bodies import Parts, Room
 from hexkv.adapters.s3._signing import Credentials
 from hexkv.adapters.s3.address import Endpoint
 from hexkv.ports import (
@@ -164,8 +164,7 @@ class CrtBodies:
             endpoint, keys, parts, connections=connections, patience=patience, trust=trust
         )
 
-    def get(self, name: str, room: Room, filled: Filled, deadline: Deadline) -> ReadOutcome:
-        del filled  # its threads have brought the bytes, so no cache of this thread's has them
+    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
         from awscrt.s3 import S3RequestType
 
         for _ in range(_TRIES):

@@ -12,7 +12,7 @@ from hexkv.adapters.s3._answers import (
     refusal,
     word,
 )
-from hexkv.adapters.s3._bodies import Filled, Parts, Room
+from hexkv.adapters.s3._bodies import Parts, Room
 from hexkv.adapters.s3._crew import Crew
 from hexkv.adapters.s3._http import Http, told
 from hexkv.adapters.s3._wire import Head, Wire
@@ -45,10 +45,10 @@ class PlainBodies:
         self._crew = crew
         self._parts = parts
 
-    def get(self, name: str, room: Room, filled: Filled, deadline: Deadline) -> ReadOutcome:
+    def get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
         for _ in range(_TRIES):
             with suppress(Changed):
-                return self._get(name, room, filled, deadline)
+                return self._get(name, room, deadline)
         raise StoreUnreachable("the object was replaced whenever it was read")
 
     def put(self, name: str, frame: memoryview, deadline: Deadline) -> None:
@@ -71,7 +71,7 @@ class PlainBodies:
     def close(self) -> None:
         return  # its connections are not its own
 
-    def _get(self, name: str, room: Room, filled: Filled, deadline: Deadline) -> ReadOutcome:
+    def _get(self, name: str, room: Room, deadline: Deadline) -> ReadOutcome:
         """Read what fits into one part; once its size is known, the others beside it."""
         headers = _range(0, self._parts.size)
         with self._http.exchange("GET", name, deadline, headers=headers) as (head, wire):
@@ -84,7 +84,7 @@ class PlainBodies:
             if into is None:
                 return Miss(Reason.REFUSED)
             if first == size:
-                wire.fill(into, deadline, filled)
+                wire.fill(into, deadline)
                 return Hit(size)
             same = head.headers.get("etag", "")
             if not same:

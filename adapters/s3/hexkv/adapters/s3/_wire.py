@@ -8,7 +8,6 @@ RFC 9112.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
@@ -104,20 +103,15 @@ class Wire:
         """Bytes of the body still to come, where the server said it."""
         return self._left
 
-    def fill(
-        self,
-        into: memoryview,
-        deadline: Deadline,
-        filled: Callable[[int], None] | None = None,
-    ) -> None:
-        """Receive the next so many bytes of a body whose length is known; see the stream's.
+    def fill(self, into: memoryview, deadline: Deadline) -> None:
+        """Receive the next so many bytes of a body whose length is known.
 
         Raises:
             StoreUnreachable: the body is shorter.
         """
         if self._left is None or self._left < len(into):
             raise StoreUnreachable("the body is shorter than what was asked for")
-        self.stream.fill(into, deadline, filled)
+        self.stream.fill(into, deadline)
         self._left -= len(into)
 
     def text(self, most: int, deadline: Deadline) -> bytes:

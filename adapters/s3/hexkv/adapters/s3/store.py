@@ -119,12 +119,9 @@ class S3Store:
                     given = sink.room(number, size)
                 return None if given is None else given.cast("B")
 
-            def filled(upto: int) -> None:
-                sink.filled(number, upto)
-
             key = keys[number]
             name = self._location.name(key)
-            return self._heard(key, lambda: self._bodies.get(name, room, filled, deadline))
+            return self._heard(key, lambda: self._bodies.get(name, room, deadline))
 
         return self._crew.each(len(keys), get)
 
