@@ -150,7 +150,7 @@ class PagedKV:
     @property
     def background(self) -> bool:
         """True on the CPU; on a GPU the caller's stream says what comes first."""
-        return self._fused is None and self._device.type == "cpu"
+        return self._pages.fused is None and self._pages.device.type == "cpu"
 
     @property
     def tokens(self) -> int:
