@@ -11,9 +11,10 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins import AdapterSpec
-from hexkv.plugins.compose import build, identify
+from hexkv.plugins.compose import build
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.identity import identify
 from hexkv.plugins.registry import Origin
 from hexkv.plugins.schema import EngineSettings
 from hexkv.plugins.spec import CONTRACT

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from hexkv.adapters.hf.identity import namespace_of_model, weights_digest
 from hexkv.adapters.hf.memory import tensors_of
 from hexkv.adapters.hf.shape import layout_of
-from hexkv.plugins.compose import identify
 from hexkv.plugins.config import load as configuration
+from hexkv.plugins.identity import identify
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import LayoutMismatch
 

@@ -11,8 +11,8 @@ from sglang.srt.server_args import ServerArgs
 from hexkv.adapters.sglang import arguments
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of
-from hexkv.plugins.compose import identify
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.identity import identify
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import ConfigError, DType, KVLayout
 

@@ -13,8 +13,8 @@ from hexkv.adapters.vllm.inspection import refuse
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes, joined
 from hexkv.contracts.cases import each
-from hexkv.plugins.compose import identify
 from hexkv.plugins.config import load
+from hexkv.plugins.identity import identify
 from hexkv.ports import ConfigError, DType, KVLayout, LayoutMismatch, Namespace, ParallelSlice
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)

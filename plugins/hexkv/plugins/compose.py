@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.leased.engine import LeasedEngine
@@ -26,6 +26,7 @@ from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.identity import identify
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings, TierSettings
@@ -51,9 +52,6 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv")
 
-VOUCHED = "vouched for: "
-"""Before a configured ``model.weights``: no digest begins like this."""
-
 
 def build(
     settings: EngineSettings | Loaded,
@@ -69,7 +67,7 @@ def build(
     Args:
         settings: preferably as :func:`~hexkv.plugins.config.load` gives them: then messages
             say where a value came from.
-        namespace: of the model whose KV is cached; see :func:`identify`.
+        namespace: of the model whose KV is cached; see :func:`~hexkv.plugins.identity.identify`.
         registry: what is installed, if that is known already.
         clock: the machine's, unless time is simulated.
         telemetry: told about every operation; by default it adds up (:class:`Totals`), and
@@ -249,46 +247,6 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     return Checked(pool, tuple(tiers))
 
 
-def identify(namespace: Namespace, loaded: Loaded) -> Namespace:
-    """*namespace* with what the section ``model`` adds to it.
-
-    A configured revision stands beside what the host knows of the weights, never in its place;
-    ``model.weights`` stands in its place, and says so in the identity. A configured name replaces
-    the host's where a digest tells the weights.
-
-    Raises:
-        ConfigError: both say something, and not the same: one of them is wrong, and a cache
-            that believed it would mix KV that must not be mixed.
-    """
-    model = loaded.settings.model
-    if model.name and (namespace.revision or model.weights):
-        # The digest tells models apart; the name is what hosts that share a cache call them.
-        namespace = replace(namespace, model=model.name)
-    host = {"name": namespace.model, "lora": namespace.lora, "salt": namespace.salt}
-    configured = {
-        "name": model.name,
-        "lora": model.lora,
-        "salt": model.salt.get_secret_value(),
-    }
-    extra = dict(namespace.extra)
-    for name, value in configured.items():
-        if value and host[name] not in ("", value):
-            raise _disagree(loaded, ("model", name), "" if name == "salt" else host[name])
-    for name, value in model.extra.items():
-        if extra.setdefault(name, value) != value:
-            raise _disagree(loaded, ("model", "extra", name), extra[name])
-    if model.revision and extra.setdefault("revision", model.revision) != model.revision:
-        raise _disagree(loaded, ("model", "revision"), extra["revision"])
-    return replace(
-        namespace,
-        model=host["name"] or configured["name"],
-        revision=f"{VOUCHED}{model.weights}" if model.weights else namespace.revision,
-        lora=host["lora"] or configured["lora"],
-        salt=host["salt"] or configured["salt"],
-        extra=tuple(sorted(extra.items())),
-    )
-
-
 @contextmanager
 def _naming(loaded: Loaded, path: Path) -> Iterator[None]:
     """Errors of opening an adapter whose settings are at *path* say so, and which one it was."""
@@ -299,11 +257,6 @@ def _naming(loaded: Loaded, path: Path) -> Iterator[None]:
             place = loaded.locate((*path, error.setting) if error.setting else path)
             error.args = (f"{place}: {error}",)
         raise
-
-
-def _disagree(loaded: Loaded, path: Path, host: str) -> ConfigError:
-    said = f" {host!r}" if host else " something else"
-    return ConfigError(f"{loaded.locate(path)}: the engine's host says{said}")
 
 
 def _loaded(settings: EngineSettings | Loaded) -> Loaded:

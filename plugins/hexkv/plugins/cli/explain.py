@@ -19,8 +19,8 @@ from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
-from hexkv.plugins.compose import identify
 from hexkv.plugins.config import load
+from hexkv.plugins.identity import identify
 from hexkv.plugins.survey import Contents, survey
 from hexkv.ports import (
     AdapterUnavailable,

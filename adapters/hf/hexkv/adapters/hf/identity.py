@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from hexkv.adapters.hf.checkpoint import checkpoint_of
 from hexkv.adapters.hf.memory import memory_digest
 from hexkv.adapters.hf.shape import layout_of
-from hexkv.plugins.compose import VOUCHED
+from hexkv.plugins.identity import VOUCHED
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import Namespace
 

@@ -107,7 +107,7 @@ def namespace_of(
         layout: of the KV here.
         rank: whose KV it is.
         configured: what is said of the model in here is added by
-            :func:`hexkv.plugins.compose.identify`.
+            :func:`hexkv.plugins.identity.identify`.
         page: tokens in a page.
         arguments: SGLang's own; ``None`` outside a server.
         name: of the model, where there are no arguments.

@@ -46,8 +46,9 @@ from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
 from hexkv.kernels.blocks import opaque_layout
-from hexkv.plugins.compose import build, identify
+from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
+from hexkv.plugins.identity import identify
 from hexkv.ports import ConfigError, InvalidRequest, Namespace
 
 if TYPE_CHECKING:
