@@ -63,9 +63,15 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "memory that other processes map; on Linux",
             _open_shared,
             SharedSettings,
+            contract=2,
         ),
         AdapterSpec(
-            "node", "unix", "a node of this machine, by its socket", _open_client, ClientSettings
+            "node",
+            "unix",
+            "a node of this machine, by its socket",
+            _open_client,
+            ClientSettings,
+            contract=2,
         ),
     ]
 
