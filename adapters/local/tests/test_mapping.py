@@ -68,6 +68,17 @@ def test_pages_are_backed_ahead_of_use_and_only_so_far(monkeypatch):
     region.close()
 
 
+def test_where_no_thread_can_be_had_pages_wait_for_their_first_use(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    region = MmapMemory().allocate(PAGE)
+    region.prefault(PAGE)
+    region.buffer[:] = bytes(PAGE)
+    region.close()
+
+
 class OldKernelMap(mmap.mmap):
     """A mapping of a kernel that knows no advice at all."""
 

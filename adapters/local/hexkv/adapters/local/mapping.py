@@ -48,9 +48,12 @@ class MmapRegion:
             if self._working or self._backed >= min(used + AHEAD // 2, len(self._map)):
                 return
             self._wanted = min(-(-(used + AHEAD) // _STEP) * _STEP, len(self._map))
-            self._working = True
-            self._worker = Thread(target=self._work, name="hexkv-prefault")
-            self._worker.start()
+            worker = Thread(target=self._work, name="hexkv-prefault")
+            try:
+                worker.start()
+            except RuntimeError:  # no thread is to be had: the first use does it
+                return
+            self._worker, self._working = worker, True
 
     def _work(self) -> None:
         """Back pages up to where they are wanted; a thread that ends there."""
