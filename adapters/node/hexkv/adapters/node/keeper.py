@@ -22,6 +22,9 @@ log = logging.getLogger("hexkv")
 _FIRST, _LONGEST = 0.05, 1.0
 """Seconds between two attempts to connect."""
 
+_TICK, _CALM = 0.01, 20
+"""Seconds between two looks for what was given back, and after how many in vain they end."""
+
 _LOOK = 30.0
 _SILENT = 10.0
 """Seconds after which a node that says nothing while it is asked is connected to anew."""
@@ -42,6 +45,9 @@ class Keeper:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._why = ""
+        self._calm = 0
+        """Ticks in a row at which nothing was given back."""
+
         self.closed = False
         self.link: Link | None = None
         self._try()
@@ -88,7 +94,7 @@ class Keeper:
         if link is None:
             return _FIRST if self._try() else min(pause * 2, _LONGEST)
         if not link.suspect:
-            return _LOOK
+            return self._tick(link) if link.ticking else _LOOK
         soon = Deadline.after(self._clock, min(pause * 2, _LONGEST))
         asked = link.ask(Verb.PING, b"", soon)
         if asked is not None and link.wait(asked, soon):
@@ -98,6 +104,17 @@ class Keeper:
         else:
             self._say("it does not answer")
         return _FIRST
+
+    def _tick(self, link: Link) -> float:
+        """Tell the node what was given back; how long to pause before the next tick, if any."""
+        self._calm = 0 if link.send_returned() else self._calm + 1
+        if self._calm < _CALM:
+            return _TICK
+        self._calm = 0
+        link.ticking = False
+        # What came between the two lines found it ticking.
+        link.send_returned()
+        return _LOOK
 
     def sleep(self, seconds: float) -> None:
         """Wait until woken, or until the connection ends, for so many seconds at most."""

@@ -148,7 +148,7 @@ class Ledger:
             block.shares.discard(token)
             last = not block.shares
         if last:
-            block.link.give_back(block.request, block.place)
+            block.link.give_back(block.request, block.place, block.size)
         with self._lock:
             held = self._held.get(owner)
             if held is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import select
 import socket
-from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,14 +19,12 @@ from pathlib import Path
 from threading import Condition, Lock
 from weakref import ref
 
+from hexkv.adapters.node.greeting import greet
 from hexkv.adapters.node.memory import map_sealed
 from hexkv.adapters.node.wire import (
     ALL,
     HEAD,
-    MAGIC,
     MAX_BODY,
-    VERSION,
-    WELCOME,
     Head,
     Malformed,
     Status,
@@ -37,7 +34,7 @@ from hexkv.adapters.node.wire import (
     message,
     pack_release,
 )
-from hexkv.ports import FRAME_VERSION, Clock, Deadline, StoreUnreachable
+from hexkv.ports import Clock, Deadline, StoreUnreachable
 
 _PATIENCE = 5.0
 """Seconds for a greeting."""
@@ -45,6 +42,9 @@ _PATIENCE = 5.0
 _AT_ONCE = 65_536
 _TOGETHER = 1024
 """Leases that one message gives back."""
+
+_MUCH = 1 << 20
+"""Bytes given back that the node is told of at once."""
 
 _NOTICED = 0.1
 """Seconds: whose waits in vain come to less than that knows nothing about the node."""
@@ -93,13 +93,15 @@ class Link:
             self._socket.settimeout(_PATIENCE)
             self._socket.connect(str(path))
             self._socket.sendall(greeting())
-            descriptor = self._greet()
+            welcome, descriptor = greet(self._socket)
         except (OSError, ValueError) as error:
             self._socket.close()
             raise StoreUnreachable(f"node {path}: {error}") from error
         except BaseException:
             self._socket.close()
             raise
+        self.generation = welcome.generation
+        self.pool_bytes = welcome.pool_bytes
         try:
             self.memory = memoryview(map_sealed(descriptor, self.pool_bytes))
         except BaseException as error:
@@ -120,6 +122,12 @@ class Link:
         self._numbers = count(1)
         self._answers: dict[int, ref[Answer]] = {}
         self._returned: deque[tuple[int, int]] = deque()
+        self._owed = 0
+        """Bytes that were given back, and the node was not told yet."""
+
+        self.ticking = False
+        """True while the keeper looks every few milliseconds for what was given back."""
+
         self._sending = Lock()
         self._half_sent = False
         self._half_read = False
@@ -204,16 +212,24 @@ class Link:
                 self._used.add((request, place))
             return not self._closed
 
-    def give_back(self, request: int, place: int = ALL) -> None:
-        """Have a lease, or all of a request, end at the node. Never waits; may come twice."""
+    def give_back(self, request: int, place: int = ALL, size: int = _MUCH) -> None:
+        """Have a lease of *size* bytes, or all of a request, end at the node.
+
+        Never waits; may come twice. Of little memory the node is told with the next request, or by
+        the keeper's next tick: to wake it each time would take longer than to load a small chunk.
+        """
         with self._changed:
             self._used.discard((request, place))
             if self.alive:
                 self._returned.append((request, place))
-        if self.alive:
-            self._send_returned()
-        else:
+                self._owed += size
+        if not self.alive:
             self._close_unused()
+        elif self._owed >= _MUCH:
+            self.send_returned()
+        elif not self.ticking:
+            self.ticking = True
+            self._broken()
 
     def abandon(self) -> None:
         """Use it no more: from now on only what is leased over it keeps its socket open."""
@@ -241,38 +257,6 @@ class Link:
             self._closed = True
         with suppress(OSError):
             self._socket.close()
-
-    def _greet(self) -> int:
-        """Read the node's greeting; gives the descriptor of its memory.
-
-        Raises:
-            ValueError: it does not let us in, or speaks another protocol.
-        """
-        room = socket.CMSG_SPACE(array("i").itemsize)
-        said, descriptors = b"", array("i")
-        while len(said) < WELCOME.size:
-            part, extra, _, _ = self._socket.recvmsg(
-                WELCOME.size - len(said), room, socket.MSG_CMSG_CLOEXEC
-            )
-            for level, kind, data in extra:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    descriptors.frombytes(data[: len(data) // descriptors.itemsize * 4])
-            if not part:
-                for descriptor in descriptors:
-                    socket.close(descriptor)
-                raise ValueError("the node does not let this process in")
-            said += part
-        magic, version, frames, self.generation, size, leased, *_ = WELCOME.unpack(said)
-        self.pool_bytes, self.leased_bytes = size, leased
-        if (magic, version, frames) == (MAGIC, VERSION, FRAME_VERSION) and size:
-            for descriptor in descriptors:
-                return descriptor
-        for descriptor in descriptors:
-            socket.close(descriptor)
-        raise ValueError(
-            f"the node turns this process away: it speaks version {version} with frames {frames},"
-            f" we speak {VERSION} with {FRAME_VERSION}, or it has too many clients"
-        )
 
     def _doubt(self, seconds: float) -> None:
         """So long it was waited in vain."""
@@ -347,21 +331,24 @@ class Link:
         finally:
             self._sending.release()
 
-    def _send_returned(self) -> None:
-        """Say what was given back, unless somebody is sending, who then does it."""
+    def send_returned(self) -> bool:
+        """Say what was given back; if somebody is sending, he does it. True if any was."""
         now = Deadline(self.clock, 0.0)
+        was = bool(self._returned)
         while self._returned and self.alive and self._sending.acquire(blocking=False):
             try:
                 if not self._put(b"", now):
-                    return
+                    break
             finally:
                 self._sending.release()
+        return was
 
     def _put(self, data: bytes, deadline: Deadline) -> bool:
         """Send *data* whole, behind what was given back. Half of it ends the connection."""
         if self._half_sent:
             self.abandon()
             return False
+        self._owed = 0
         names = [self._returned.popleft() for _ in range(min(len(self._returned), _TOGETHER))]
         if names:
             data = message(Verb.RELEASE, 0, self.generation, pack_release(names)) + data

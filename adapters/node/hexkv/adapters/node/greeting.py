@@ -1,0 +1,51 @@
+"""How a client begins: what it is told of the node, and the descriptor of the node's memory."""
+
+from __future__ import annotations
+
+import socket
+from array import array
+from typing import NamedTuple
+
+from hexkv.adapters.node.wire import MAGIC, VERSION, WELCOME
+from hexkv.ports import FRAME_VERSION
+
+
+class Welcome(NamedTuple):
+    """What a node says of itself."""
+
+    generation: int
+    pool_bytes: int
+
+
+def greet(sock: socket.socket) -> tuple[Welcome, int]:
+    """Read the node's greeting, with the descriptor of its memory, which is the caller's to close.
+
+    Raises:
+        ValueError: it does not let us in, or speaks another protocol.
+        OSError: the connection breaks.
+    """
+    room = socket.CMSG_SPACE(array("i").itemsize)
+    said, descriptors = b"", array("i")
+    try:
+        while len(said) < WELCOME.size:
+            part, extra, _, _ = sock.recvmsg(
+                WELCOME.size - len(said), room, socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, data in extra:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    descriptors.frombytes(data[: len(data) // descriptors.itemsize * 4])
+            if not part:
+                raise ValueError("the node does not let this process in")
+            said += part
+        magic, version, frames, generation, size, *_ = WELCOME.unpack(said)
+        if (magic, version, frames) != (MAGIC, VERSION, FRAME_VERSION) or not size:
+            raise ValueError(
+                f"the node turns this process away: it speaks version {version} with frames"
+                f" {frames}, we speak {VERSION} with {FRAME_VERSION}, or it has too many clients"
+            )
+        if not descriptors:
+            raise ValueError("the node has passed no memory")
+        return Welcome(generation, size), descriptors.pop(0)
+    finally:
+        for descriptor in descriptors:
+            socket.close(descriptor)
