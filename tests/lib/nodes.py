@@ -8,7 +8,7 @@ from shutil import rmtree
 from signal import SIGCONT, SIGSTOP
 from subprocess import Popen
 from tempfile import mkdtemp
-from threading import Event, Thread
+from threading import Thread
 
 from hexkv.adapters.node.client import NodeClient
 from hexkv.adapters.node.server import Allowed, Listener, NodeServer
@@ -20,20 +20,12 @@ from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.served import ServedChunks
 from hexkv.ports import Namespace, frame_bytes
+from processes import until
 
 FRAME = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
 MEMORY = "memory store"
 NAMESPACE = Namespace("contract", LAYOUT)
 PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0, "close": 60.0}
-
-
-def until(condition, seconds=60.0):
-    """Wait until a condition holds that other threads bring about."""
-    for _ in range(int(seconds * 200)):
-        if condition():
-            return True
-        Event().wait(0.005)
-    return condition()
 
 
 class Engines:
@@ -86,7 +78,7 @@ class NodeProcess(Engines):
         command += ["--config", str(self.file), "--socket", str(self.path), "--json"]
         with (self.folder / "log").open("a") as log:
             self.process = Popen([*command, *self._options], stdout=log, stderr=log)
-        assert until(self._up), (self.folder / "log").read_text()
+        until(self._up)
 
     def _up(self):
         assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -120,7 +112,7 @@ class NodeProcess(Engines):
                 told = client.health(soon())
                 return told is not None and set(told.leases) <= {MEMORY}
 
-            assert until(rest), client.health(soon())
+            until(rest)
         finally:
             client.close()
 
@@ -188,9 +180,9 @@ class Node(Engines):
 
     def at_rest(self):
         """Nobody has anything any more."""
-        assert until(lambda: not self.server.clients), "a client is still there"
-        assert until(lambda: not self.ledger()), self.ledger()
+        until(lambda: not self.server.clients)
+        until(lambda: not self.ledger())
         assert self.server.leased_bytes == 0
 
 
-__all__ = ["FRAME", "NAMESPACE", "Allowed", "Limits", "Node", "NodeProcess", "until"]
+__all__ = ["FRAME", "NAMESPACE", "Allowed", "Limits", "Node", "NodeProcess"]

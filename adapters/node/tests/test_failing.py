@@ -14,7 +14,8 @@ from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, content, put, soon
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import Deadline, Reason
-from nodes import FRAME, Node, NodeProcess, until
+from nodes import FRAME, Node, NodeProcess
+from processes import until
 
 PROMPT = list(range(6 * TOKENS))
 
@@ -41,7 +42,7 @@ def test_a_node_that_comes_back_is_another_one(tmp_path):
             assert list(lost.reasons) == [Reason.TIER_OFF] * 3
         assert client.allocate(some, "none", soon()) == []
         node.start()
-        assert until(lambda: client.connected)
+        until(lambda: client.connected)
         assert node.server.generation != generation
         publishing = client.publish([old], None, soon())
         assert publishing.wait(soon())
@@ -79,7 +80,7 @@ def test_a_node_that_hangs_costs_one_deadline_until_it_says_something(tmp_path, 
         assert not client.connected
         assert client.match([key], soon()) == [None]  # at once, though it had a minute
         going_on.set()
-        assert until(lambda: client.connected)
+        until(lambda: client.connected)
         assert client.match([key], soon()) == ["memory"]
         client.close()
         node.at_rest()
@@ -101,13 +102,13 @@ def test_a_stopped_node_costs_one_deadline_and_a_killed_one_is_found_again(tmp_p
             assert engine.store(PROMPT, kv).dropped_tokens == len(PROMPT)
             assert time.monotonic() - start < 30  # one deadline of a busy machine, not four
             node.thaw()
-            assert until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
+            until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
             for _ in range(5):
                 node.kill()
                 assert engine.lookup(PROMPT).hit_tokens == 0
                 node.start()
                 window = HeapKV(LAYOUT, len(PROMPT))
-                assert until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
+                until(lambda: engine.lookup(PROMPT).hit_tokens == len(PROMPT))
                 assert engine.retrieve(PROMPT, window).hit_tokens == len(PROMPT)
                 assert window.agrees(kv, len(PROMPT))
         node.at_rest()

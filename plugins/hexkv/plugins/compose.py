@@ -89,6 +89,8 @@ def build(
     check(loaded, registry)
     namespace = identify(namespace, loaded)
     if settings.node:
+        if events:
+            log.warning("what a node's tiers hold is not told: there are no events over a node")
         return _over_node(loaded, namespace, registry, clock, telemetry or Totals())
     chunk = namespace.layout.chunk_bytes(settings.chunk.size)
     _check_sizes(loaded, frame_bytes(chunk))

@@ -269,6 +269,11 @@ class EngineSettings(Section):
     tenants: tuple[TenantSettings, ...] = ()
     """Who has a part of the tiers' budgets for himself."""
 
+    @property
+    def shared(self) -> bool:
+        """True if another process, or a later one, may meet what is stored."""
+        return bool(self.node) or any(tier.store != "memory" for tier in self.tiers)
+
     @field_validator("tiers")
     @classmethod
     def _unique(cls, tiers: tuple[TierSettings, ...]) -> tuple[TierSettings, ...]:

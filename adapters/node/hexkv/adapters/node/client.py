@@ -165,7 +165,7 @@ class NodeClient:
             self._ledger.answered(owner, link, answer.request)
             return []
         try:
-            leases, _, _ = taken(self._ledger, link, answer, wanted, owner, writable=True)
+            leases, _, _ = taken(self._ledger, link, answer, wanted, owner)
         except Malformed:
             link.abandon()
             return []

@@ -36,8 +36,6 @@ def taken(
     answer: Answer,
     specs: Sequence[ChunkSpec],
     owner: str,
-    *,
-    writable: bool,
 ) -> tuple[list[NodeLease | None], list[Reason | None], list[str]]:
     """The leases, reasons and tiers that a node's last word on a request gives.
 
@@ -57,7 +55,7 @@ def taken(
             fits = frame_bytes(spec.raw_bytes) <= chunk.size and end <= len(link.memory)
             if not fits or chunk.offset % PAGE:
                 raise Malformed(f"a block of {chunk.size} bytes at {chunk.offset}")
-            block = Block(link, answer.request, place, chunk.offset, chunk.size, writable=writable)
+            block = Block(link, answer.request, place, chunk.offset, chunk.size)
             leases[place] = lease = ledger.grant(block, owner, spec)
             if lease is not None:
                 reasons[place], origins[place] = None, chunk.word
@@ -177,7 +175,7 @@ class NodeHold:
 
     def _take(self, link: Link, answer: Answer) -> None:
         try:
-            got = taken(self._ledger, link, answer, self._specs, self._owner, writable=False)
+            got = taken(self._ledger, link, answer, self._specs, self._owner)
         except Malformed:
             link.abandon()
             self._lose(Reason.FAILED)

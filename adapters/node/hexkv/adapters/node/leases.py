@@ -21,17 +21,14 @@ from hexkv.ports import PAGE, ChunkSpec, InvalidRequest, Lease, frame_bytes
 class Block:
     """A block that a request leased, and the shares of it."""
 
-    __slots__ = ("link", "offset", "place", "request", "shares", "size", "writable")
+    __slots__ = ("link", "offset", "place", "request", "shares", "size")
 
-    def __init__(
-        self, link: Link, request: int, place: int, offset: int, size: int, *, writable: bool
-    ) -> None:
+    def __init__(self, link: Link, request: int, place: int, offset: int, size: int) -> None:
         self.link = link
         self.request = request
         self.place = place
         self.offset = offset
         self.size = size
-        self.writable = writable
         self.shares: set[int] = set()
 
 
@@ -46,7 +43,8 @@ class NodeLease:
         start = block.offset
         size = block.size if spec is None else frame_bytes(spec.raw_bytes)
         frame = block.link.memory[start : start + size]
-        self._frame: memoryview | None = frame if block.writable else frame.toreadonly()
+        # Writable, as in one process: torch copies what is read-only before it reads it.
+        self._frame: memoryview | None = frame
         self._ledger = ledger
         self.block = block
         self.owner = owner

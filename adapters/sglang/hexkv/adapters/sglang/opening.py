@@ -68,7 +68,7 @@ def open_engine(
     lora.name_by_content()
     engine = build(configured.engine, namespace, telemetry=telemetry(arguments, rank.whole.rank))
     settings = configured.engine.settings
-    if rank.replicated and rank.tensors > 1 and all(t.store == "memory" for t in settings.tiers):
+    if rank.replicated and rank.tensors > 1 and not settings.shared:
         log.warning(
             "latent KV is stored by the first rank alone, and no tier is one that the other %d"
             " can see: nothing will be found",
@@ -84,7 +84,7 @@ def open_engine(
         rank.whole.rank,
         rank.whole.world,
         tiers,
-        _size(settings.pool.bytes),
+        _size(engine.health().pool_bytes if settings.node else settings.pool.bytes),
         page,
         _size(layout.chunk_bytes(page)),
         ", as SGLang packs it" if inside else "",

@@ -151,8 +151,7 @@ def worker_connector(
         engine = build(configured.engine, namespace, events=[ledger] if ledger else [])
         opened.callback(engine.close)
         scopes = Scopes(engine.namespace, adapters)
-        slower = any(tier.store != "memory" for tier in settings.tiers)
-        desk = LookupServer(engine, scopes, prefetch=slower)
+        desk = LookupServer(engine, scopes, prefetch=settings.shared)
         place = _place(config, configured, make=True)
         listener = ChannelServer(socket_path(place, rank.number), desk)
         opened.pop_all()
@@ -164,7 +163,7 @@ def worker_connector(
         layerwise=ours.loading == "layerwise",
         loaders=ours.loaders,
         # Where nobody else sees what this rank stores, each of them has to.
-        saves=rank.first or not slower,
+        saves=rank.first or not settings.shared,
         beside=_beside(next(iter(caches.values())).device),
         ledger=ledger,
         chunk=settings.chunk.size,
@@ -177,7 +176,7 @@ def worker_connector(
         rank.number,
         rank.world,
         tiers_of(engine.health().tiers),
-        _size(settings.pool.bytes),
+        _size(engine.health().pool_bytes if settings.node else settings.pool.bytes),
         settings.chunk.size,
         _size(chunk),
     )

@@ -59,6 +59,8 @@ def _check(connector: str | None, extra: Mapping[str, object]) -> None:
         said = configure_offloading(extra, discover()).engine
     else:
         return
+    if said.settings.node:
+        return  # the pool is the node's
     size, most = said.settings.pool.bytes, available_bytes()
     if size > most:  # before anything is in it, weights or a pool
         where = said.locate(("pool", "bytes"))

@@ -85,11 +85,10 @@ def namespace_of(
     """
     model = config.model_config
     said = configured.settings.model
-    stays = any(tier.store != "memory" for tier in configured.settings.tiers)
-    if stays and getattr(config, "weight_transfer_config", None) is not None:
+    if configured.settings.shared and getattr(config, "weight_transfer_config", None) is not None:
         raise ConfigError(
             "weights that are replaced while vLLM runs (weight_transfer_config) have the name of"
-            " the first ones: only the memory tier may keep their KV"
+            " the first ones: only the memory tier of vLLM itself may keep their KV"
         )
     extra = dict(inside) | options_of(config)
     if quantization := getattr(model, "quantization", None):
