@@ -22,6 +22,7 @@ from benchmarks.crowd import crowd
 from benchmarks.direct import direct
 from benchmarks.disk import disk
 from benchmarks.keys import keys
+from benchmarks.layers import layers
 from benchmarks.lookup import lookup
 from benchmarks.machine import NoRoom, check_room, describe, load, versions
 from benchmarks.measure import Comparison, Result, WrongResult, compare
@@ -41,6 +42,7 @@ SUITES: dict[str, Suite] = {
     "memory": lambda scale, _: memory(scale),
     "disk": disk,
     "direct": direct,
+    "layers": layers,
     "crowd": crowd,
 }
 
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(names: Sequence[str], scale: Scale, folder: Path, console: Console) -> list[Result]:
-    if {"disk", "direct"} & set(names):
+    if {"disk", "direct", "layers"} & set(names):
         # The files of both sides, and as much again for whoever else is writing.
         check_room(folder, 4 * scale.disk_chunks * scale.layout.chunk_bytes(scale.chunk))
     results = []

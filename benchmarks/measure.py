@@ -42,16 +42,20 @@ class Turn:
     before: Callable[[], object] | None = None
     """Puts things back before each run, untimed. Without it, a turn is many runs."""
 
+    aside: Callable[[], float] | None = None
+    """Seconds of the last run that do not count. Only with ``before``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What a ratio should be, and what the ratio is.
 
     ``speed`` is the share of the limit's speed that the path reaches, and at least the
-    bound; ``cost`` is the path's time as a multiple of the limit's, and at most the bound.
+    bound; ``cost`` is the path's time as a multiple of the limit's, and at most the bound, and
+    ``cpu`` the same of CPU seconds.
     """
 
-    kind: Literal["speed", "cost"]
+    kind: Literal["speed", "cost", "cpu"]
     bound: float | None = None
 
     def ratio(self, path: float, limit: float) -> float:
@@ -175,9 +179,10 @@ def compare(
         paths.append(_take(path, repeats, clock, cpu))
         if comparison.note is not None:
             notes.append(comparison.note())
+    which = 1 if comparison.goal.kind == "cpu" else 0
     ratios = [
-        comparison.goal.ratio(mine, bare)
-        for (mine, _), (bare, _) in zip(paths, limits, strict=True)
+        comparison.goal.ratio(mine[which], bare[which])
+        for mine, bare in zip(paths, limits, strict=True)
     ]
     return Result(
         comparison,
@@ -199,6 +204,8 @@ def _take(turn: Turn, repeats: int, clock: Clock, cpu: Clock) -> tuple[float, fl
     for _ in range(repeats):
         turn.run()
     end, cpu_end = clock(), cpu()
+    if turn.aside is not None:
+        end -= turn.aside()
     return (end - start) / repeats, (cpu_end - cpu_start) / repeats
 
 

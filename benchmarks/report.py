@@ -21,7 +21,7 @@ class ResultJson(TypedDict):
     name: str
     limit: str
     kind: str
-    """``speed``: share of the limit's speed; ``cost``: multiple of the limit's time."""
+    """``speed``: share of the limit's speed; ``cost``: multiple of its time; ``cpu``: of CPU s."""
 
     goal: float | None
     reached: bool | None
@@ -85,7 +85,7 @@ def table(results: list[Result]) -> Table:
             f"{path.gb_per_second:.2f}\n[dim]{limit.gb_per_second:.2f}[/]",
             f"{path.cpu_seconds_per_gb:.3f}\n[dim]{limit.cpu_seconds_per_gb:.3f}[/]",
         )
-    drawn.caption = "speed: share of the limit's speed; cost: multiple of the limit's time"
+    drawn.caption = "speed: share of the limit's speed; cost, cpu: multiple of its time, CPU time"
     return drawn
 
 

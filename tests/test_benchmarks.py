@@ -13,6 +13,11 @@ from hypothesis import strategies as st
 from hexkv.contracts.cases import each
 
 ROOT = Path(__file__).parents[1]
+BY_LAYERS = [
+    (where, what)
+    for where in ("memory", "disk", "disk, direct")
+    for what in ("", ", what a host waits that computes 1.5 times as long")
+]
 NAMES = [
     "keys: uint32 buffer",
     "keys: int64 numpy array",
@@ -33,6 +38,9 @@ NAMES = [
     "disk: retrieve",
     "disk, direct: store",
     "disk, direct: retrieve",
+    *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[:2]),
+    "memory: store by layers",
+    *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[2:]),
     *(
         f"{where}: {count} requests at once"
         for where in (*(f"disk, pool of {blocks} blocks" for blocks in (8, 31, 93)), "memory")
@@ -182,7 +190,7 @@ def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tm
     assert {"python", "torch", "hexkv"} <= set(run["versions"])
     assert [result["name"] for result in run["results"]] == NAMES
     for result in run["results"]:
-        assert result["kind"] in {"speed", "cost"}
+        assert result["kind"] in {"speed", "cost", "cpu"}
         assert len(result["ratios"]) == run["rounds"]
         assert result["ratio"]["lower"] <= result["ratio"]["median"] <= result["ratio"]["upper"]
         for side in ("path_side", "limit_side"):
