@@ -22,6 +22,9 @@ class LayeredRead(Protocol):
 
     When an iteration gives a layer, the device holds that layer's KV of the tokens
     ``[0, hit_tokens)``. Every layer comes, also if nothing was found.
+
+    Later layers may be written before they come, at the positions that are hit and not skipped,
+    but none once the context was left. A request of which a step raised anything is over.
     """
 
     @property
@@ -39,7 +42,7 @@ class LayeredRead(Protocol):
         """Wait for the next layer and return its number.
 
         Raises:
-            InvalidRequest: the context was left.
+            InvalidRequest: the context was left, or the device refuses the copy.
         """
         ...
 
@@ -70,8 +73,8 @@ class LayeredWrite(Protocol):
         """Write what was copied and return what became of it. Only after the last layer.
 
         Raises:
-            InvalidRequest: there are layers that are not done, or the context was left before
-                all were.
+            InvalidRequest: there are layers that are not done, the context was left before
+                all were, or the device refuses a copy.
         """
         ...
 
