@@ -220,8 +220,8 @@ def _beside_the_copy(
 
 def _turn(checkout: Path) -> dict[str, float]:
     """The figures of a checkout's code, from a process of its own."""
-    roots = ("ports", "core", "plugins", "contracts", "kernels", "adapters/local")
-    path = os.pathsep.join(str(checkout / root) for root in roots)
+    roots = [checkout / root for root in ("ports", "core", "plugins", "contracts", "kernels")]
+    path = os.pathsep.join(map(str, (*roots, *checkout.glob("adapters/*"))))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.fixed", "--turn"],
         cwd=HERE.parent,

@@ -235,19 +235,21 @@ def leases(
     found: list[Lease | None] = []
     wrong: StoreError | None = None
     seen: set[int] = set()
+    distinct = len(set(map(id, taken))) == len(taken)
     for key, one in zip(keys, taken, strict=True):
         if one is None:
             found.append(None)
             continue
         try:
-            mine = id(one) not in seen and _is_of(one, key, owner)
+            mine = (distinct or id(one) not in seen) and _is_of(one, key, owner)
         except Exception:  # noqa: BLE001 - somebody else's class
             found.append(None)
             wrong = _foreign("lent", one)
             continue
         if mine:
             found.append(one)
-            seen.add(id(one))
+            if not distinct:
+                seen.add(id(one))
         else:
             found.append(None)
             wrong = StoreError("lent what is no new share of the chunk that it was asked for")

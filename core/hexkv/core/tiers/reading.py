@@ -191,6 +191,8 @@ class Fetcher:
         why: dict[int, Reason] = {}
         for i, (spec, block) in enumerate(zip(specs, lent, strict=True)):
             kept = None if block is None else block.spec
+            if kept == spec:  # raw, and of this shape
+                continue
             if block is None or kept is None:
                 why[i] = Reason.ABSENT
                 continue
