@@ -33,13 +33,13 @@ class Prefix(NamedTuple):
     @property
     def chunks(self) -> int:
         """The number of chunks asked for: the prompt's own, and a tail in place of one of them."""
-        return len(self.asked) + self.short
+        return len(self.asked.keys) + self.short
 
     @property
     def missing(self) -> ChunkKey | None:
         """The first of the prompt's own chunks that was not found."""
         whole = len(self.tiers) - self.short
-        return self.asked.keys[whole] if whole < len(self.asked) else None
+        return self.asked.keys[whole] if whole < len(self.asked.keys) else None
 
     @property
     def tokens(self) -> int:
@@ -52,6 +52,9 @@ def match_prefix(
 ) -> Prefix:
     """The longest prefix of *prompt* on *tiers*, by default those that serve requests."""
     tiers = stack.serving if tiers is None else tiers
+    if prompt.tails is None:
+        run = run_of(stack.find_tiers(prompt.keys, deadline, tiers))
+        return Prefix(prompt, prompt.part(0, len(run)), run)
     run = run_of(stack.find_tiers(prompt.keys[: prompt.full], deadline, tiers))
     keys, ends = prompt.tails_of(len(run))
     found = stack.find_tiers(keys, deadline, keeping(tiers, prompt)) if keys else ()
@@ -84,6 +87,8 @@ def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: b
 
     Tiers that keep no tails are not asked for one: their stores may take time to answer.
     """
+    if prompt.tails is None:
+        return stack.find_tiers(prompt.keys, deadline, asks=asks)
     full = prompt.full
     found = stack.find_tiers(prompt.keys[:full], deadline, asks=asks)
     if full == len(prompt):
@@ -110,4 +115,4 @@ def _prefix(
         if tier is not None:
             short = end < prompt.ends[count]
             return Prefix(prompt, prompt.ending(count, key, end), [*run, tier], short)
-    return Prefix(prompt, prompt if count == len(prompt) else prompt.part(0, count), run)
+    return Prefix(prompt, prompt.part(0, count), run)

@@ -117,8 +117,10 @@ class Storing:
 
     def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
         """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
-        full = part.full
-        if 0 < full < len(part):  # not every tier keeps a tail: what becomes of it is known apart
+        full = 0 if part.tails is None else part.full
+        if (
+            0 < full < len(part.keys)
+        ):  # not every tier keeps a tail: what becomes of it is known apart
             self.write(part.part(0, full), leases[:full])
             part, leases = part.part(full, len(part)), leases[full:]
         size = sum(len(lease.frame) for lease in leases)
@@ -144,7 +146,7 @@ class Storing:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
         try:
-            if len(leases) < len(part):
+            if len(leases) < len(part.keys):
                 part = part.part(0, len(leases))
             if not leases or not self._copier.copy(
                 self._device, part.spans(leases), leases, self.deadline, gather=True
