@@ -37,6 +37,7 @@ from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.adapters.s3.store import S3Store
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
 
@@ -104,6 +105,7 @@ def store_at(server: Double, client: str, **others: str) -> S3Store:
     if client == "awscrt":
         # Its own default, and cheapest: larger parts come in fresh memory each time.
         options |= {"part_size": 8 << 20, "multipart_threshold": 8 << 20}
+    options |= {name: Secret(str(options[name])) for name in ("access_key", "secret_key")}
     settings = S3Settings(f"s3://{BUCKET}/{client}", **options)
     store = spec.open(settings, OpenContext(SystemClock()))
     must(isinstance(store, S3Store), "another store")
