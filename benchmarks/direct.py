@@ -33,6 +33,8 @@ class BareOverlap:
     ring: Sequence[memoryview]
     copies: Sequence[BareCopy]
     pool: ThreadPoolExecutor
+    flags: int = os.O_DIRECT
+    """How files are opened, too."""
 
     def write(self) -> None:
         """Copy each chunk into a free buffer, and have it written meanwhile."""
@@ -61,7 +63,7 @@ class BareOverlap:
 
     def _write(self, i: int) -> None:
         aside, buffer = self.folder / f"{i}.tmp", self.ring[i % len(self.ring)]
-        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT)
+        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | self.flags)
         try:
             os.posix_fallocate(file, 0, len(buffer))
             done = 0
@@ -73,7 +75,7 @@ class BareOverlap:
 
     def _read(self, i: int) -> None:
         buffer = self.ring[i % len(self.ring)]
-        file = os.open(self.folder / str(i), os.O_RDONLY | os.O_DIRECT)
+        file = os.open(self.folder / str(i), os.O_RDONLY | self.flags)
         try:
             done = 0
             while done < len(buffer):

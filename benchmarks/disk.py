@@ -1,13 +1,15 @@
 """Storing to disk and loading from it, against the bare copy and the bare file I/O.
 
 All of it is buffered: files are new when they are written, and in the page cache when they
-are read, on both sides alike. No side waits for the medium.
+are read, on both sides alike; no side waits for the medium. One row more reads what the page
+cache has forgotten.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +17,17 @@ from pathlib import Path
 import xxhash
 
 from benchmarks.devices import BareCopy, contiguous
+from benchmarks.direct import WORKERS, BareOverlap
+from benchmarks.machine import forget
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, disk_tier, engine, prompt
 from benchmarks.scale import Scale
 
 SHARE = 0.85
 """Of the speed of copying and bare I/O that is wanted."""
+
+COLD = 0.9
+"""Likewise, where nothing is in the page cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,20 @@ def disk(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
                 Turn(retrieve),
                 Turn(partial(bare.read, verify=verify)),
                 Goal("speed", bound),
+            )
+        with (
+            buffers(WORKERS, chunk) as ring,
+            ThreadPoolExecutor(WORKERS) as pool,
+        ):
+            copies = [device.bare(i, ring[i % WORKERS]) for i in range(count)]
+            cold = BareOverlap(bare_folder, ring, copies, pool, flags=0)
+            yield Comparison(
+                "disk: retrieve, cold",
+                "pread and scatter, overlapped",
+                size,
+                Turn(retrieve, before=partial(forget, folder)),
+                Turn(cold.read, before=partial(forget, folder)),
+                Goal("speed", COLD),
             )
         device.wipe()
         retrieve()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -24,10 +25,13 @@ from benchmarks.machine import describe, load
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import table, to_json
 from benchmarks.rig import buffers
+from benchmarks.scale import FULL
+from benchmarks.through import through
 from hexkv.adapters.lmcache.store import LMStore
 from hexkv.adapters.lmserver.store import HexkvStore
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.schema import TierSettings
 from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 
 SHARE = 0.85
@@ -136,10 +140,14 @@ def comparisons(
                 outcomes = store.read([key], sink, Deadline.after(clock, 60))
                 must(list(outcomes) == [Hit(CHUNK)], f"not loaded: {outcomes}")
 
-        goal = Goal("speed", None if "checksums" in name else SHARE)
+        goal = Goal("speed")
         size = CHUNKS * CHUNK
-        yield Comparison(f"{name}: write", "sendall", size, Turn(write), Turn(put), goal)
-        yield Comparison(f"{name}: read", "recv_into", size, Turn(read), Turn(get), goal)
+        yield Comparison(
+            f"{name}, at the port: write", "sendall", size, Turn(write), Turn(put), goal
+        )
+        yield Comparison(
+            f"{name}, at the port: read", "recv_into", size, Turn(read), Turn(get), goal
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,10 +179,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for store in stores.values():
             opened.callback(store.close)
         cpu = cpu_clock([server, far])
-        results = [
-            compare(comparison, asked.rounds, turn=0.05, cpu=cpu)
-            for comparison in comparisons(stores, raw, mine)
-        ]
+        tier = TierSettings(store="hexkv", settings={"address": line.split()[1]})
+
+        def put(_: int, frame: memoryview) -> None:
+            raw.sendall(_PUT)
+            raw.sendall(frame)
+            must(raw.recv(1) == b"!", "the raw side did not answer")
+
+        def get(_: int, frame: memoryview) -> None:
+            raw.sendall(_GET)
+            receive(raw, frame)
+
+        rows = chain(through("hexkv", tier, FULL, put, get, SHARE), comparisons(stores, raw, mine))
+        results = [compare(row, asked.rounds, turn=0.05, cpu=cpu) for row in rows]
     run = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": asked.rounds,

@@ -15,9 +15,10 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, 
 from benchmarks.report import FORMAT, table, to_json
 from benchmarks.rig import Buffers, buffers, engine, prompt
 from benchmarks.scale import FULL, QUICK, THIN, Scale
+from benchmarks.through import through
 from hexkv.adapters.redis.plugin import RedisSettings, hexkv_adapters
 from hexkv.adapters.redis.store import RedisStore
 from hexkv.plugins.clock import SystemClock
@@ -57,6 +59,13 @@ class Bare:
         """A connection to a server on loopback."""
         sock = socket.create_connection(("127.0.0.1", port))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(sock)
+
+    @classmethod
+    def at(cls, path: str) -> Bare:
+        """A connection to a server's Unix socket."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
         return cls(sock)
 
     def set(self, keys: Sequence[bytes], frames: Sequence[memoryview]) -> None:
@@ -96,8 +105,26 @@ def store_at(port: int) -> RedisStore:
     return store  # type: ignore[return-value]  # what must() has checked
 
 
+def engines(scale: Scale, port: int, path: str) -> Generator[Comparison, None, None]:
+    """Whole engines, over TCP and over a Unix socket."""
+    for name, url, bare, share in (
+        ("redis, TCP", f"redis://127.0.0.1:{port}", Bare.to(port), 0.9),
+        ("redis, Unix socket", f"unix://{path}", Bare.at(path), 0.85),
+    ):
+        tier = TierSettings(store="redis", settings={"url": url, "prefix": "engine:"})
+        with bare.sock:
+
+            def put(i: int, frame: memoryview, bare: Bare = bare) -> None:
+                bare.set([b"bare: %d" % i], [frame])
+
+            def get(i: int, frame: memoryview, bare: Bare = bare) -> None:
+                bare.get([b"bare: %d" % i], [frame])
+
+            yield from through(name, tier, scale, put, get, share)
+
+
 def comparisons(scale: Scale, port: int) -> Generator[Comparison, None, None]:
-    """Writing and reading chunks, and asking for many."""
+    """Writing and reading chunks at the store's port, without an engine around it."""
     size = scale.layout.chunk_bytes(scale.chunk) + 4096
     clock = SystemClock()
     keys = [ChunkKey(i.to_bytes(KEY_BYTES, "big")) for i in range(CHUNKS)]
@@ -120,13 +147,13 @@ def comparisons(scale: Scale, port: int) -> Generator[Comparison, None, None]:
             outcomes = store.read(keys, sink, Deadline.after(clock, 60))
             must(list(outcomes) == [Hit(size)] * CHUNKS, f"not read: {outcomes}")
 
-        for by, goal in (("clock", Goal("speed", 0.9)), ("CPU", Goal("cost", 1.3))):
+        for by, goal in (("clock", Goal("speed")), ("CPU", Goal("cost", 1.3))):
             for name, command, path, limit in (
                 ("store", "SET", write, lambda: bare.set(names, frames)),
                 ("retrieve", "GET", read, lambda: bare.get(names, frames)),
             ):
                 yield Comparison(
-                    f"redis: {name}, by the {by}",
+                    f"redis, at the port: {name}, by the {by}",
                     f"{command} on one bare connection",
                     CHUNKS * size,
                     Turn(path),
@@ -160,10 +187,10 @@ def lookup(scale: Scale, port: int) -> dict[str, object]:
     }
 
 
-def measured(scale: Scale, port: int) -> Iterator[Result]:
+def measured(scale: Scale, port: int, path: str) -> Iterator[Result]:
     """Every comparison: of speed by the clock, of cost by the CPU."""
-    with closing(comparisons(scale, port)) as all_:
-        for comparison in all_:
+    with closing(engines(scale, port, path)) as first, closing(comparisons(scale, port)) as then:
+        for comparison in chain(first, then):
             clock = time.perf_counter if comparison.goal.kind == "speed" else time.process_time
             yield compare(comparison, scale.rounds, turn=scale.turn, clock=clock)
 
@@ -172,13 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.redis_tier", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
+    parser.add_argument("--rounds", type=int, help="turns that each side takes, two at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "redis.json")
     asked = parser.parse_args(arguments)
     scale = QUICK if asked.quick else FULL
+    if asked.rounds is not None:
+        scale = replace(scale, rounds=asked.rounds)
     console = Console()
     machine = describe(HERE)
-    with tempfile.TemporaryDirectory() as folder, RedisServer(folder) as server:
-        results = list(measured(scale, server.port))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RedisServer(folder, "--unixsocket", f"{folder}/socket") as server,
+    ):
+        results = list(measured(scale, server.port, f"{folder}/socket"))
         looked_up = lookup(scale, server.port)
     console.print(table(results))
     console.print(looked_up)

@@ -36,6 +36,7 @@ NAMES = [
     "disk: store",
     "disk: retrieve",
     "disk: retrieve",
+    "disk: retrieve, cold",
     "disk, direct: store",
     "disk, direct: retrieve",
     *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[:2]),
