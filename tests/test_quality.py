@@ -19,6 +19,7 @@ from hexkv.plugins.discovery import discover
 
 ROOT = Path(__file__).parents[1]
 RUN = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
+HELD_OUT = json.loads((ROOT / "benchmarks" / "results" / "quality_held_out.json").read_text())
 ROWS = {row["serde"]: row for row in RUN["rows"]}
 
 
@@ -43,12 +44,36 @@ def one_thread():
 def test_the_page_shows_what_was_measured(part):
     page = part("page")
     text = page.PAGE.read_text()
-    assert page.filled(text, RUN) == text
-    assert page.table(RUN) in text
+    written = {
+        page.SHIPPED_TABLE: page.table(RUN),
+        page.HELD_OUT_TABLE: page.held_out_table(HELD_OUT),
+    }
+    for command, table in written.items():
+        assert page.filled(text, command, table) == text
+        assert table in text
 
 
-def test_every_serde_that_is_installed_is_in_the_table():
+def test_every_serde_that_is_installed_is_in_the_tables():
     assert set(ROWS) == {"raw", *discover().names("serde")}
+    assert {row["serde"] for row in HELD_OUT["rows"]} == set(discover().names("serde"))
+
+
+def test_of_models_with_other_seeds_the_worst_counts(part):
+    """Three seeds at least, none of them the shipped model's, by which levels were chosen."""
+    recipes = HELD_OUT["models"]
+    assert len({recipe["seed"] for recipe in recipes} - {22}) == len(recipes) >= 3
+    assert len({recipe["weights_sha256"] for recipe in recipes}) == len(recipes)
+    for row in HELD_OUT["rows"]:
+        assert row["worst"]["kl"] == max(seed["kl"] for seed in row["seeds"])
+    summary = part("measure").Summary
+    given = [
+        {name: summary(1.0, ratio, kl, 0.5, 0.0, 0.0, same, 0.9) for name in ("raw", "cachegen")}
+        for ratio, kl, same in ((4.0, 1.0, 0.99), (3.9, 3.0, 0.97), (4.1, 2.0, 0.98))
+    ]
+    (row,) = part("held_out").summarised(given)
+    assert row["worst"] == {"kl": 3.0, "kl_95": 0.98, "agreement": 0.97, "ratio": 3.9}
+    assert row["mean"]["kl"] == 2.0
+    assert row["mean"]["kl_95"] == pytest.approx(4.303 / 3**0.5)
 
 
 def test_the_default_level_keeps_its_bars():
@@ -57,6 +82,8 @@ def test_the_default_level_keeps_its_bars():
     assert abs(default["text"]["perplexity_change"]) <= 0.005
     assert default["recall"]["kl"] <= 0.005
     assert {bar["state"] for bar in RUN["bars"].values()} == {"reached"}
+    (worst,) = (row["worst"] for row in HELD_OUT["rows"] if row["serde"] == "cachegen")
+    assert worst["kl"] <= 0.005
 
 
 def test_finer_levels_are_larger_and_nearer():

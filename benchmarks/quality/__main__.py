@@ -21,7 +21,7 @@ import torch
 from benchmarks.machine import describe, versions
 from benchmarks.quality.cases import PREFIX, questions, texts
 from benchmarks.quality.measure import RAW, Summary, measure
-from benchmarks.quality.page import PAGE, RESULT, filled, table
+from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, table
 from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ],
     }
     asked.output.write_text(json.dumps(run, indent=2) + "\n")
-    asked.page.write_text(filled(asked.page.read_text(), run))
+    asked.page.write_text(filled(asked.page.read_text(), SHIPPED_TABLE, table(run)))
     print(table(run))
     for name, bar in run["bars"].items():
         print(f"{name}: {bar['is']:.5f}, {bar['wanted']}: {bar['state']}")

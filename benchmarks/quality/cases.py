@@ -43,9 +43,12 @@ def texts(text: bytes, count: int) -> list[Case]:
     return cases
 
 
-def questions(count: int) -> list[Case]:
+def questions(
+    count: int, vocabulary: recall.Vocabulary = recall.VOCABULARY, seed: int = 25
+) -> list[Case]:
     """*count* long lists of facts, each followed by questions about some of them."""
-    tokens, labels = recall.sequences(count, recall.MOST, torch.Generator().manual_seed(25))
+    generator = torch.Generator().manual_seed(seed)
+    tokens, labels = recall.sequences(count, recall.MOST, generator, vocabulary)
     after = labels[0, recall.MOST :] >= 0
     answers = after.nonzero().flatten()
     return [

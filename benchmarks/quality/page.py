@@ -1,4 +1,4 @@
-"""The table in ``docs/quality.md``, from the JSON that a run wrote."""
+"""The tables in ``docs/quality.md``, from the JSON that runs wrote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "quality.md"
 RESULT = ROOT / "benchmarks" / "results" / "quality.json"
-START, END = "<!-- by make quality: start -->\n", "<!-- by make quality: end -->\n"
+HELD_OUT = ROOT / "benchmarks" / "results" / "quality_held_out.json"
+SHIPPED_TABLE = "make quality"
+"""What writes the table of the models that come along."""
+
+HELD_OUT_TABLE = "make quality-held-out"
+"""What writes the table of recall models that were trained with other seeds."""
 
 _HEAD = (
     ("serde", "---"),
@@ -48,8 +53,37 @@ def table(run: Mapping[str, Any]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def filled(page: str, run: Mapping[str, Any]) -> str:
-    """*page* with the table of *run* between its markers."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}{table(run)}{END}{after}"
+def held_out_table(run: Mapping[str, Any]) -> str:
+    """One line for each serde: its divergence in thousandths of a nat, by seed and at the worst."""
+    seeds = [model["seed"] for model in run["models"]]
+    head = ["serde", *(f"KL, seed {seed}" for seed in seeds), "worst, 95 %", "mean of seeds, 95 %"]
+    head += ["same answer, worst", "ratio, worst"]
+    rows = [head, ["---"] + ["--:"] * (len(head) - 1)]
+    for row in run["rows"]:
+        worst, mean = row["worst"], row["mean"]
+        rows.append(
+            [
+                f"`{row['serde']}`",
+                *(
+                    f"{1e3 * seed['kl']:.2f} ± {1e3 * seed['kl_error']:.2f}"
+                    for seed in row["seeds"]
+                ),
+                _interval(worst["kl"], worst["kl_95"]),
+                _interval(mean["kl"], mean["kl_95"]),
+                f"{worst['agreement']:.2%}",
+                f"{worst['ratio']:.2f}",
+            ]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _interval(value: float, half: float) -> str:
+    return f"{1e3 * value:.2f} ({max(0, 1e3 * (value - half)):.2f} to {1e3 * (value + half):.2f})"
+
+
+def filled(page: str, written_by: str, table: str) -> str:
+    """*page* with *table* between the markers of the command that it is *written_by*."""
+    start, end = (f"<!-- by {written_by}: {which} -->\n" for which in ("start", "end"))
+    before, _, rest = page.partition(start)
+    _, _, after = rest.partition(end)
+    return f"{before}{start}{table}{end}{after}"

@@ -63,13 +63,14 @@ def test_the_digest_of_the_text_changes_with_the_text(library, part):
 
 def test_the_answer_to_a_question_is_the_value_that_the_fact_gave(part):
     recall = part("recall")
-    tokens, labels = recall.sequences(3, 100, torch.Generator().manual_seed(0))
+    words = recall.Vocabulary(keys=460, values=5)
+    tokens, labels = recall.sequences(3, 100, torch.Generator().manual_seed(0), words)
     assert tokens.shape == labels.shape == (3, 100 + 2 * recall.QUESTIONS)
     for row, wanted in zip(tokens.tolist(), labels.tolist(), strict=True):
-        told = dict(divmod(fact, recall.VALUES) for fact in row[:100])
+        told = dict(divmod(fact, words.values) for fact in row[:100])
         assert len(told) == 100, "a key has one value"
-        asked = [token - recall.ASK for token in row[100::2]]
-        answers = [token - recall.ANSWER for token in row[101::2]]
+        asked = [token - words.ask for token in row[100::2]]
+        answers = [token - words.answer for token in row[101::2]]
         assert answers == [told[key] for key in asked]
         assert len(set(asked)) == recall.QUESTIONS
         taught = [place for place, label in enumerate(wanted) if label >= 0]
@@ -111,18 +112,28 @@ def test_what_is_not_to_be_learned_teaches_nothing(part):
     assert torch.allclose(*seen, rtol=0, atol=1e-6)
 
 
-def test_the_command_saves_a_model_in_bfloat16_and_its_recipe(part, tmp_path, monkeypatch):
+def test_the_command_saves_a_model_of_its_seed_in_bfloat16_and_its_recipe(
+    part, tmp_path, monkeypatch
+):
     main, recall = part("__main__"), part("recall")
-    monkeypatch.setattr(recall, "PLAN", replace(recall.PLAN, steps=2, tokens=256))
-    monkeypatch.setattr(sys, "argv", ["training", "recall", str(tmp_path), "--threads", "1"])
-    main.main()
-    recipe = json.loads((tmp_path / "recipe.json").read_text())
-    weights = (tmp_path / "model.safetensors").read_bytes()
-    assert recipe["weights_sha256"] == sha256(weights).hexdigest()
-    assert recipe["plan"] == {"steps": 2, "peak": recall.PLAN.peak, "tokens": 256}
-    assert recipe["answered"] < 0.5, "two steps teach nothing"
-    saved = LlamaForCausalLM.from_pretrained(tmp_path, dtype="auto")
-    assert saved.dtype == torch.bfloat16
+    monkeypatch.setattr(recall, "PLAN", replace(recall.PLAN, tokens=256))
+    digests = set()
+    for seed in (5, 6):
+        folder = tmp_path / str(seed)
+        asked = ["--threads", "1", "--seed", str(seed), "--steps", "2", "--keys", "450"]
+        monkeypatch.setattr(sys, "argv", ["training", "recall", str(folder), *asked])
+        main.main()
+        recipe = json.loads((folder / "recipe.json").read_text())
+        weights = (folder / "model.safetensors").read_bytes()
+        assert recipe["weights_sha256"] == sha256(weights).hexdigest()
+        assert recipe["plan"] == {"steps": 2, "peak": recall.PLAN.peak, "tokens": 256}
+        assert (recipe["seed"], recipe["vocabulary"]) == (seed, {"keys": 450, "values": 8})
+        assert recipe["answered"] < 0.5, "two steps teach nothing"
+        saved = LlamaForCausalLM.from_pretrained(folder, dtype="auto")
+        assert saved.dtype == torch.bfloat16
+        assert saved.config.vocab_size == 450 * 8 + 450 + 8
+        digests.add(recipe["weights_sha256"])
+    assert len(digests) == 2, "another seed, other weights"
 
 
 @pytest.mark.parametrize(("name", "millions"), [("text", 2.4), ("recall", 1.2)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,17 +20,25 @@ def main() -> None:
     parser.add_argument("which", choices=("text", "recall"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seed", type=int, help="of weights and data; another than the model's")
+    parser.add_argument("--steps", type=int, help="fewer than planned")
+    parser.add_argument("--keys", type=int, default=recall.VOCABULARY.keys, help="for recall")
+    parser.add_argument("--values", type=int, default=recall.VOCABULARY.values, help="for recall")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    scripts = text if asked.which == "text" else recall
+    seed = scripts.SEED if asked.seed is None else asked.seed
+    plan = scripts.PLAN if asked.steps is None else replace(scripts.PLAN, steps=asked.steps)
     recipe: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    recipe |= {"seed": seed, "plan": asdict(plan)}
     if asked.which == "text":
         corpus = standard_library()
-        learned, result = text.learn(corpus)
+        learned, result = text.learn(corpus, seed, plan)
         recipe |= {"corpus_sha256": corpus.digest, "corpus_bytes": len(corpus.train)}
-        recipe["plan"] = asdict(text.PLAN)
     else:
-        learned, result = recall.learn()
-        recipe["plan"] = asdict(recall.PLAN)
+        vocabulary = recall.Vocabulary(asked.keys, asked.values)
+        learned, result = recall.learn(seed, vocabulary, plan)
+        recipe["vocabulary"] = asdict(vocabulary)
     learned.bfloat16().save_pretrained(asked.directory)
     weights = (asked.directory / "model.safetensors").read_bytes()
     recipe |= result | {"weights_sha256": sha256(weights).hexdigest()}

@@ -7,36 +7,51 @@ here long before it shows in a text's perplexity.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.loop import IGNORED, Plan, train
 
-KEYS = 512
-VALUES = 8
-ASK = KEYS * VALUES
-"""The first token that asks for a key; fact ``key * VALUES + value`` comes before these."""
-
-ANSWER = ASK + KEYS
-"""The first token that is a value by itself."""
-
 MOST = 448
 """Facts in a sequence, at the most."""
 
 QUESTIONS = 64
 
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What facts are made of: at least ``MOST`` keys, and values."""
+
+    keys: int = 512
+    values: int = 8
+
+    @property
+    def ask(self) -> int:
+        """The first token that asks for a key; fact ``key * values + value`` comes before these."""
+        return self.keys * self.values
+
+    @property
+    def answer(self) -> int:
+        """The first token that is a value by itself."""
+        return self.ask + self.keys
+
+
+VOCABULARY = Vocabulary()
+SEED = 22
 PLAN = Plan(steps=1_500, peak=3e-3, tokens=4_096)
 _KNOWN = 0.3
 """Nats below which it is given more facts to remember."""
 
 
-def model() -> LlamaForCausalLM:
-    """About half a million weights, from a fixed seed."""
-    torch.manual_seed(22)
+def model(seed: int = SEED, vocabulary: Vocabulary = VOCABULARY) -> LlamaForCausalLM:
+    """About a million weights, drawn from *seed*."""
+    torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=ANSWER + VALUES,
+            vocab_size=vocabulary.answer + vocabulary.values,
             hidden_size=128,
             intermediate_size=256,
             num_hidden_layers=4,
@@ -52,27 +67,31 @@ def model() -> LlamaForCausalLM:
     )
 
 
-def sequences(count: int, facts: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sequences(
+    count: int, facts: int, generator: torch.Generator, vocabulary: Vocabulary = VOCABULARY
+) -> tuple[Tensor, Tensor]:
     """*count* lists of *facts* facts, each followed by questions and their answers.
 
     Returns:
         ``(tokens, labels)``, each ``[count, facts + 2 * min(facts, QUESTIONS)]``. Labels are
         :data:`IGNORED` but for the answers: nothing else can be known.
     """
-    keys = torch.rand(count, KEYS, generator=generator).argsort(1)[:, :facts]
-    values = torch.randint(VALUES, (count, facts), generator=generator)
+    keys = torch.rand(count, vocabulary.keys, generator=generator).argsort(1)[:, :facts]
+    values = torch.randint(vocabulary.values, (count, facts), generator=generator)
     asked = torch.rand(count, facts, generator=generator).argsort(1)[:, :QUESTIONS]
-    answers = ANSWER + values.gather(1, asked)
-    questions = torch.stack([ASK + keys.gather(1, asked), answers], 2).flatten(1)
-    tokens = torch.cat([keys * VALUES + values, questions], 1)
+    answers = vocabulary.answer + values.gather(1, asked)
+    questions = torch.stack([vocabulary.ask + keys.gather(1, asked), answers], 2).flatten(1)
+    tokens = torch.cat([keys * vocabulary.values + values, questions], 1)
     labels = torch.full_like(tokens, IGNORED)
     labels[:, facts + 1 :: 2] = answers
     return tokens, labels
 
 
-def learn() -> tuple[LlamaForCausalLM, dict[str, float]]:
+def learn(
+    seed: int = SEED, vocabulary: Vocabulary = VOCABULARY, plan: Plan = PLAN
+) -> tuple[LlamaForCausalLM, dict[str, float]]:
     """The trained model, and the share of questions about the most facts that it answers."""
-    generator = torch.Generator().manual_seed(23)
+    generator = torch.Generator().manual_seed(seed + 1)
     facts = 16.0
 
     def batch(step: int, last: float) -> tuple[Tensor, Tensor]:
@@ -82,18 +101,18 @@ def learn() -> tuple[LlamaForCausalLM, dict[str, float]]:
         if last < _KNOWN:
             facts = min(MOST, facts * 1.05)
         length = int(facts) + 2 * min(int(facts), QUESTIONS)
-        return sequences(PLAN.tokens // length, int(facts), generator)
+        return sequences(plan.tokens // length, int(facts), generator, vocabulary)
 
-    learner = model()
-    train(learner, batch, PLAN)
-    return learner, {"answered": answered(learner)}
+    learner = model(seed, vocabulary)
+    train(learner, batch, plan)
+    return learner, {"answered": answered(learner, vocabulary)}
 
 
 @torch.no_grad()
-def answered(learner: LlamaForCausalLM) -> float:
+def answered(learner: LlamaForCausalLM, vocabulary: Vocabulary = VOCABULARY) -> float:
     """Share of right answers over 32 fresh sequences of the most facts."""
     learner.train(False)
-    tokens, labels = sequences(32, MOST, torch.Generator().manual_seed(24))
+    tokens, labels = sequences(32, MOST, torch.Generator().manual_seed(24), vocabulary)
     guesses: Tensor = learner(input_ids=tokens).logits[:, :-1].argmax(-1)
     wanted = labels[:, 1:]
     return float((guesses == wanted)[wanted != IGNORED].float().mean())

@@ -11,14 +11,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from training.corpus import Corpus
 from training.loop import Plan, train
 
+SEED = 20
 PLAN = Plan(steps=800, peak=3e-3, tokens=8_192)
 _SHORT, _LONG = 512, 2_048
 """Bytes of a training window: long ones, which cost more, only in the last fifth."""
 
 
-def model() -> LlamaForCausalLM:
-    """2.4 million weights, from a fixed seed."""
-    torch.manual_seed(20)
+def model(seed: int = SEED) -> LlamaForCausalLM:
+    """2.4 million weights, drawn from *seed*."""
+    torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=256,
@@ -36,22 +37,24 @@ def model() -> LlamaForCausalLM:
     )
 
 
-def learn(corpus: Corpus) -> tuple[LlamaForCausalLM, dict[str, float]]:
+def learn(
+    corpus: Corpus, seed: int = SEED, plan: Plan = PLAN
+) -> tuple[LlamaForCausalLM, dict[str, float]]:
     """The trained model, and the bits per byte that it needs for text it never saw."""
-    generator = torch.Generator().manual_seed(21)
+    generator = torch.Generator().manual_seed(seed + 1)
     text = torch.frombuffer(bytearray(corpus.train), dtype=torch.uint8)
 
     def batch(step: int, last: float) -> tuple[Tensor, Tensor]:
         del last
-        window = _LONG if step >= PLAN.steps * 4 // 5 else _SHORT
+        window = _LONG if step >= plan.steps * 4 // 5 else _SHORT
         starts = torch.randint(
-            len(text) - window, (PLAN.tokens // window,), generator=generator
+            len(text) - window, (plan.tokens // window,), generator=generator
         ).tolist()
         rows = torch.stack([text[start : start + window] for start in starts]).long()
         return rows, rows
 
-    learner = model()
-    train(learner, batch, PLAN)
+    learner = model(seed)
+    train(learner, batch, plan)
     return learner, {"bits_per_byte": bits_per_byte(learner, corpus.held_out)}
 
 
