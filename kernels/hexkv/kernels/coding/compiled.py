@@ -13,7 +13,7 @@ takes operations of LLVM that each of its targets has, so there is one path for 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,6 @@ from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.jit import compile_for, inline
 from hexkv.kernels.coding.plain import GROUP, LEAST, Bytes, Streams
 from hexkv.kernels.coding.tables import BITS, TOTAL, Tables
-
-Kind = TypeVar("Kind", bound=np.generic)
 
 _FINITE = np.uint32(0x7F800000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -50,7 +48,8 @@ _BITMAP = ir.IntType(GROUP)
 def _less(_: Any, left: Any, right: Any) -> Any:
     """A bit for each lane of a group, the first the lowest: whether *left* is less than *right*.
 
-    Both are arrays of ``GROUP`` uint32 at least, one after another.
+    Both are arrays of ``GROUP`` uint32 at least. Bits are in this order on little-endian machines,
+    the only ones that numba compiles for.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -345,7 +344,7 @@ def _decode(
     return True
 
 
-def _whole(rows: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-    """*rows* of whole groups: with lanes of zeros, if it has to be."""
-    missing = -rows.shape[1] % GROUP
-    return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+def _whole(symbols: Bytes) -> Bytes:
+    """*symbols* of whole groups: with lanes of zeros, if it has to be."""
+    missing = -symbols.shape[1] % GROUP
+    return np.pad(symbols, ((0, 0), (0, missing))) if missing else symbols
