@@ -24,6 +24,12 @@ _TILE = 8
 """Rows that are transposed together: more, a power of two apart, would share too few places
 of a processor's first cache."""
 
+_I1, _20, _24 = np.int32(1), np.int32(20), np.int32(24)
+_HALF, _BIAS, _SIGN = np.int32(0x7FFFF), np.int32(120 << 3), np.int32(0x80)
+_SMALLEST = np.int32(0x3C800000)
+"""The bits of 2**-6, the smallest normal number of float8_e4m3fn."""
+
+_SUBNORMAL = np.float32(512)
 _0, _1 = np.float32(0), np.float32(1)
 _INT8, _INT4, _MOST = np.float32(INT8), np.float32(INT4), np.float32(FLOAT8_MOST)
 
@@ -207,10 +213,11 @@ def _to_float8(values: Floats, peaks: Floats, codes: npt.NDArray[np.uint8]) -> N
             scaled = values[group, peer] / divisor * _MOST
             bits = _bits(scaled)
             size = np.int32(bits & _MAGNITUDE)
-            normal = np.int32((size + np.int32(0x7FFFF) + (size >> 20 & 1)) >> 20) - np.int32(960)
-            small = np.int32(np.rint(_number(size) * np.float32(512)))
-            code = normal if size >= np.int32(0x3C800000) else small
-            codes[group, peer] = np.uint8(code | (bits >> 24 & 0x80))
+            even = np.int32(np.int32(size >> _20) & _I1)
+            normal = np.int32(np.int32(np.int32(size + _HALF + even) >> _20) - _BIAS)
+            small = np.int32(np.rint(abs(scaled) * _SUBNORMAL))
+            code = normal if size >= _SMALLEST else small
+            codes[group, peer] = np.uint8(np.int32(code | np.int32(np.int32(bits >> _24) & _SIGN)))
 
 
 def from_float8(codes: npt.NDArray[np.uint8], peaks: Floats) -> Floats:
