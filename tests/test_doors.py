@@ -38,10 +38,10 @@ ELSE = list(range(7_000, 7_000 + CHUNK))
 
 
 def specs_of(engine, tokens):
-    space = engine.key_space()
+    space, starts = engine.key_space(), range(0, len(tokens), CHUNK)
     return [
-        ChunkSpec(key, space.identity, LAYOUT, CHUNK, position=number * CHUNK)
-        for number, key in enumerate(engine.chunk_keys(tokens))
+        ChunkSpec(key, space.identity, LAYOUT, min(CHUNK, len(tokens) - start), position=start)
+        for key, start in zip(engine.chunk_keys(tokens), starts, strict=True)
     ]
 
 
