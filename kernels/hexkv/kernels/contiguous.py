@@ -55,10 +55,13 @@ class ContiguousKV:
                         f"not {expected}"
                     )
         self._devices = {tensor.device for given in tensors for tensor in given}
-        pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
-        self._fused = Fused.over(layout, pages, fused, direct=direct)
-        rows = [[page[0] for page in given] for given in pages]
-        self._stacks = stacked(layout, rows, 1) if self._fused is None else []
+        self._fused = None
+        if Fused.wanted(tensors[0][0].device, fused):
+            pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
+            self._fused = Fused.over(layout, pages, fused, direct=direct)
+        self._stacks = []
+        if self._fused is None:  # [1, heads, tokens, width] as [tokens, heads, width]
+            self._stacks = stacked(layout, tensors, 1, axes=(2, 1, 3))
 
     @property
     def layout(self) -> KVLayout:

@@ -55,7 +55,7 @@ class Fused:
                 the device is taken, but compute units are, for as long as the bus takes.
         """
         device = planes[0][0].device
-        if wanted is False or (wanted is None and device.type != "cuda"):
+        if not cls.wanted(device, wanted):
             return None
         flat = [plane.detach() for given in planes for plane in given]
         if any(plane.device != device for plane in flat) or find_spec("triton") is None:
@@ -64,6 +64,11 @@ class Fused:
 
         flat = [plane.view(INTEGERS[plane.element_size()]) for plane in flat]
         return cls(layout, Rows(flat), device, direct=direct) if word_of(flat) else None
+
+    @staticmethod
+    def wanted(device: torch.device, wanted: bool | None) -> bool:
+        """True if launches are asked for, or this device is one for them."""
+        return device.type == "cuda" if wanted is None else wanted
 
     def gather(self, slots: torch.Tensor, data: memoryview, tokens: int, layers: range) -> None:
         """Queue the copy of *layers* at *slots* to their place in a chunk of *tokens* tokens."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,17 +31,19 @@ class Stacks:
         self,
         layers: range,
         tensors: Sequence[torch.Tensor],
+        forms: Sequence[_Form],
         *,
         unit: int,
         before: int,
         layer_bytes: int,
         lead: int,
     ) -> None:
-        """Look at *tensors*, each ``[places, *row]``.
+        """Look at *tensors*.
 
         Args:
             layers: of the group.
             tensors: one for each of the layers.
+            forms: of the tensors, as ``[places, *row]``.
             unit: tokens of a row.
             before: bytes of each token of a chunk before this plane of the first layer.
             layer_bytes: bytes of each token of a chunk from one layer to the next.
@@ -52,10 +55,10 @@ class Stacks:
         self._before = before
         self._layer_bytes = layer_bytes
         self._stacks: list[tuple[range, Memory]] = []
-        for run, memory in _runs(tensors, lead):
-            whole = memory if len(run) > 1 else memory.select(lead, 0)
-            self._stacks.append((run, whole.numpy() if on_host(whole) else whole))
-        size, self._row = memory.element_size(), tuple(memory.shape[lead + 1 :])
+        for run, memory in _runs(tensors, forms, lead):
+            self._stacks.append((run, memory.numpy() if on_host(memory) else memory))
+        size = memory.element_size()
+        self._row = tuple(memory.shape[-len(forms[0].row(lead)[0]) :])
         self._dtype = _DTYPES[size]
         self._strides = tuple(size * math.prod(self._row[i:]) for i in range(len(self._row) + 1))
 
@@ -103,18 +106,26 @@ class Stacks:
 
 
 def stacked(
-    layout: KVLayout, planes: Sequence[Sequence[torch.Tensor]], unit: int, lead: int = 1
+    layout: KVLayout,
+    planes: Sequence[Sequence[torch.Tensor]],
+    unit: int,
+    *,
+    lead: int = 1,
+    axes: Sequence[int] | None = None,
 ) -> list[Stacks]:
     """All ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
 
-    A place has *lead* dimensions.
+    A place has *lead* dimensions. *axes* are those of the tensors that are looked at, in this
+    order; of any other, the first place is.
     """
-    forms = [
-        (kinds, *[(tensor.shape[lead:], tensor.dtype, _dense(tensor, lead)) for tensor in given])
-        for kinds, given in zip(layout.planes, planes, strict=True)
+    forms = [[_Form.of(tensor, axes, lead) for tensor in given] for given in planes]
+    kinds = [
+        (alike, *[(form.shape[lead:], form.dense, tensor.dtype) for form, tensor in both])
+        for alike, given, formed in zip(layout.planes, planes, forms, strict=True)
+        for both in [zip(formed, given, strict=True)]
     ]
     made: list[Stacks] = []
-    for _, run in groupby(range(layout.layers), forms.__getitem__):
+    for _, run in groupby(range(layout.layers), kinds.__getitem__):
         layers = [*run]
         first = layers[0]
         sizes = [p.heads * p.width * layout.dtype.itemsize for p in layout.planes[first]]
@@ -124,6 +135,7 @@ def stacked(
                 Stacks(
                     range(first, layers[-1] + 1),
                     [planes[layer][index] for layer in layers],
+                    [forms[layer][index] for layer in layers],
                     unit=unit,
                     before=start,
                     layer_bytes=sum(sizes),
@@ -138,43 +150,66 @@ def on_host(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def _dense(tensor: torch.Tensor, lead: int) -> bool:
-    """True if each row of *tensor* is one run of bytes."""
-    expected = 1
-    row = zip(tensor.shape[lead:], tensor.stride()[lead:], strict=True)
-    for size, stride in reversed([*row]):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+class _Form(NamedTuple):
+    """Where a tensor's ``[places, *row]`` lies. Views of it would take longer to make."""
+
+    home: int
+    """Address of its storage."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    """Elements of the storage before it."""
+
+    dense: bool
+    """True if each row is one run of bytes."""
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, axes: Sequence[int] | None, lead: int) -> _Form:
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        if axes is not None:
+            shape = tuple([shape[axis] for axis in axes])
+            strides = tuple([strides[axis] for axis in axes])
+        dense, expected = True, 1
+        for axis in range(len(shape) - 1, lead - 1, -1):
+            if shape[axis] != 1 and strides[axis] != expected:
+                dense = False
+                break
+            expected *= shape[axis]
+        home = tensor.untyped_storage().data_ptr()
+        return cls(home, shape, strides, int(tensor.storage_offset()), dense)
+
+    def row(self, lead: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides of a row; of a dense one as a run of elements."""
+        if self.dense:
+            return (math.prod(self.shape[lead:]),), (1,)
+        return self.shape[lead:], self.strides[lead:]
 
 
-def _runs(tensors: Sequence[torch.Tensor], lead: int) -> Iterator[tuple[range, torch.Tensor]]:
-    """Runs of *tensors* in one storage at equal distances, each as ``[places, run, *row]``."""
-    dense = _dense(tensors[0], lead)
-    forms = [(t.untyped_storage().data_ptr(), t.shape, t.stride()) for t in tensors]
-    offsets = [int(tensor.storage_offset()) for tensor in tensors]
+def _runs(
+    tensors: Sequence[torch.Tensor], forms: Sequence[_Form], lead: int
+) -> Iterator[tuple[range, torch.Tensor]]:
+    """Runs of *tensors* in one storage at equal distances, each as ``[places, run, *row]``.
+
+    One alone is ``[places, *row]``. Dense rows are bytes.
+    """
     first = 0
     while first < len(tensors):
+        form = forms[first]
         end, step = first + 1, 0
-        while end < len(tensors) and forms[end] == forms[first]:
-            distance = offsets[end] - offsets[end - 1]
+        while end < len(tensors) and forms[end][:3] == form[:3]:
+            distance = forms[end].offset - forms[end - 1].offset
             if distance <= 0 or step not in (0, distance):
                 break
             end, step = end + 1, distance
-        _, shape, strides = forms[first]
-        row: tuple[int, ...] = tuple(shape[lead:])
-        steps: tuple[int, ...] = strides[lead:]
-        if dense:
-            row, steps = (shape[lead:].numel(),), (1,)
-        memory = tensors[first].detach()
-        memory = memory.as_strided(
-            (*shape[:lead], end - first, *row), (*strides[:lead], step, *steps)
+        row, steps = form.row(lead)
+        layers, distances = ((end - first,), (step,)) if end > first + 1 else ((), ())
+        tensor = tensors[first].detach()
+        memory = tensor.as_strided(
+            (*form.shape[:lead], *layers, *row), (*form.strides[:lead], *distances, *steps)
         )
-        yield (
-            range(first, end),
-            memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()]),
-        )
+        word = torch.uint8 if form.dense else INTEGERS[memory.element_size()]
+        yield range(first, end), memory.view(word)
         first = end
 
 
