@@ -15,16 +15,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hexkv.kernels.blocks import NOWHERE, BlockKV, opaque_layout
+    from hexkv.kernels.blocks import NOWHERE, BlockKV, BlockMemory, opaque_layout
     from hexkv.kernels.contiguous import ContiguousKV
     from hexkv.kernels.dtypes import dtype_of, torch_dtype
-    from hexkv.kernels.paged import PagedKV
+    from hexkv.kernels.paged import PagedKV, PagedMemory
 
 __all__ = [
     "NOWHERE",
     "BlockKV",
+    "BlockMemory",
     "ContiguousKV",
     "PagedKV",
+    "PagedMemory",
     "dtype_of",
     "opaque_layout",
     "torch_dtype",
@@ -33,8 +35,10 @@ __all__ = [
 _MODULES = {
     "NOWHERE": "blocks",
     "BlockKV": "blocks",
+    "BlockMemory": "blocks",
     "ContiguousKV": "contiguous",
     "PagedKV": "paged",
+    "PagedMemory": "paged",
     "dtype_of": "dtypes",
     "opaque_layout": "blocks",
     "torch_dtype": "dtypes",
