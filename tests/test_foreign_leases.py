@@ -5,7 +5,6 @@ KV is right, and the leases of the store and of the pool balance.
 """
 
 import random
-from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +22,7 @@ from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import Writes
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import PAGE, DType, KVLayout, Namespace, frame_bytes
-from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, rigging, tier
+from rigging import CHUNK, FRAME, LAYOUT, rigging, tier
 
 PROMPT = random.Random(7).choices(range(50_000), k=6 * CHUNK)
 FULL = len(PROMPT)
@@ -379,32 +378,3 @@ def test_after_any_steps_all_agree_on_what_is_there(tmp_path_factory, steps, opt
                 agreed(r, OTHER)
         r.engine.unpin("somebody")
         agreed(r)
-
-
-class Stopped(DiskStore):
-    """A disk whose writes wait while it is told to."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.going = Event()
-        self.going.set()
-
-    def write(self, items, deadline):
-        assert self.going.wait(PATIENCE)
-        return super().write(items, deadline)
-
-
-def test_promoting_does_not_push_out_what_is_to_be_loaded_next(rig, tmp_path):
-    below, prompt = Stopped(tmp_path), list(range(8 * CHUNK))
-    r = rig([own(4 * FRAME), tier("disk", below, writes=Writes.EVICTED)], slots=8)
-    r.engine.store(prompt, computed(prompt))
-    r.engine.admin.move(None, "own", "disk")
-    r.engine.store(prompt, computed(prompt))
-    assert r.engine.lookup(prompt).tiers == {"disk": 4 * CHUNK, "own": 4 * CHUNK}
-    below.going.clear()  # what is evicted now is on no tier for a while
-    try:
-        window = HeapKV(LAYOUT, len(prompt))
-        assert r.engine.retrieve(prompt, window).hit_tokens == len(prompt)
-    finally:
-        below.going.set()
-    assert window.agrees(computed(prompt), len(prompt))
