@@ -27,6 +27,7 @@ from benchmarks.lookup import lookup
 from benchmarks.machine import NoRoom, check_room, describe, load, versions
 from benchmarks.measure import Comparison, Result, WrongResult, compare
 from benchmarks.memory import memory
+from benchmarks.pages import pages
 from benchmarks.report import FORMAT, RunJson, table, to_json
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.ports import PoolExhausted
@@ -40,6 +41,7 @@ SUITES: dict[str, Suite] = {
     "lookup": lambda scale, _: lookup(scale),
     "again": lambda scale, _: again(scale),
     "memory": lambda scale, _: memory(scale),
+    "pages": lambda scale, _: pages(scale),
     "disk": disk,
     "direct": direct,
     "layers": layers,

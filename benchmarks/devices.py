@@ -14,6 +14,7 @@ import xxhash
 
 from hexkv.kernels import ContiguousKV, PagedKV
 from hexkv.kernels.dtypes import bits, torch_dtype
+from hexkv.kernels.paged import PagedMemory
 from hexkv.ports import DeviceKV, KVLayout, Plane
 
 PAGE_TOKENS = 16
@@ -34,6 +35,9 @@ class Device:
 
     window: DeviceKV
     tensors: list[list[torch.Tensor]]
+
+    fresh: Callable[[], DeviceKV]
+    """Makes another window, as a host does for each request."""
 
     bare: Callable[[int, memoryview], BareCopy]
     """The bare copy of chunk *i*, from and to a buffer of its size."""
@@ -73,7 +77,10 @@ def contiguous(layout: KVLayout, tokens: int, chunk: int) -> Device:
 
         return BareCopy(gather, scatter)
 
-    return Device(ContiguousKV(layout, tensors), tensors, bare)
+    def fresh() -> DeviceKV:
+        return ContiguousKV(layout, tensors)
+
+    return Device(fresh(), tensors, fresh, bare)
 
 
 def paged(layout: KVLayout, tokens: int, chunk: int) -> Device:
@@ -104,7 +111,12 @@ def paged(layout: KVLayout, tokens: int, chunk: int) -> Device:
 
         return BareCopy(gather, scatter)
 
-    return Device(PagedKV(layout, tensors, slots), tensors, bare)
+    memory = PagedMemory(layout, tensors)
+
+    def fresh() -> DeviceKV:
+        return PagedKV.on(memory, slots)
+
+    return Device(fresh(), tensors, fresh, bare)
 
 
 def _filled(

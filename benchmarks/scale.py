@@ -25,6 +25,12 @@ class Scale:
     pool_chunks: int
     """Blocks that the disk benchmarks pass through."""
 
+    pages: int
+    """Pages of 16 tokens, each of them a chunk."""
+
+    short: int
+    """Tokens of a short prompt, whose chunks are of 16, too."""
+
     prompt: int
     """Tokens of the benchmarks that name chunks and look them up."""
 
@@ -42,6 +48,8 @@ FULL = Scale(
     memory_chunks=32,
     disk_chunks=16,
     pool_chunks=31,  # a pool of the default size, 1 GiB
+    pages=8192,
+    short=304,
     prompt=131_072,
     rounds=21,
     turn=0.05,
@@ -54,10 +62,15 @@ QUICK = Scale(
     memory_chunks=4,
     disk_chunks=4,
     pool_chunks=8,
+    pages=128,
+    short=48,
     prompt=1024,
     rounds=3,
     turn=0.001,
 )
+
+SLIM = KVLayout.attention(DType.BFLOAT16, layers=4, heads=2, key_width=128)
+"""KV of which a page of 16 tokens takes 64 KiB, 8 KiB of each plane."""
 
 THIN = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=8)
 """As little KV as fits a page per chunk, where only names matter."""

@@ -32,6 +32,13 @@ NAMES = [
     "memory, contiguous: retrieve",
     "memory, paged: store",
     "memory, paged: retrieve",
+    *(f"new window of 48 tokens: {way}" for way in ("store", "retrieve")),
+    *(
+        f"128 pages of 16 tokens, window alone, slots in {order}order: {way}"
+        for order in ("", "no ")
+        for way in ("gather", "scatter")
+    ),
+    *(f"128 pages of 16 tokens: {way}" for way in ("store", "retrieve")),
     "disk: store",
     "disk: store",
     "disk: retrieve",
