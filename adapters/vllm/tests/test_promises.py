@@ -1,6 +1,6 @@
 """What vLLM's offloading is told: held only where all ranks have it, and told anew when asked."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hexkv.adapters.vllm.promises import Promises
@@ -201,6 +201,7 @@ DONE = st.one_of(
 
 
 @given(st.lists(DONE, max_size=40), st.sets(KEYS))
+@example([("mute", True), ("load", b"a", "p"), ("loads", "p"), ("forget",)], {b"a"})
 def test_whatever_happens_nothing_stays_held_when_all_requests_have_left(history, first):
     ranks = Rank(*first), Rank(*first)
     told = promises(*ranks)

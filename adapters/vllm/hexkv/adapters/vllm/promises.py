@@ -234,9 +234,12 @@ class Promises:
             block = self._blocks.get(key)
             if block is not None:
                 block.users.discard(request)
-                if not block.users and not block.loading and key not in self._missing:
+                if not block.users and not block.loading:
                     del self._blocks[key]
-                    if _may_be_held(block):
+                    if key in self._missing:  # it was loaded before all ranks had answered
+                        self._missing.discard(key)
+                        self._take_back(block)
+                    elif _may_be_held(block):
                         gone.append(block.ticket)
         self._release(gone)
 
