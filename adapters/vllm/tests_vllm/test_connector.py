@@ -173,7 +173,7 @@ def test_the_start_says_what_there_is_and_what_is_degraded(start, monkeypatch, c
     said = caplog.text
     assert "rank 0 of 1: memory" in said
     assert "whole blocks" in said
-    assert "chunks of 32 tokens, sync loading" in said
+    assert f"chunks of 32 tokens, the last to a block of {BLOCK}, sync loading" in said
     assert "kv_load_failure_policy is 'fail'" in said
 
 

@@ -100,7 +100,7 @@ def scheduler_connector(
         "hexkv %s: chunks of %d tokens%s, %s loading, %s lookups, %d rank(s)",
         metadata.version("hexkv-vllm"),
         shape.chunk,
-        f", the last one of blocks of {shape.tail}" if shape.tail else "",
+        f", the last to a block of {shape.tail}" if shape.tail else "",
         ours.loading,
         "asynchronous" if ours.async_lookup else "synchronous",
         world,
