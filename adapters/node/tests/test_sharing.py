@@ -56,7 +56,7 @@ def test_the_end_of_a_connection_gives_back_everything_and_publishes_nothing(nod
     filled[0].payload[:] = content(some[2])
     client.pin("me", [some[0].key])
     assert set(client.ledger()) == {"held", "longer", "half"}
-    assert node.server.leased_bytes == 4 * FRAME
+    until(lambda: node.server.leased_bytes == 4 * FRAME)
     client.close()
     # What this process still looks at is not for others yet.
     assert node.server.clients == 2

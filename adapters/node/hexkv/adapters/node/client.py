@@ -12,10 +12,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
+from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.holds import NodeHold, NodePublishing, late, taken
 from hexkv.adapters.node.keeper import Keeper
 from hexkv.adapters.node.leases import Ledger, NodeLease
-from hexkv.adapters.node.link import Answer, Link
+from hexkv.adapters.node.link import Link
 from hexkv.adapters.node.wire import (
     MAX_SPACES,
     Malformed,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.leases import Block, Ledger, NodeLease
-from hexkv.adapters.node.link import Answer, Link
+from hexkv.adapters.node.link import Link
 from hexkv.adapters.node.wire import ALL, Malformed, Reader, State, Status, read_chunks
 from hexkv.ports import (
     PAGE,
@@ -98,8 +99,8 @@ class NodeHold:
         self._leases: list[NodeLease | None] = [None] * len(specs)
         self._reasons: list[Reason | None] = [None] * len(specs)
         self._origins = [""] * len(specs)
-        self._ended = False
         self._released = False
+        self._ended = False
         if link is None or answer is None:
             self._lose(Reason.TIER_OFF)
 

@@ -42,14 +42,14 @@ class NodeLease:
     ) -> None:
         start = block.offset
         size = block.size if spec is None else frame_bytes(spec.raw_bytes)
-        frame = block.link.memory[start : start + size]
-        # Writable, as in one process: torch copies what is read-only before it reads it.
-        self._frame: memoryview | None = frame
         self._ledger = ledger
         self.block = block
         self.owner = owner
         self.token = token
         self.spec = spec
+        # Last, for it says that there is something to release. Writable, as in one process:
+        # torch copies what is read-only before it reads it.
+        self._frame: memoryview | None = block.link.memory[start : start + size]
 
     @property
     def frame(self) -> memoryview:
@@ -134,10 +134,10 @@ class Ledger:
     def share(self, lease: NodeLease, frame: memoryview, owner: str) -> NodeLease:
         """Another lease of the same block."""
         mine = NodeLease.__new__(NodeLease)
-        mine._frame = frame
         mine._ledger = self
         mine.block, mine.spec = lease.block, lease.spec
         mine.owner, mine.token = owner, next(self._tokens)
+        mine._frame = frame
         return self._enter(mine)
 
     def release(self, owner: str, token: int, block: Block) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Condition
 from weakref import ref
 
+from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.greeting import greet
 from hexkv.adapters.node.memory import map_sealed
 from hexkv.adapters.node.wire import (
@@ -48,23 +49,6 @@ _MUCH = 1 << 20
 
 _NOTICED = 0.1
 """Seconds: whose waits in vain come to less than that knows nothing about the node."""
-
-__all__ = ["Answer", "Link"]
-
-
-class Answer:
-    """What a node says to one request, as far as it has come. Made by :meth:`Link.ask`."""
-
-    __slots__ = ("__weakref__", "body", "final", "request", "status", "told")
-
-    def __init__(self, request: int) -> None:
-        self.request = request
-        self.told = False
-        """True once something was said."""
-
-        self.final = False
-        self.status = Status.FAILED
-        self.body = b""
 
 
 class _Turn:
@@ -128,7 +112,7 @@ class Link:
         self.ticking = False
         """True while the keeper looks every few milliseconds for what was given back."""
 
-        self._sending = Lock()
+        self._sender: ref[_Turn] | None = None
         self._half_sent = False
         self._half_read = False
         self._ahead = bytearray()
@@ -140,6 +124,11 @@ class Link:
 
         self._used: set[tuple[int, int]] = set()
         """What is leased over it, by request and place."""
+
+    def __del__(self) -> None:
+        # One that an exception out of nowhere left listed as used: nobody has it any more.
+        with suppress(AttributeError):
+            self._socket.close()
 
     def fileno(self) -> int:
         """The socket, to be watched for its end; negative once it is closed."""
@@ -163,7 +152,7 @@ class Link:
         return answer if self._send(data, deadline) else None
 
     def tell(self, verb: Verb, body: bytes, deadline: Deadline) -> bool:
-        """Send a message that is not answered. False if it could not be sent."""
+        """Send a message that is not answered."""
         return self._send(message(verb, 0, self.generation, body), deadline)
 
     def wait(self, answer: Answer, deadline: Deadline, *, begun: bool = False) -> bool:
@@ -176,7 +165,7 @@ class Link:
         try:
             while True:
                 with self._changed:
-                    if _is_there(answer, begun=begun):
+                    if answer.is_there(begun=begun):
                         return True
                     left = deadline.remaining()
                     reader = None if self._reader is None else self._reader()
@@ -187,7 +176,7 @@ class Link:
                         continue
                     self._reader = ref(turn)
                 self._receive(left)
-                if not left and not _is_there(answer, begun=begun):
+                if not left and not answer.is_there(begun=begun):
                     self._doubt(self.clock.now() - start)
                     return False
         finally:
@@ -219,6 +208,8 @@ class Link:
         the keeper's next tick: to wake it each time would take longer than to load a small chunk.
         """
         with self._changed:
+            if place == ALL:
+                self._used = {used for used in self._used if used[0] != request}
             self._used.discard((request, place))
             if self.alive:
                 self._returned.append((request, place))
@@ -266,10 +257,13 @@ class Link:
             self._broken()
 
     def _leave(self, turn: _Turn) -> None:
+        """Others may read, or send. Calling it twice is allowed."""
         with self._changed:
             if self._reader is not None and self._reader() in (turn, None):
                 self._reader = None
-                self._changed.notify_all()
+            if self._sender is not None and self._sender() in (turn, None):
+                self._sender = None
+            self._changed.notify_all()
 
     def _receive(self, seconds: float) -> None:
         """Receive whatever comes next, up to so many *seconds*. By one thread at a time."""
@@ -324,24 +318,41 @@ class Link:
             self._changed.notify_all()
 
     def _send(self, data: bytes, deadline: Deadline) -> bool:
-        if not self.alive or not self._sending.acquire(timeout=deadline.remaining() or 0.001):
-            return False
+        turn = _Turn()
+        start = self.clock.now()
         try:
-            return self._put(data, deadline)
+            if self._may_send(turn, deadline):
+                return self._put(data, deadline)
         finally:
-            self._sending.release()
+            self._leave(turn)
+        self._doubt(self.clock.now() - start)
+        return False
 
     def send_returned(self) -> bool:
         """Say what was given back; if somebody is sending, he does it. True if any was."""
         now = Deadline(self.clock, 0.0)
         was = bool(self._returned)
-        while self._returned and self.alive and self._sending.acquire(blocking=False):
+        while self._returned:
+            turn = _Turn()
             try:
-                if not self._put(b"", now):
+                if not self._may_send(turn, now) or not self._put(b"", now):
                     break
             finally:
-                self._sending.release()
+                self._leave(turn)
         return was
+
+    def _may_send(self, turn: _Turn, deadline: Deadline) -> bool:
+        """Wait for the turn to send. It ends with :meth:`_leave`, or dies with the call."""
+        while self.alive:
+            with self._changed:
+                if self._sender is None or self._sender() is None:
+                    self._sender = ref(turn)
+                    return True
+                left = deadline.remaining()
+                if not left:
+                    return False
+                self._changed.wait(min(left, _NOTICED))
+        return False
 
     def _put(self, data: bytes, deadline: Deadline) -> bool:
         """Send *data* whole, behind what was given back. Half of it ends the connection."""
@@ -378,7 +389,3 @@ class Link:
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         return bool(poll.poll(deadline.remaining() * 1000))
-
-
-def _is_there(answer: Answer, *, begun: bool) -> bool:
-    return answer.final or (begun and answer.told)
