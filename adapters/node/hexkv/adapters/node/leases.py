@@ -160,6 +160,9 @@ class Ledger:
         for (_, request), link in list(self._asked.get(owner, {}).items()):
             link.give_back(request)
             self.answered(owner, link, request)
+        with self._lock:
+            if not self._asked.get(owner):
+                self._asked.pop(owner, None)
         left = list(self._held.get(owner, {}).items())
         for token, block in left:
             self.release(owner, token, block)

@@ -52,13 +52,19 @@ class HeldPrefetches:
             count += 1
         # What is beyond the share is not held, but it is said whether it is there.
         keys = prompt.keys[count:]
-        hold = self._service.hold(prompt.specs(0, count), f"prefetch {lookup_id}", read)
-        entry = _Prefetch(prompt, count, size, self._clock.now() + self._rules.seconds, hold)
-        with self._lock:
-            if lookup_id in self._waiting:
-                hold.release()
-                return self._waiting[lookup_id].hit_tokens
-            self._waiting[lookup_id] = entry
+        owner = f"prefetch {lookup_id}"
+        try:
+            hold = self._service.hold(prompt.specs(0, count), owner, read)
+            expires = self._clock.now() + self._rules.seconds
+            entry = _Prefetch(prompt, count, size, expires, hold)
+            with self._lock:
+                if lookup_id in self._waiting:
+                    hold.release()
+                    return self._waiting[lookup_id].hit_tokens
+                self._waiting[lookup_id] = entry
+        except BaseException:
+            self._service.sweep(owner)
+            raise
         found = self._found(entry, Deadline.after(self._clock, AT_ONCE))
         if found == count and keys:
             soon = Deadline.after(self._clock, AT_ONCE)
