@@ -94,6 +94,7 @@ class TestPaged(Windows):
         return Holed(*self.window(CudaKV(on), slots), {5, 6, 13})
 
 
+@pytest.mark.thorough
 class TestContiguous(Windows):
     def make(self, on):
         made, tensors = words(on, lambda plane: (1, plane.heads, 29, plane.width))
