@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.devices import contiguous
 from benchmarks.machine import describe
 from benchmarks.measure import must
@@ -227,6 +229,8 @@ def _shmem(pid: int) -> int:
 
 def main() -> None:
     """Measure all, or be the far end."""
+    # Copies with several threads compete with the engine that is served; one is comparable.
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.node", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a little of everything")
     parser.add_argument("--far-end", help=argparse.SUPPRESS)
