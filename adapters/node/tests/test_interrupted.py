@@ -18,6 +18,8 @@ FULL = len(TOKENS) // CHUNK * CHUNK
 CALLS = (
     stepping.store,
     stepping.retrieve,
+    stepping.store_layers,
+    stepping.retrieve_layers,
     stepping.prefetch_and_cancel,
     stepping.prefetch_and_retrieve,
 )
