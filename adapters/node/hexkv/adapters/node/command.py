@@ -51,9 +51,10 @@ def node(
     clock = SystemClock()
     # Listening first: what is refused is refused before memory is taken.
     with Listener(path, _mode(mode)) as listener:
+        given = load(config)
+        if given.settings.node:
+            raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
         loaded = load(config, defaults={"pool": {"provider": "shared"}})
-        if loaded.settings.node:
-            raise ConfigError(f"{loaded.locate(('node',))}: a node has no node of its own")
         with ServedChunks(loaded, installed(), clock, encodes=True) as served:
             pool = len(served.region.buffer)
             server = NodeServer(
