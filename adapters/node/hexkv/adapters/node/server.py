@@ -28,6 +28,9 @@ from hexkv.ports import FRAME_VERSION, Clock, ConfigError
 
 log = logging.getLogger("hexkv")
 
+_LOOK_UP_MS = 1000
+"""Of waiting for a client, after which a node looks whether it is to end."""
+
 _PEER = struct.Struct("3i")
 
 
@@ -252,10 +255,11 @@ class Listener:
         self._poll.register(self._woken, select.POLLIN)
 
     def accept(self) -> socket.socket | None:
-        """The next client; ``None`` if :meth:`wake` came instead."""
-        for found, _ in self._poll.poll():
-            if found == self._woken.fileno():
-                return None
+        """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead."""
+        # A signal that comes just before poll() begins wakes nobody: Python sees to it after.
+        found = [number for number, _ in self._poll.poll(_LOOK_UP_MS)]
+        if not found or self._woken.fileno() in found:
+            return None
         sock, _ = self._socket.accept()
         return sock
 
