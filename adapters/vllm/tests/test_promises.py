@@ -202,6 +202,7 @@ DONE = st.one_of(
 
 @given(st.lists(DONE, max_size=40), st.sets(KEYS))
 @example([("mute", True), ("load", b"a", "p"), ("loads", "p"), ("forget",)], {b"a"})
+@example([("mute", True), ("load", b"a", "p"), ("forget",), ("mute", False), ("step",)], {b"a"})
 def test_whatever_happens_nothing_stays_held_when_all_requests_have_left(history, first):
     ranks = Rank(*first), Rank(*first)
     told = promises(*ranks)

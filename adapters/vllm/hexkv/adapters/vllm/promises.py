@@ -45,6 +45,9 @@ class _Block:
     users: set[str] = field(default_factory=set)
     loading: int = 0
 
+    outlived: bool = False
+    """True if the cache was emptied since: whether its load ends nobody may say any more."""
+
 
 class Promises:
     """Blocks that ranks hold, for vLLM's scheduler. For one thread.
@@ -152,6 +155,7 @@ class Promises:
         self._blocks = missing
         self._asked.clear()
         for key, block in missing.items():
+            block.outlived = True
             for request in block.users:
                 self._asked[request].add(key)
 
@@ -234,9 +238,12 @@ class Promises:
             block = self._blocks.get(key)
             if block is not None:
                 block.users.discard(request)
-                if not block.users and not block.loading:
+                if not block.users and (not block.loading or block.outlived):
                     del self._blocks[key]
-                    if key in self._missing:  # it was loaded before all ranks had answered
+                    if block.loading:
+                        self._missing.discard(key)
+                        self._emptied.append((self._steps + _STEPS, block.ticket))
+                    elif key in self._missing:  # it was loaded before all ranks had answered
                         self._missing.discard(key)
                         self._take_back(block)
                     elif _may_be_held(block):
