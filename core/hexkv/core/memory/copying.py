@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
+from typing import cast
 
 from hexkv.core.memory.background import BackgroundCopy
 from hexkv.ports import Deadline, DeviceKV, Executor, InvalidRequest, Lease, Span, Transfer
@@ -92,7 +93,8 @@ class Copier:
         try:
             self._begun[copy] = None
             move = device.gather if gather else device.scatter
-            copy.transfer = move(spans, layers)
+            copy.transfer = _transfer(move(spans, layers))
+            return copy  # noqa: TRY300 - an interrupt finds it here, on every line
         except InvalidRequest:
             del self._begun[copy]
             raise
@@ -104,11 +106,6 @@ class Copier:
         except BaseException:
             self._keep(copy)
             raise
-        if not callable(getattr(copy.transfer, "wait", None)):
-            del self._begun[copy]
-            log.error("the device failed: a %s is no transfer", type(copy.transfer).__qualname__)
-            return None
-        return copy
 
     def begin_beside(
         self,
@@ -190,6 +187,13 @@ class Copier:
             with self._lock:
                 self._late.append(late)
         self._begun.pop(copy, None)
+
+
+def _transfer(answer: object) -> Transfer:
+    """What a device answered, if it can be waited for."""
+    if not callable(getattr(answer, "wait", None)):
+        raise TypeError(f"a {type(answer).__qualname__} is no transfer")
+    return cast("Transfer", answer)
 
 
 def _done(transfer: Transfer, deadline: Deadline) -> bool:
