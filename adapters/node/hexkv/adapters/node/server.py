@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from types import TracebackType
 from typing import Self
 
@@ -89,7 +89,8 @@ class NodeServer:
         self._parting = parting
         self._numbers = count(1)
         self._sessions: set[Session] = set()
-        self._lock = Lock()
+        self._changed = Condition(Lock())
+        """Of who is connected."""
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
 
     @property
@@ -100,7 +101,7 @@ class NodeServer:
     @property
     def leased_bytes(self) -> int:
         """Bytes that clients have leased."""
-        with self._lock:
+        with self._changed:
             return sum(session.granted.leased_bytes for session in self._sessions)
 
     def run(self) -> None:
@@ -137,8 +138,9 @@ class NodeServer:
         session.run()
 
     def _ended(self, session: Session) -> None:
-        with self._lock:
+        with self._changed:
             self._sessions.discard(session)
+            self._changed.notify_all()
 
     def _let_in(self, sock: socket.socket) -> Session:
         """Greet a client, and pass it the pool.
@@ -169,7 +171,7 @@ class NodeServer:
             raise _Refused("it speaks another protocol")
         if (version, frames) != (VERSION, FRAME_VERSION):
             why = f"it speaks version {version} with frames {frames}"
-        with self._lock:
+        with self._changed:
             if not why and (self._stopping or len(self._sessions) >= self._most):
                 why = f"there are {len(self._sessions)} already"
             if not why:
@@ -200,17 +202,19 @@ class NodeServer:
 
     def _part(self) -> None:
         """Say good-bye: clients close their ends when they have let go of what they lease."""
-        with self._lock:
+        with self._changed:
             sessions = list(self._sessions)
         for session in sessions:
             session.dismiss("the node ends")
-        end = self._clock.now() + self._parting
-        while self._sessions and self._clock.now() < end:
-            time.sleep(0.01)
-        for session in sessions:
-            session.abort()
-        while self._sessions and self._clock.now() < end + self._limits.patience:
-            time.sleep(0.01)
+        if not self._gone(self._parting):
+            for session in sessions:
+                session.abort()
+            self._gone(self._limits.patience)
+
+    def _gone(self, seconds: float) -> bool:
+        """Wait until no client is left. False if *seconds* were over first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._sessions, seconds)
 
 
 class _Refused(Exception):
