@@ -5,22 +5,25 @@ import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from subprocess import Popen
 from tempfile import mkdtemp
 from threading import Thread
 
+import pytest
+
 from hexkv.adapters.node.client import NodeClient
 from hexkv.adapters.node.server import Allowed, Listener, NodeServer
 from hexkv.adapters.node.session import Limits
-from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, soon
+from hexkv.contracts.chunk_cache import ChunkCacheContract
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.served import ServedChunks
 from hexkv.ports import Namespace, frame_bytes
-from processes import until
+from processes import freeze, until
 
 FRAME = frame_bytes(LAYOUT.chunk_bytes(TOKENS))
 MEMORY = "memory store"
@@ -97,7 +100,7 @@ class NodeProcess(Engines):
         self.process.wait(60)
 
     def freeze(self):
-        self.process.send_signal(SIGSTOP)
+        freeze(self.process)
 
     def thaw(self):
         with suppress(ProcessLookupError):
@@ -186,3 +189,30 @@ class Node(Engines):
 
 
 __all__ = ["FRAME", "NAMESPACE", "Allowed", "Limits", "Node", "NodeProcess"]
+
+
+class OverANode(ChunkCacheContract):
+    """The contract of an engine over a node; whoever derives from it makes the engine."""
+
+    @pytest.fixture
+    def cache(self, engine):
+        return engine.chunks
+
+    @pytest.fixture
+    def ledger(self, engine):
+        return engine._service.ledger
+
+    @pytest.fixture
+    def crowd(self, cache):
+        def lease_all():
+            leases = []
+            while found := cache.allocate([spec("crowd")], "crowd", now()):
+                leases += found
+            return lambda: [lease.release() for lease in leases]
+
+        return lease_all
+
+    @pytest.fixture
+    def closed(self, engine, cache):
+        engine.close()
+        return cache

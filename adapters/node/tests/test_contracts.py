@@ -3,14 +3,13 @@
 import pytest
 
 from hexkv.adapters.node.memory import SharedMemory
-from hexkv.contracts.chunk_cache import ChunkCacheContract
-from hexkv.contracts.chunk_cache._base import TOKENS, now, soon, spec
+from hexkv.contracts.chunk_cache._base import TOKENS, soon
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
-from nodes import FRAME, Node, NodeProcess
+from nodes import FRAME, Node, NodeProcess, OverANode
 
 
-class TestNode(ChunkCacheContract):
+class TestNode(OverANode):
     """Client and server in one process: memory and disk, in a pool that others fill meanwhile."""
 
     @pytest.fixture
@@ -23,29 +22,6 @@ class TestNode(ChunkCacheContract):
     def engine(self, node):
         with node.engine() as engine:
             yield engine
-
-    @pytest.fixture
-    def cache(self, engine):
-        return engine.chunks
-
-    @pytest.fixture
-    def ledger(self, engine):
-        return engine._service.ledger
-
-    @pytest.fixture
-    def crowd(self, cache):
-        def lease_all():
-            leases = []
-            while found := cache.allocate([spec("crowd")], "crowd", now()):
-                leases += found
-            return lambda: [lease.release() for lease in leases]
-
-        return lease_all
-
-    @pytest.fixture
-    def closed(self, engine, cache):
-        engine.close()
-        return cache
 
 
 @pytest.mark.thorough

@@ -8,13 +8,11 @@ from hexkv.adapters.node import client, holds, verbs
 from hexkv.adapters.node.granted import Granted
 from hexkv.adapters.node.leases import Ledger
 from hexkv.adapters.node.wire import Verb
-from hexkv.contracts.chunk_cache import ChunkCacheContract
-from hexkv.contracts.chunk_cache._base import now, spec
 from hexkv.ports import PAGE
-from nodes import Node
+from nodes import Node, OverANode
 
 
-class NodeContract(ChunkCacheContract):
+class NodeContract(OverANode):
     """A node in a thread, with one thing changed in it or in its client."""
 
     def change(self, monkeypatch):
@@ -25,29 +23,6 @@ class NodeContract(ChunkCacheContract):
         self.change(monkeypatch)
         with Node(tmp_path) as node, node.engine() as engine:
             yield engine
-
-    @pytest.fixture
-    def cache(self, engine):
-        return engine.chunks
-
-    @pytest.fixture
-    def ledger(self, engine):
-        return engine._service.ledger
-
-    @pytest.fixture
-    def crowd(self, cache):
-        def lease_all():
-            leases = []
-            while found := cache.allocate([spec("crowd")], "crowd", now()):
-                leases += found
-            return lambda: [lease.release() for lease in leases]
-
-        return lease_all
-
-    @pytest.fixture
-    def closed(self, engine, cache):
-        engine.close()
-        return cache
 
 
 class TestTiersOfOtherChunks(NodeContract):
