@@ -142,11 +142,11 @@ def test_a_dead_tier_costs_its_deadline_once_over_all_layers(rig):
         return ready()
 
     store.answer = lambda key, start, into: gate.wait(30) and TimedOut()
-    r.engine._stack.runtime.executor.wait = wait
+    r.engine._half.stack.runtime.executor.wait = wait
     with r.engine.retrieve_layers(PROMPT, empty()) as layers:
         assert list(layers) == LAYERS
         got = layers.result()
-    del r.engine._stack.runtime.executor.wait
+    del r.engine._half.stack.runtime.executor.wait
     gate.set()
     assert sum(waits) == pytest.approx(r.engine._deadlines.retrieve)
     assert got.hit_tokens == 0

@@ -63,7 +63,7 @@ def deep(rig, *tiers, serde=PLAIN, **options):
 
 
 def parts_on(rig, key, medium):
-    codec = rig.engine._stack.runtime.codec
+    codec = rig.engine._half.stack.runtime.codec
     return codec.peek(memoryview(medium[key])).parts
 
 
@@ -226,7 +226,7 @@ def test_encoded_frames_of_one_part_are_read_whole(rig):
     store = Spans()
     r = deep(rig, tier("ranges", store, serdes=("plain/1",)))
     r.engine.store(PROMPT, smooth())
-    codec = r.engine._stack.runtime.codec
+    codec = r.engine._half.stack.runtime.codec
     for key in r.engine.chunk_keys(PROMPT)[3:5]:
         frame = bytearray(store.medium[key])
         codec.seal(memoryview(frame), replace(codec.open(memoryview(frame)), parts=()))

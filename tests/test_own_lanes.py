@@ -101,7 +101,7 @@ def use(engine, rng):
             engine.admin.decompress(None, "disk")
             engine.admin.move(tokens, "disk", "other", namespace=namespace)
             engine.admin.move(None, "other", "disk")
-        engine._stack.pool.reclaim(3 * WIDE_FRAME)
+        engine._half.stack.pool.reclaim(3 * WIDE_FRAME)
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()
@@ -247,7 +247,7 @@ def test_many_victims_are_deleted_bit_by_bit_by_one_worker(rig):
     keys = [bytes([n // 256, n % 256]) * 24 for n in range(2500)]
     disk.index.reserve(keys, [1] * len(keys))
     disk.index.commit(keys)
-    r.engine._stack.writer.evict_soon(disk, disk.index.evict(2500))
+    r.engine._half.stack.writer.evict_soon(disk, disk.index.evict(2500))
     assert r.engine.flush()
     assert sizes == [1024, 1024, 452]
     assert disk.index.used == 0

@@ -200,7 +200,7 @@ class OverANode(ChunkCacheContract):
 
     @pytest.fixture
     def ledger(self, engine):
-        return engine._service.ledger
+        return engine._half._service.ledger
 
     @pytest.fixture
     def crowd(self, cache):

@@ -7,11 +7,13 @@ from threading import Event
 
 from configured import settle
 from hexkv.contracts.doubles import ManualClock, RecordingEvents, RecordingTelemetry
-from hexkv.core.engine.engine import CacheEngine
+from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.policies import POLICIES
+from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.index import TierIndex
 from hexkv.core.tiers.rules import TierRules
@@ -103,6 +105,8 @@ def rigging():
             serdes=None,
             frame=FRAME,
             compute_rate=None,
+            deadlines=Deadlines(),  # noqa: B008 - frozen
+            prefetch=PrefetchRules(),  # noqa: B008 - frozen
             **options,
         ):
             clock = clock or ManualClock()
@@ -114,7 +118,10 @@ def rigging():
                 pool, codec, clock, threads, telemetry, (events,), serdes or {}, compute_rate
             )
             stack = TierStack(tiers, runtime)
-            engine = CacheEngine(namespace, stack, chunker or PrefixChunker(CHUNK), **options)
+            half = TieredHalf(stack, prefetch, patience=deadlines.lookup)
+            engine = CacheEngine(
+                namespace, half, chunker or PrefixChunker(CHUNK), deadlines=deadlines, **options
+            )
             made = {tier.name: tier for tier in stack.tiers}
             rig = Rig(engine, pool, telemetry, events, clock, made)
 

@@ -36,9 +36,9 @@ def stores_and_loads(engine):
 def test_chunks_move_between_the_pool_and_a_node_in_place(master, open_engine):
     with open_engine(master) as engine:
         until(lambda: stores_and_loads(engine))
-        (tier,) = engine._stack.tiers
+        (tier,) = engine._half.stack.tiers
         mover = tier.store._mover
-        assert mover.address(engine._stack.pool._ledger.memory[:FRAME]) is not None
+        assert mover.address(engine._half.stack.pool._ledger.memory[:FRAME]) is not None
         assert mover._staging._idle == []
 
 
@@ -64,7 +64,7 @@ def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_e
 def test_layers_are_read_as_ranges_into_the_pool(master, open_engine):
     with open_engine(master) as engine:
         until(lambda: stores_and_loads(engine))
-        (tier,) = engine._stack.tiers
+        (tier,) = engine._half.stack.tiers
         target, sizes = HeapKV(LAYOUT, len(PROMPT)), []
         read_range = tier.store.read_range
 

@@ -8,7 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
-from hexkv.core.engine.leased.engine import LeasedEngine
+from hexkv.core.engine.half import ChunkHalf
+from hexkv.core.engine.leased.half import LeasedHalf
+from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
@@ -88,31 +90,20 @@ def build(
     clock = SystemClock() if clock is None else clock
     check(loaded, registry)
     namespace = identify(namespace, loaded)
-    if settings.node:
-        if events:
-            log.warning("what a node's tiers hold is not told: there are no events over a node")
-        return _over_node(loaded, namespace, registry, clock, telemetry or Totals())
-    chunk = namespace.layout.chunk_bytes(settings.chunk.size)
-    _check_sizes(loaded, frame_bytes(chunk))
-    algorithm = hash_algorithm(settings.hash)
+    if settings.node and events:
+        log.warning("what a node's tiers hold is not told: there are no events over a node")
     telemetry = telemetry or Totals()
-    serdes = open_serdes(loaded, registry, OpenContext(clock))
+    open_half = _over_node if settings.node else _over_tiers
     with ExitStack() as opened:
-        stack = open_stack(
-            opened, loaded, registry, clock, telemetry, events, serdes, frame_bytes(chunk)
-        )
-        # What no tier keeps is not named either.
-        kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
-        tail = settings.chunk.tail if kept else 0
+        half, tail = open_half(opened, loaded, namespace, registry, clock, telemetry, events)
         engine = CacheEngine(
             namespace,
-            stack,
+            half,
             PrefixChunker(settings.chunk.size, tail),
-            algorithm=algorithm,
+            algorithm=hash_algorithm(settings.hash),
             seeded=settings.chunk.seeded,
             longest=settings.chunk.longest_prompt,
             deadlines=Deadlines(**settings.deadlines.model_dump()),
-            prefetch=PrefetchRules(**settings.prefetch.model_dump()),
             tenants=[
                 Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
                 for tenant in settings.tenants
@@ -122,30 +113,45 @@ def build(
     return engine
 
 
-def _over_node(
-    loaded: Loaded, namespace: Namespace, registry: Registry, clock: Clock, telemetry: Telemetry
-) -> LeasedEngine:
-    """An engine over the pool and the tiers of a node."""
+def _over_tiers(
+    opened: ExitStack,
+    loaded: Loaded,
+    namespace: Namespace,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+) -> tuple[ChunkHalf, int]:
+    """The pool and the tiers of this process, and where tails of chunks end."""
     settings = loaded.settings
-    algorithm = hash_algorithm(settings.hash)
-    with _naming(loaded, ("node",)), ExitStack() as opened:
+    block = frame_bytes(namespace.layout.chunk_bytes(settings.chunk.size))
+    _check_sizes(loaded, block)
+    serdes = open_serdes(loaded, registry, OpenContext(clock))
+    stack = open_stack(opened, loaded, registry, clock, telemetry, events, serdes, block)
+    # What no tier keeps is not named either.
+    kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
+    prefetch = PrefetchRules(**settings.prefetch.model_dump())
+    half = TieredHalf(stack, prefetch, patience=settings.deadlines.lookup)
+    return half, settings.chunk.tail if kept else 0
+
+
+def _over_node(
+    opened: ExitStack,
+    loaded: Loaded,
+    namespace: Namespace,
+    registry: Registry,
+    clock: Clock,
+    telemetry: Telemetry,
+    events: Sequence[EventSink],
+) -> tuple[ChunkHalf, int]:
+    """The pool and the tiers of a node. Without tails: it does not say who keeps any."""
+    del namespace, events
+    settings = loaded.settings
+    with _naming(loaded, ("node",)):
         service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
-        opened.callback(service.close)
-        engine = LeasedEngine(
-            namespace,
-            service,
-            PrefixChunker(settings.chunk.size),  # without tails: a node does not say who keeps any
-            clock=clock,
-            executor=Threads(),
-            telemetry=telemetry,
-            algorithm=algorithm,
-            seeded=settings.chunk.seeded,
-            longest=settings.chunk.longest_prompt,
-            deadlines=Deadlines(**settings.deadlines.model_dump()),
-            prefetch=PrefetchRules(**settings.prefetch.model_dump()),
-        )
-        opened.pop_all()
-    return engine
+    opened.callback(service.close)
+    prefetch = PrefetchRules(**settings.prefetch.model_dump())
+    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), 0
 
 
 def open_stack(

@@ -6,20 +6,16 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from hexkv.core.engine.calls import Calls
-from hexkv.core.engine.health import health_of
 from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
-from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
-from hexkv.core.requests.prefetch import Prefetches, PrefetchRules
+from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.compose import check, open_serdes, open_stack
@@ -28,7 +24,6 @@ from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import Totals
 from hexkv.ports import (
-    KEY_BYTES,
     NAMESPACE_BYTES,
     PAGE,
     CacheEvent,
@@ -104,16 +99,11 @@ class ServedChunks:
                 None,
             )
             opened.pop_all()
-        stack = self._stack
         if leaving is not None:
-            leaving.stack = stack
-        stack.pool.reclaim = stack.make_room
-        copier = Copier()
-        none = Prefetches(stack, PrefetchRules(share=0.0))
-        self._calls = Calls(stack, none, copier, _PATIENCE)
-        self.chunks: ChunkCache = KeyedCache(
-            stack, copier, Pipelining.of(stack.pool), self._calls, _PATIENCE
-        )
+            leaving.stack = self._stack
+        self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
+        self._calls = Calls(self._half, _PATIENCE)
+        self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
 
     def headers(self) -> Iterator[FrameHeader]:
         """What lies on tiers that outlive a process, chunk by chunk. For the start.
@@ -169,18 +159,11 @@ class ServedChunks:
             InvalidRequest: there is no such tier.
         """
         with self._calls.call():
-            chosen = self._stack.named(tiers)
-            writing = settle_writes(self._stack.runtime, chosen, deadline)
-            if prefixes is not None and all(len(prefix) == KEY_BYTES for prefix in prefixes):
-                keys = [ChunkKey(prefix) for prefix in prefixes]
-                done = self._stack.forget(keys, chosen, deadline)
-            else:
-                done = self._stack.clear(prefixes, chosen, deadline)
-            return replace(done, left={**writing, **done.left})
+            return self._half.clear(prefixes, tiers, deadline)
 
     def health(self) -> Health:
         """The state of the cache and of its tiers."""
-        return health_of(self._stack, self._calls)
+        return self._calls.health(0.0)
 
     def close(self) -> None:
         """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``."""

@@ -56,9 +56,9 @@ class EngineContract(PrefixCacheContract):
 
             def hang():
                 store.hang()
-                cache._deadlines = cache.admin._deadlines = SHORT
+                cache._deadlines = SHORT
                 cache._calls._seconds = SHORT.close
-                cache._stack.patience = SHORT.lookup
+                cache._half.stack.patience = SHORT.lookup
 
             yield Stuck(cache, hang)
             store.release()
@@ -103,7 +103,7 @@ class TestSeesBeyondGaps(EngineContract):
     class Make(CacheEngine):
         def lookup(self, tokens, **options):
             keys, deadline = self.chunk_keys(tokens), self._until(60.0)
-            there = sum(bool(self._stack.locate([key], deadline)) for key in keys)
+            there = sum(bool(self._half.stack.locate([key], deadline)) for key in keys)
             return Lookup(len(tokens), there * CHUNK)
 
 
@@ -323,7 +323,7 @@ class TestUnpinsAfterTheEnd(EngineContract):
 
     class Make(CacheEngine):
         def unpin(self, owner):
-            return self._stack.pins.unpin(owner)
+            return self._half.stack.pins.unpin(owner)
 
 
 class TestRemembersItsHits(EngineContract):

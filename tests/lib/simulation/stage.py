@@ -7,6 +7,7 @@ from random import Random
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.faults import FaultyStore, Seeded
 from hexkv.core.engine.engine import CacheEngine, Deadlines
+from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
@@ -231,10 +232,9 @@ class Stage:
         self.tiers = list(self.stack.tiers)
         self.engine = CacheEngine(
             NAMESPACES[0],
-            self.stack,
+            TieredHalf(self.stack, PrefetchRules(seconds=20.0), patience=DEADLINES.lookup),
             PrefixChunker(CHUNK),
             deadlines=DEADLINES,
-            prefetch=PrefetchRules(seconds=20.0),
             tenants=[Tenant("a", SALT)],
         )
         self.engine._door._callers = OfGreenlets()

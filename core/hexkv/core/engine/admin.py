@@ -1,4 +1,4 @@
-"""What operators do with a cache: pin, clear, move, compress, add and remove tiers."""
+"""What operators do with a cache: explain, move, compress, add and remove tiers."""
 
 from __future__ import annotations
 
@@ -7,116 +7,36 @@ from dataclasses import replace
 
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.explain import Explanation, explain
-from hexkv.core.engine.health import health_of
 from hexkv.core.engine.naming import Naming
-from hexkv.core.requests.checks import check_seconds
-from hexkv.core.requests.prefetch import Prefetches
-from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.moving import Moved, Mover
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier, TierPlan
 from hexkv.ports import (
     ChunkKey,
-    Cleared,
     Deadline,
-    Health,
     InvalidRequest,
     Namespace,
-    Reason,
     Tokens,
 )
 
 
 class Admin:
-    """The calls beside the serving path, of which most wait for the tiers. Safe from any thread.
-
-    ``pin`` to ``health`` are described in :class:`hexkv.ports.PrefixCache`.
-    """
+    """The calls beside the serving path, of which most wait for the tiers. Safe from any thread."""
 
     def __init__(
         self,
         stack: TierStack,
-        prefetches: Prefetches,
         calls: Calls,
         naming: Naming,
         deadlines: Deadlines,
     ) -> None:
         """Of the engine that these are parts of."""
         self._stack = stack
-        self._prefetches = prefetches
         self._calls = calls
         self._naming = naming
         self._deadlines = deadlines
         self._clock = stack.runtime.clock
-
-    def pin(
-        self,
-        tokens: Tokens,
-        owner: str,
-        *,
-        seconds: float | None = None,
-        namespace: Namespace | None = None,
-    ) -> int:
-        seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
-        with self._calls.call():
-            until = self._until(self._deadlines.lookup)
-            prompt = self._naming.prompt(tokens, namespace, until)
-            prefix = match_prefix(self._stack, prompt, until, self._stack.tiers)
-            self._stack.pins.pin(owner, prefix.found.keys, self._until(seconds))
-            return prefix.tokens
-
-    def unpin(self, owner: str) -> int:
-        with self._calls.call():
-            return self._stack.pins.unpin(owner)
-
-    def clear(
-        self,
-        tokens: Tokens | None = None,
-        *,
-        tiers: Sequence[str] | None = None,
-        namespace: Namespace | None = None,
-        everything: bool = False,
-    ) -> Cleared:
-        if everything and not (tokens is None and namespace is None):
-            raise InvalidRequest("everything is more than one prompt or namespace")
-        with self._calls.call():
-            chosen = self._stack.named(tiers)
-            deadline = self._until(self._deadlines.store)
-            prompt = None if tokens is None else self._naming.prompt(tokens, namespace, deadline)
-            if prompt is not None and prompt.unnamed.ends:
-                return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
-            writing = settle_writes(self._stack.runtime, chosen, deadline)
-            if prompt is not None:
-                # Tails of any chunk: what earlier turns of a conversation ended with.
-                tails = [
-                    (key, end - start)
-                    for i, start in enumerate(prompt.starts[: len(prompt)])
-                    for key, end in zip(*prompt.tails_of(i), strict=True)
-                ]
-                whole = prompt.keys[: prompt.full]
-                done = self._stack.forget(whole, chosen, deadline, tails=tails)
-            elif everything:
-                done = self._stack.clear(None, chosen, deadline)
-            elif namespace is not None:
-                done = self._stack.clear([self._naming.prefix(namespace)], chosen, deadline)
-            else:
-                done = self._stack.clear(self._stack.prefixes, chosen, deadline)
-            return replace(done, left={**writing, **done.left})
-
-    def freeze(self, frozen: bool = True) -> None:
-        with self._calls.call():
-            self._calls.frozen = frozen
-
-    def flush(self, seconds: float | None = None) -> bool:
-        seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
-        with self._calls.call():
-            return self._stack.flush(self._until(seconds))
-
-    def health(self) -> Health:
-        with self._calls.door.passing():
-            return health_of(self._stack, self._calls, len(self._prefetches))
 
     def explain(self, tokens: Tokens, *, namespace: Namespace | None = None) -> Explanation:
         """Where *tokens* stop being found, and for each tier why. Loads and changes nothing.

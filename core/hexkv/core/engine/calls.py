@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from threading import Condition, RLock, local
@@ -18,10 +18,9 @@ from threading import Lock as Flag
 from weakref import finalize, ref
 
 from hexkv.core.engine.ending import Ending
-from hexkv.core.engine.ground import Ground, Waiting
+from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.home import Home
-from hexkv.core.memory.copying import Copier
-from hexkv.ports import Deadline, EngineBusy, EngineClosed
+from hexkv.ports import Deadline, EngineBusy, EngineClosed, Health
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +128,16 @@ class Calls:
     what the engine is made of is closed.
     """
 
-    def __init__(self, stack: Ground, prefetches: Waiting, copier: Copier, seconds: float) -> None:
-        """Of an engine over *stack*, whose end may take *seconds*."""
+    def __init__(self, half: ChunkHalf, seconds: float) -> None:
+        """Of an engine over *half*, whose end may take *seconds*."""
         self.door = Door()
         self.state = "open"
         self.frozen = False
         """True while nothing is to be stored."""
 
-        self._stack = stack
-        self._prefetches = prefetches
-        self._copier = copier
+        self._half = half
         self._seconds = seconds
-        self._clock = stack.runtime.clock
+        self._clock = half.runtime.clock
         # Entered itself, not by the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._idle = Condition(self._lock)
@@ -148,7 +145,7 @@ class Calls:
         self._owners: dict[str, ref[_Life]] = {}
         """Calls under way, by the name that each has."""
 
-        self._ending = Ending(stack, prefetches, copier, self.door.home, seconds)
+        self._ending = Ending(half, self.door.home, seconds)
         self._dropped = finalize(self, self._ending.abandoned)
         # A process that ends takes its threads along; what it leaves is as after a crash.
         self._dropped.atexit = False
@@ -183,6 +180,12 @@ class Calls:
         finally:
             self.door.give_back(partial(self._end, owner))
 
+    def health(self, seconds: float) -> Health:
+        """The state of the engine and of all below it, of which some may take *seconds* to ask."""
+        with self.door.passing():
+            below = self._half.health(Deadline.after(self._clock, seconds))
+            return replace(below, state=self.state, frozen=self.frozen)
+
     def close(self) -> None:
         if self.door.home.left:
             return
@@ -197,7 +200,7 @@ class Calls:
             self.state = "closing"
             until = Deadline.after(self._clock, self._seconds)
             self._sweep()
-            self._stack.runtime.executor.wait(self._idle, lambda: not self._owners, until)
+            self._half.runtime.executor.wait(self._idle, lambda: not self._owners, until)
             if self.state != "closing":
                 return
             self.state = "closed"
@@ -221,17 +224,16 @@ class Calls:
 
     def _tidy(self) -> None:
         """Give back what is late or past its time."""
-        self._copier.reap(Deadline(self._clock, 0.0))
-        self._prefetches.reap()
-        self._stack.pins.expire()
+        self._half.copier.reap(Deadline(self._clock, 0.0))
+        self._half.prefetches.reap()
+        self._half.expire()
 
     def _end(self, owner: str) -> None:
         """A call is over: take back what it still holds."""
         if self.door.home.left:
             return
-        self._copier.left(owner, Deadline.after(self._clock, self._seconds))
-        self._stack.pool.sweep(owner)
-        self._stack.end(owner)
+        self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
+        self._half.end(owner)
         with self._lock:
             self._owners.pop(owner, None)
             if self.state != "open":

@@ -7,10 +7,9 @@ from _thread import start_new_thread
 from dataclasses import dataclass
 from warnings import warn
 
-from hexkv.core.engine.ground import Ground, Waiting
+from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.home import Home
 from hexkv.core.memory.background import LANE
-from hexkv.core.memory.copying import Copier
 from hexkv.ports import Deadline
 
 log = logging.getLogger("hexkv")
@@ -20,22 +19,18 @@ log = logging.getLogger("hexkv")
 class Ending:
     """What an engine is made of. Nothing of it refers to the engine, which it may outlive."""
 
-    stack: Ground
-    prefetches: Waiting
-    copier: Copier
+    half: ChunkHalf
     home: Home
     seconds: float
 
     def run(self, until: Deadline | None = None) -> None:
         """Write what is queued and close the tiers, up to a deadline. Never raises."""
         if until is None:
-            until = Deadline.after(self.stack.runtime.clock, self.seconds)
-        self.prefetches.close()
-        self.copier.reap(until)
-        self.stack.runtime.executor.close(LANE)
-        self.stack.flush(until)
-        self.stack.close(until)
-        if left := self.stack.pool.close():
+            until = Deadline.after(self.half.runtime.clock, self.seconds)
+        self.half.prefetches.close()
+        self.half.copier.reap(until)
+        self.half.runtime.executor.close(LANE)
+        if left := self.half.close(until):
             log.error("closed with leases left, their memory stays allocated: %s", left)
 
     def abandoned(self) -> None:

@@ -12,27 +12,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hexkv.core.engine.admin import Admin
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
+from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.naming import Naming, meet
+from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
-from hexkv.core.memory.copying import Copier
-from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.requests.checks import check_window, skipped
-from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
-from hexkv.core.requests.prefetch import AT_ONCE, Prefetches, PrefetchRules, make_room
-from hexkv.core.requests.prefix import match_prefix
-from hexkv.core.requests.retrieve import load_prefix, retrieved
-from hexkv.core.requests.store import Storing, stored
-from hexkv.core.tiers.cache import TierStack
+from hexkv.core.requests.checks import check_seconds, check_window, skipped
+from hexkv.core.requests.layers import TimeBudget
+from hexkv.core.requests.prefetch import AT_ONCE
+from hexkv.core.requests.retrieve import retrieved
+from hexkv.core.requests.store import stored
 from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     ChunkCache,
@@ -43,6 +40,7 @@ from hexkv.ports import (
     DeviceKV,
     HashFunction,
     Health,
+    InvalidRequest,
     KeySpace,
     LayeredRead,
     LayeredWrite,
@@ -61,72 +59,69 @@ __all__ = ["CacheEngine", "Deadlines"]
 class CacheEngine:
     """Stores, finds and gives back KV. Safe from any thread; a context manager.
 
-    Names what it is asked for by tokens, and leaves the rest to the cache by key and its tiers.
+    Names what it is asked for by tokens, and leaves the rest to the chunk half below.
     """
 
     def __init__(
         self,
         namespace: Namespace,
-        stack: TierStack,
+        half: ChunkHalf,
         chunker: PrefixChunker,
         *,
         algorithm: HashFunction = SHA256,
         seeded: bool = True,
         longest: int = LONGEST_PROMPT,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
-        prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
     ) -> None:
-        """Take over *stack* and its pool, and learn what its tiers hold.
+        """Take over *half* and all that it has.
 
         Args:
             namespace: of the calls that give none of their own.
-            stack: closed by :meth:`close`.
+            half: closed by :meth:`close`.
             chunker: how prompts are cut. Prefixes are what is reused, so no other kind fits.
             algorithm: names chunks; part of every namespace's identity.
             seeded: False names chunks by tokens alone within a namespace, as hosts do that
                 hash their pages themselves.
             longest: tokens that a prompt may have.
             deadlines: of each kind of call.
-            prefetch: how much memory prefetches take, and for how long.
             tenants: whose chunks are kept apart, in tiers that have a divided index.
 
         Raises:
-            ConfigError: a chunk does not fit the pool's blocks, or *namespace* no header.
+            ConfigError: a chunk does not fit the memory, or *namespace* no header.
         """
-        if not stack.runtime.pool.fits(namespace.layout.chunk_bytes(chunker.size)):
+        if not half.fits(size := namespace.layout.chunk_bytes(chunker.size)):
             raise ConfigError(
-                f"a chunk of {chunker.size} tokens does not fit a block of the pool "
-                f"({stack.runtime.pool.slot_bytes} bytes)"
+                f"a chunk of {chunker.size} tokens ({size} bytes) does not fit a block of the pool"
             )
         self.namespace = namespace
-        runtime = stack.runtime
-        self._stack = stack
-        self._clock = runtime.clock
-        self._telemetry = runtime.telemetry
+        self._half = half
+        self._clock = half.runtime.clock
+        self._telemetry = half.runtime.telemetry
         self._deadlines = deadlines
         by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
         namer = ChunkHasher(
-            chunker, algorithm, partial(meet, stack, by_salt), seeded=seeded, longest=longest
+            chunker, algorithm, partial(meet, half, by_salt), seeded=seeded, longest=longest
         )
-        self._naming = Naming(namespace, namer, runtime.pool, chunker.size)
-        self._copier = Copier()
-        self._pace = Pipelining.of(runtime.pool)
-        self._prefetches = Prefetches(stack, prefetch)
-        self._hosts = Hosts()
-        runtime.pool.reclaim = partial(make_room, stack, self._prefetches)
-        stack.patience = deadlines.lookup
+        self._naming = Naming(namespace, namer, half, chunker.size)
         for tenant in tenants:
             namer.keyer(replace(namespace, salt=tenant.salt))
         namer.keyer(namespace)
-        self._calls = Calls(stack, self._prefetches, self._copier, deadlines.close)
+        self._calls = Calls(half, deadlines.close)
         self._door = self._calls.door
-        self.chunks: ChunkCache = KeyedCache(
-            stack, self._copier, self._pace, self._calls, deadlines.pin
-        )
-        self.admin = Admin(stack, self._prefetches, self._calls, self._naming, deadlines)
-        """For operators: to move, compress, explain, add and remove tiers."""
+        self.chunks: ChunkCache = KeyedCache(half, self._calls, deadlines.pin)
+
+    @property
+    def admin(self) -> Admin:
+        """For operators: to move, compress, explain, add and remove tiers.
+
+        Raises:
+            InvalidRequest: the tiers are not this process's.
+        """
+        if not isinstance(self._half, TieredHalf):
+            raise InvalidRequest("the tiers are a node's, which has to be asked itself")
+        return Admin(self._half.stack, self._calls, self._naming, self._deadlines)
 
     @property
     def telemetry(self) -> Telemetry:
@@ -163,18 +158,17 @@ class CacheEngine:
         with self._calls.call():
             until = self._until(self._deadlines.lookup)
             prompt = self._prompt(tokens, namespace, until)
-            prefix = match_prefix(self._stack, prompt, until)
-            found = prefix.found
+            found = self._half.locate(prompt, until, served=True)
+            here = found.prompt
             if pin is not None:
-                self._stack.pins.pin(pin, found.keys, self._until(self._deadlines.pin))
+                self._half.pin(pin, here.keys, self._deadlines.pin)
             tiers: dict[str, int] = {}
             start = 0
-            for name, run in groupby(prefix.tiers, key=attrgetter("name")):
+            for name, run in groupby(found.tiers):
                 end = start + len(list(run))
-                tokens_here = found.ends[end - 1] - found.starts[start]
-                tiers[name] = tiers.get(name, 0) + tokens_here
+                tiers[name] = tiers.get(name, 0) + here.ends[end - 1] - here.starts[start]
                 start = end
-            return Lookup(prompt.length, prefix.tokens, tiers)
+            return Lookup(prompt.length, found.tokens, tiers)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -186,11 +180,11 @@ class CacheEngine:
             def name() -> Prompt:
                 return self._prompt(tokens, namespace, soon)
 
-            return self._prefetches.begin(lookup_id, name, read)
+            return self._half.prefetches.begin(lookup_id, name, read)
 
     def cancel(self, lookup_id: str) -> bool:
         with self._calls.call():
-            return self._prefetches.cancel(lookup_id)
+            return self._half.prefetches.cancel(lookup_id)
 
     def retrieve(
         self,
@@ -209,16 +203,7 @@ class CacheEngine:
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             prompt = prompt.since(skip)
-            got = load_prefix(
-                self._stack,
-                self._copier,
-                prompt,
-                device,
-                pace=self._pace,
-                owner=owner,
-                deadline=until,
-                ready=self._prefetches.take(lookup_id) if lookup_id is not None else None,
-            )
+            got = self._half.load(prompt, device, owner, until, lookup_id)
             return retrieved(self._telemetry, prompt, skip, got, self._clock.now() - start)
 
     @contextmanager
@@ -240,20 +225,14 @@ class CacheEngine:
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, mask, prompt.length)
                 prompt = prompt.since(skip)
-                layers = LayeredRetrieve(
-                    self._stack,
-                    self._copier,
+                layers = self._half.load_layers(
                     prompt,
                     device,
+                    owner,
+                    patience,
+                    lambda got: retrieved(self._telemetry, prompt, skip, got, patience.spent),
                     skip=skip,
-                    pace=self._pace,
-                    owner=owner,
-                    patience=patience,
-                    hosts=self._hosts,
-                    ready=self._prefetches.take(lookup_id) if lookup_id is not None else {},
-                    report=lambda got: retrieved(
-                        self._telemetry, prompt, skip, got, patience.spent
-                    ),
+                    lookup_id=lookup_id,
                 )
                 held.callback(self._door.give_back, layers.close)
                 layers.begin()
@@ -277,17 +256,8 @@ class CacheEngine:
             skip = skipped(skip, mask, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
-            storing = Storing(
-                self._stack,
-                self._copier,
-                device,
-                pace=self._pace,
-                owner=owner,
-                deadline=until,
-                wait=wait,
-            )
             prompt = prompt.since(skip)
-            kept = storing.run(prompt)
+            kept = self._half.save(prompt, device, owner, until, wait=wait)
             return stored(self._telemetry, prompt, kept, self._clock.now() - start)
 
     @contextmanager
@@ -309,29 +279,17 @@ class CacheEngine:
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, mask, whole.length))
                 frozen = self._calls.frozen
-                layers = LayeredStore(
-                    self._stack,
-                    self._copier,
+                layers = self._half.save_layers(
                     prompt.part(0, 0) if frozen else prompt,
                     device,
-                    Storing(
-                        self._stack,
-                        self._copier,
-                        device,
-                        pace=self._pace,
-                        owner=owner,
-                        deadline=until,
-                        wait=wait,
-                    ),
-                    pace=self._pace,
-                    owner=owner,
-                    patience=patience,
-                    hosts=self._hosts,
-                    report=lambda kept: (
+                    owner,
+                    patience,
+                    lambda kept: (
                         StoreReport(prompt.length, frozen=True)
                         if frozen
                         else stored(self._telemetry, prompt, kept, patience.spent)
                     ),
+                    wait=wait,
                 )
                 held.callback(self._door.give_back, layers.close)
                 layers.begin()
@@ -345,10 +303,16 @@ class CacheEngine:
         seconds: float | None = None,
         namespace: Namespace | None = None,
     ) -> int:
-        return self.admin.pin(tokens, owner, seconds=seconds, namespace=namespace)
+        seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
+        with self._calls.call():
+            until = self._until(self._deadlines.lookup)
+            found = self._half.locate(self._prompt(tokens, namespace, until), until, served=False)
+            self._half.pin(owner, found.prompt.keys, seconds)
+            return found.tokens
 
     def unpin(self, owner: str) -> int:
-        return self.admin.unpin(owner)
+        with self._calls.call():
+            return self._half.unpin(owner)
 
     def clear(
         self,
@@ -358,16 +322,30 @@ class CacheEngine:
         namespace: Namespace | None = None,
         everything: bool = False,
     ) -> Cleared:
-        return self.admin.clear(tokens, tiers=tiers, namespace=namespace, everything=everything)
+        if everything and not (tokens is None and namespace is None):
+            raise InvalidRequest("everything is more than one prompt or namespace")
+        with self._calls.call():
+            until = self._until(self._deadlines.store)
+            if tokens is not None:
+                prompt = self._prompt(tokens, namespace, until)
+                return self._half.forget_prompt(prompt, tiers, until)
+            if everything:
+                return self._half.clear(None, tiers, until)
+            if namespace is not None:
+                return self._half.clear([self._naming.prefix(namespace)], tiers, until)
+            return self._half.clear(self._half.prefixes, tiers, until)
 
     def freeze(self, frozen: bool = True) -> None:
-        self.admin.freeze(frozen)
+        with self._calls.call():
+            self._calls.frozen = frozen
 
     def flush(self, seconds: float | None = None) -> bool:
-        return self.admin.flush(seconds)
+        seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
+        with self._calls.call():
+            return self._half.flush(self._until(seconds))
 
     def health(self) -> Health:
-        return self.admin.health()
+        return self._calls.health(self._deadlines.lookup)
 
     def _prompt(
         self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None

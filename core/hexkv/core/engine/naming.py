@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
 from hexkv.core.requests.checks import check_namespace
-from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tenants import TenantsBySalt
 from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
-
-
-class Fits(Protocol):
-    """Memory that blocks are leased from."""
-
-    def fits(self, payload_bytes: int) -> bool:
-        """True if a chunk of *payload_bytes* could ever be leased."""
-        ...
 
 
 class Naming:
     """Names what an engine is asked for, once it was checked that it can be kept at all."""
 
     def __init__(
-        self, namespace: Namespace, namer: ChunkHasher, pool: Fits, chunk_tokens: int
+        self, namespace: Namespace, namer: ChunkHasher, half: ChunkHalf, chunk_tokens: int
     ) -> None:
         """By *namer*, in *namespace* where a call gives none of its own."""
         self._namespace = namespace
         self._namer = namer
-        self._pool = pool
+        self._half = half
         self._chunk_tokens = chunk_tokens
 
     def prompt(
@@ -43,7 +34,7 @@ class Naming:
         """
         namespace = self._namespace if namespace is None else namespace
         check_namespace(namespace)
-        if not self._pool.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
+        if not self._half.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
@@ -66,6 +57,6 @@ class Naming:
         return self._namer.keyers()
 
 
-def meet(stack: TierStack, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
-    """Have *stack* know whose the chunks of a namespace are that was met."""
-    stack.assign(prefix, tenants.name(space.salt))
+def meet(half: ChunkHalf, tenants: TenantsBySalt, space: Namespace, prefix: bytes) -> None:
+    """Have *half* know whose the chunks of a namespace are that was met."""
+    half.assign(prefix, tenants.name(space.salt))

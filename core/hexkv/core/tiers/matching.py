@@ -7,11 +7,14 @@ own lane, so that a slow one costs its deadline and delays nobody else's answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
+
+T = TypeVar("T")
 
 Found = Sequence["Tier | None"]
 """For each chunk the first tier that holds it."""
@@ -85,8 +88,8 @@ def find_tiers_soon(
     go_on(0)
 
 
-def run_of(found: Found) -> list[Tier]:
-    """The tiers of the chunks before the first that none holds."""
+def run_of(found: Sequence[T | None]) -> list[T]:
+    """What stands before the first ``None``: tiers, where the next chunk is on none."""
     run = found[: found.index(None)] if None in found else found
     return list(run)  # type: ignore[arg-type] # up to the first None
 

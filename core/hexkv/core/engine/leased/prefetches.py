@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -34,12 +35,11 @@ class HeldPrefetches:
         self._waiting: dict[str, _Prefetch] = {}
         self._lock = Lock()
 
-    def known(self, lookup_id: str) -> bool:
-        """True if there is one of that id."""
-        return lookup_id in self._waiting
-
-    def begin(self, lookup_id: str, prompt: Prompt, read: Deadline) -> int | None:
-        """Hold the first chunks of *prompt*; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
+    def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
+        """Hold the first chunks of a prompt; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
+        if lookup_id in self._waiting:
+            return self._ask(lookup_id)
+        prompt = name()
         if not prompt.keys:
             return 0
         frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(len(prompt.keys))]
@@ -71,15 +71,6 @@ class HeldPrefetches:
             more = self._service.match(keys, soon)
             found += next((i for i, tier in enumerate(more) if tier is None), len(more))
         return self._said(entry, found)
-
-    def ask(self, lookup_id: str) -> int | None:
-        """What is known by now of one that was begun; 0 if it was taken or cancelled."""
-        entry = self._waiting.get(lookup_id)
-        if entry is None:
-            return 0
-        if entry.hit_tokens is None:
-            self._said(entry, self._found(entry, Deadline(self._clock, 0.0)))
-        return entry.hit_tokens
 
     def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
         """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
@@ -116,6 +107,15 @@ class HeldPrefetches:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def _ask(self, lookup_id: str) -> int | None:
+        """What is known by now of one that was begun; 0 if it was taken or cancelled."""
+        entry = self._waiting.get(lookup_id)
+        if entry is None:
+            return 0
+        if entry.hit_tokens is None:
+            self._said(entry, self._found(entry, Deadline(self._clock, 0.0)))
+        return entry.hit_tokens
 
     def _found(self, entry: _Prefetch, deadline: Deadline) -> int | None:
         """Of how many chunks it is known that they are there; ``None`` while nobody knows."""

@@ -1,0 +1,226 @@
+"""The chunk half over a service: its leases as they are, and copies in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hexkv.core.engine.half import ChunkHalf, LayersIn, LayersOut, Located
+from hexkv.core.engine.leased.layers import LeasedRead, LeasedWrite
+from hexkv.core.engine.leased.prefetches import HeldPrefetches
+from hexkv.core.engine.leased.windows import Loading, Saving
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.requests.layers import TimeBudget
+from hexkv.core.requests.prefetch import PrefetchRules
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.store import Kept
+from hexkv.core.tiers.matching import run_of
+from hexkv.ports import (
+    ChunkKey,
+    ChunkService,
+    ChunkSpec,
+    Cleared,
+    Clock,
+    Deadline,
+    DeviceKV,
+    Executor,
+    Health,
+    Hold,
+    Lease,
+    Publishing,
+    Reason,
+    Retrieved,
+    StoreReport,
+    Telemetry,
+)
+
+
+class ServiceRuntime:
+    """Time, how to wait, and who is told."""
+
+    def __init__(self, clock: Clock, executor: Executor, telemetry: Telemetry) -> None:
+        self.clock = clock
+        self.executor = executor
+        self.telemetry = telemetry
+
+
+class LeasedHalf:
+    """What a service holds, others share; see :class:`~hexkv.core.engine.half.ChunkHalf`.
+
+    The service ends pins, and writes what it was given, also after this process's end. While it
+    does not answer, everything is a miss and nothing is stored.
+    """
+
+    def __init__(
+        self,
+        service: ChunkService,
+        clock: Clock,
+        executor: Executor,
+        telemetry: Telemetry,
+        prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
+    ) -> None:
+        """Take over *service*; prefetches take memory of it by the rules of *prefetch*."""
+        self.runtime = ServiceRuntime(clock, executor, telemetry)
+        self.copier = Copier()
+        self.prefetches = HeldPrefetches(service, prefetch, clock)
+        self._service = service
+        self._prefixes: set[bytes] = set()
+        self._closed = False
+
+    def fits(self, payload_bytes: int) -> bool:
+        return self._service.fits(payload_bytes)
+
+    def assign(self, prefix: bytes, tenant: str) -> None:
+        del tenant  # the service knows its tenants itself
+        self._prefixes.add(prefix)
+
+    @property
+    def prefixes(self) -> Collection[bytes]:
+        return frozenset(self._prefixes)
+
+    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+        return self._service.match(keys, deadline)
+
+    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
+        return self._service.hold(wanted, owner, deadline)
+
+    def allocate(
+        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> Sequence[Lease]:
+        return self._service.allocate(wanted, owner, deadline)
+
+    def publish(
+        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
+    ) -> Publishing:
+        return self._service.publish(leases, after, deadline)
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        return self._service.forget(keys, deadline)
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        return self._service.pin(owner, keys, seconds) if keys else 0
+
+    def unpin(self, owner: str) -> int:
+        return self._service.unpin(owner)
+
+    def flush(self, deadline: Deadline) -> bool:
+        return self._service.flush(deadline)
+
+    def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
+        del served  # the service says what it would bring
+        tiers = run_of(self._service.match(prompt.keys, deadline))
+        return Located(prompt.part(0, len(tiers)), tiers)
+
+    def load(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        lookup_id: str | None = None,
+    ) -> Arrived:
+        ready = None if lookup_id is None else self.prefetches.take(lookup_id, prompt)
+        return Loading(
+            self._service, self.copier, prompt, device, owner=owner, deadline=deadline, ready=ready
+        ).run()
+
+    def save(
+        self, prompt: Prompt, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool
+    ) -> Kept:
+        return self._saving(device, owner, deadline, wait=wait).run(prompt)
+
+    def load_layers(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        patience: TimeBudget,
+        report: Callable[[Arrived], Retrieved],
+        *,
+        skip: int,
+        lookup_id: str | None,
+    ) -> LayersIn:
+        return LeasedRead(
+            self._service,
+            self.copier,
+            prompt,
+            device,
+            skip=skip,
+            owner=owner,
+            patience=patience,
+            ready=None if lookup_id is None else self.prefetches.take(lookup_id, prompt),
+            report=report,
+        )
+
+    def save_layers(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        patience: TimeBudget,
+        report: Callable[[Kept], StoreReport],
+        *,
+        wait: bool,
+    ) -> LayersOut:
+        return LeasedWrite(
+            self._service,
+            self.copier,
+            prompt,
+            device,
+            self._saving(device, owner, patience.end(), wait=wait),
+            owner=owner,
+            patience=patience,
+            report=report,
+        )
+
+    def forget_prompt(
+        self, prompt: Prompt, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        if prompt.unnamed.ends:
+            chosen = tiers or [tier.name for tier in self.health(deadline).tiers]
+            return Cleared(0, {}, dict.fromkeys(chosen, Reason.TIMED_OUT.value))
+        return self._service.clear(prompt.keys, tiers, deadline)
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        return self._service.clear(prefixes, tiers, deadline)
+
+    def health(self, deadline: Deadline) -> Health:
+        told = None if self._closed else self._service.health(deadline)
+        if told is None:
+            told = Health("", False, (), 0, 0, {}, {}, {}, 0)
+        leases = {**told.leases, **self._service.ledger()}
+        return replace(told, leases=leases, prefetches=len(self.prefetches))
+
+    def expire(self) -> None:
+        """Nothing: pins are the service's."""
+
+    def end(self, owner: str) -> None:
+        self._service.sweep(owner)
+
+    def close(self, deadline: Deadline) -> Mapping[str, int]:
+        """End the connection; what is still leased stays mapped."""
+        del deadline
+        self._closed = True
+        self._service.close()
+        return self._service.ledger()
+
+    def _saving(self, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool) -> Saving:
+        return Saving(
+            self._service,
+            self.copier,
+            device,
+            self.runtime.telemetry,
+            owner=owner,
+            deadline=deadline,
+            wait=wait,
+        )
+
+
+if TYPE_CHECKING:
+
+    def _is_a_half(half: LeasedHalf) -> ChunkHalf:
+        return half

@@ -1,0 +1,311 @@
+"""The chunk half over tiers of this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hexkv.core.engine.half import ChunkHalf, LayersIn, LayersOut, Located
+from hexkv.core.engine.health import health_of
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
+from hexkv.core.requests.prefetch import Prefetches, PrefetchRules, make_room
+from hexkv.core.requests.prefix import match_prefix
+from hexkv.core.requests.retrieve import Arrived, load_prefix
+from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.clearing import settle_writes
+from hexkv.core.tiers.hold import TieredHold
+from hexkv.core.tiers.rules import Writes
+from hexkv.ports import (
+    KEY_BYTES,
+    ChunkKey,
+    ChunkSpec,
+    Cleared,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    Health,
+    HistogramName,
+    Hold,
+    InvalidRequest,
+    Lease,
+    PoolExhausted,
+    Publishing,
+    Reason,
+    Retrieved,
+    StoreReport,
+    Telemetry,
+)
+
+
+class Published:
+    """Chunks on their way to the tiers; see :class:`hexkv.ports.Publishing`."""
+
+    def __init__(self, written: Mapping[str, Pending]) -> None:
+        self._written = written
+
+    @property
+    def done(self) -> bool:
+        return all(pending.done for pending in self._written.values())
+
+    def wait(self, deadline: Deadline) -> bool:
+        waits = [pending.wait(deadline) for pending in self._written.values()]
+        return all(waits)
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[bool]]:
+        return {name: pending.result for name, pending in self._written.items()}
+
+
+class TieredHalf:
+    """Chunks on the tiers of a stack; see :class:`~hexkv.core.engine.half.ChunkHalf`."""
+
+    def __init__(
+        self,
+        stack: TierStack,
+        prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
+        *,
+        patience: float = 1.0,
+    ) -> None:
+        """Take over *stack* and its pool.
+
+        Args:
+            stack: closed by :meth:`close`.
+            prefetch: how much memory prefetches take, and for how long.
+            patience: seconds that a store may take to say what it holds.
+        """
+        self.stack = stack
+        self.runtime = stack.runtime
+        self.copier = Copier()
+        self.prefetches = Prefetches(stack, prefetch)
+        self._pool = stack.pool
+        self._pace = Pipelining.of(stack.pool)
+        self._hosts = Hosts()
+        stack.patience = patience
+        stack.pool.reclaim = partial(make_room, stack, self.prefetches)
+
+    def fits(self, payload_bytes: int) -> bool:
+        return self._pool.fits(payload_bytes)
+
+    def assign(self, prefix: bytes, tenant: str) -> None:
+        self.stack.assign(prefix, tenant)
+
+    @property
+    def prefixes(self) -> Collection[bytes]:
+        return self.stack.prefixes
+
+    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
+        found = self.stack.match(keys, deadline)
+        return [None if tier is None else tier.name for tier in found]
+
+    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
+        clock, telemetry = self.runtime.clock, self.runtime.telemetry
+        start = clock.now()
+
+        def count(tiers: Sequence[str], reasons: Sequence[Reason]) -> None:
+            _count_held(telemetry, tiers, reasons, clock.now() - start)
+
+        return TieredHold(self.stack, wanted, owner, deadline, count)
+
+    def allocate(
+        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
+    ) -> Sequence[Lease]:
+        leases: list[BlockLease] = []
+        for spec in wanted:
+            until = deadline if not leases else Deadline(deadline.clock, 0.0)
+            try:
+                lease = self._pool.lease(spec.raw_bytes, owner, until)
+            except PoolExhausted:
+                break
+            lease.spec = spec
+            leases.append(lease)
+        return leases
+
+    def publish(
+        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
+    ) -> Publishing:
+        keys: list[ChunkKey] = []
+        for lease in leases:
+            spec = lease.spec
+            if spec is None or len(lease.payload) != spec.raw_bytes:
+                raise InvalidRequest("a lease does not say what it holds")
+            keys.append(spec.key)
+        batch = Batch(keys, leases, after)
+        # Until the queues of all tiers have room: what they do not take is dropped.
+        for tier in self.stack.tiers:
+            if tier.rules.writes is Writes.ALL:
+                with suppress(Refused), tier.admit(Priority.PUT, [batch.size], deadline):
+                    pass
+        return Published(self.stack.put(batch, deadline))
+
+    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
+        return self.stack.forget(keys, self.stack.tiers, deadline).chunks
+
+    def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
+        until = None if seconds is None else Deadline.after(self.runtime.clock, seconds)
+        return self.stack.pins.pin(owner, keys, until)
+
+    def unpin(self, owner: str) -> int:
+        return self.stack.pins.unpin(owner)
+
+    def flush(self, deadline: Deadline) -> bool:
+        return self.stack.flush(deadline)
+
+    def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
+        stack = self.stack
+        prefix = match_prefix(stack, prompt, deadline, stack.serving if served else stack.tiers)
+        return Located(prefix.found, [tier.name for tier in prefix.tiers])
+
+    def load(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        lookup_id: str | None = None,
+    ) -> Arrived:
+        return load_prefix(
+            self.stack,
+            self.copier,
+            prompt,
+            device,
+            pace=self._pace,
+            owner=owner,
+            deadline=deadline,
+            ready=None if lookup_id is None else self.prefetches.take(lookup_id),
+        )
+
+    def save(
+        self, prompt: Prompt, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool
+    ) -> Kept:
+        return self._storing(device, owner, deadline, wait=wait).run(prompt)
+
+    def load_layers(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        patience: TimeBudget,
+        report: Callable[[Arrived], Retrieved],
+        *,
+        skip: int,
+        lookup_id: str | None,
+    ) -> LayersIn:
+        return LayeredRetrieve(
+            self.stack,
+            self.copier,
+            prompt,
+            device,
+            skip=skip,
+            pace=self._pace,
+            owner=owner,
+            patience=patience,
+            hosts=self._hosts,
+            ready={} if lookup_id is None else self.prefetches.take(lookup_id),
+            report=report,
+        )
+
+    def save_layers(
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        patience: TimeBudget,
+        report: Callable[[Kept], StoreReport],
+        *,
+        wait: bool,
+    ) -> LayersOut:
+        return LayeredStore(
+            self.stack,
+            self.copier,
+            prompt,
+            device,
+            self._storing(device, owner, patience.end(), wait=wait),
+            pace=self._pace,
+            owner=owner,
+            patience=patience,
+            hosts=self._hosts,
+            report=report,
+        )
+
+    def forget_prompt(
+        self, prompt: Prompt, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        chosen = self.stack.named(tiers)
+        if prompt.unnamed.ends:
+            return Cleared(0, {}, {tier.name: Reason.TIMED_OUT.value for tier in chosen})
+        writing = settle_writes(self.runtime, chosen, deadline)
+        # Tails of any chunk: what earlier turns of a conversation ended with.
+        tails = [
+            (key, end - start)
+            for i, start in enumerate(prompt.starts[: len(prompt)])
+            for key, end in zip(*prompt.tails_of(i), strict=True)
+        ]
+        done = self.stack.forget(prompt.keys[: prompt.full], chosen, deadline, tails=tails)
+        return replace(done, left={**writing, **done.left})
+
+    def clear(
+        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
+    ) -> Cleared:
+        chosen = self.stack.named(tiers)
+        writing = settle_writes(self.runtime, chosen, deadline)
+        if prefixes is not None and all(len(prefix) == KEY_BYTES for prefix in prefixes):
+            done = self.stack.forget(list(map(ChunkKey, prefixes)), chosen, deadline)
+        else:
+            done = self.stack.clear(prefixes, chosen, deadline)
+        return replace(done, left={**writing, **done.left})
+
+    def health(self, deadline: Deadline) -> Health:
+        del deadline  # all of it is known here
+        return health_of(self.stack, len(self.prefetches))
+
+    def expire(self) -> None:
+        self.stack.pins.expire()
+
+    def end(self, owner: str) -> None:
+        self._pool.sweep(owner)
+        self.stack.end(owner)
+
+    def close(self, deadline: Deadline) -> Mapping[str, int]:
+        self.stack.flush(deadline)
+        self.stack.close(deadline)
+        return self._pool.close()
+
+    def _storing(self, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool) -> Storing:
+        return Storing(
+            self.stack,
+            self.copier,
+            device,
+            pace=self._pace,
+            owner=owner,
+            deadline=deadline,
+            wait=wait,
+        )
+
+
+def _count_held(
+    telemetry: Telemetry, tiers: Sequence[str], reasons: Sequence[Reason], seconds: float
+) -> None:
+    """Count chunks that a hold brought from *tiers*, and the *reasons* why others are missing."""
+    telemetry.count(CounterName.LOOKUPS, len(tiers) + len(reasons))
+    for tier, chunks in Counter(tiers).items():
+        telemetry.count(CounterName.HITS, chunks, tier=tier)
+    for reason, chunks in Counter(reasons).items():
+        telemetry.count(CounterName.MISSES, chunks, reason=reason.value)
+    telemetry.observe(HistogramName.RETRIEVE, seconds)
+
+
+if TYPE_CHECKING:
+
+    def _is_a_half(half: TieredHalf) -> ChunkHalf:
+        return half
