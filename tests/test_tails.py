@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import configured
 from configured import settle
 from dict_store import ScanningStore
+from families import ends, families, longest
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.tier import TierPlan
@@ -18,33 +19,6 @@ from rigging import CHUNK, rigging, tier
 
 STEP = 4
 TAILS = PrefixChunker(CHUNK, STEP)
-
-
-@st.composite
-def families(draw, members=4):
-    """Prompts that share beginnings of any length, as the turns of conversations do."""
-    prompts = [()]
-    for number in range(members):
-        parent = draw(st.sampled_from(prompts))
-        kept = draw(st.integers(0, len(parent)))
-        more = draw(st.integers(1, 2 * CHUNK))
-        prompts.append((*parent[:kept], *(100 * number + i for i in range(more))))
-    return prompts[1:]
-
-
-def ends(tokens, step):
-    """Where the chunks of a prompt end."""
-    full = len(tokens) // CHUNK * CHUNK
-    return sorted({*range(CHUNK, full + 1, CHUNK), len(tokens) // step * step} - {0})
-
-
-def longest(tokens, stored):
-    """The reference: the longest prefix that is made of chunks of which each was stored."""
-    reached = 0
-    while tokens[: reached + CHUNK] in stored and reached + CHUNK <= len(tokens):
-        reached += CHUNK
-    beyond = range(min(reached + CHUNK, len(tokens)), reached, -1)
-    return next((end for end in beyond if tokens[:end] in stored), reached)
 
 
 @settings(max_examples=40)

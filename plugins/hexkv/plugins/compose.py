@@ -144,14 +144,14 @@ def _over_node(
     telemetry: Telemetry,
     events: Sequence[EventSink],
 ) -> tuple[ChunkHalf, int]:
-    """The pool and the tiers of a node. Without tails: it does not say who keeps any."""
+    """The pool and the tiers of a node, which knows itself which of them keep tails."""
     del namespace, events
     settings = loaded.settings
     with _naming(loaded, ("node",)):
         service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
     opened.callback(service.close)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), 0
+    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), settings.chunk.tail
 
 
 def open_stack(

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from hexkv.core.engine.half import ChunkHalf, LayersIn, LayersOut, Located
 from hexkv.core.engine.leased.layers import LeasedRead, LeasedWrite
 from hexkv.core.engine.leased.prefetches import HeldPrefetches
-from hexkv.core.engine.leased.windows import Loading, Saving
+from hexkv.core.engine.leased.windows import Loading, Saving, find_prefix
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.core.tiers.matching import run_of
 from hexkv.ports import (
     ChunkKey,
     ChunkService,
@@ -110,8 +109,8 @@ class LeasedHalf:
 
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
         del served  # the service says what it would bring
-        tiers = run_of(self._service.match(prompt.keys, deadline))
-        return Located(prompt.part(0, len(tiers)), tiers)
+        found = find_prefix(self._service, prompt, deadline)
+        return Located(found.prompt, found.tiers)
 
     def load(
         self,
@@ -181,7 +180,8 @@ class LeasedHalf:
         if prompt.unnamed.ends:
             chosen = tiers or [tier.name for tier in self.health(deadline).tiers]
             return Cleared(0, {}, dict.fromkeys(chosen, Reason.TIMED_OUT.value))
-        return self._service.clear(prompt.keys, tiers, deadline)
+        tails = [key for number in range(len(prompt)) for key in prompt.tails_of(number)[0]]
+        return self._service.clear([*prompt.keys[: prompt.full], *tails], tiers, deadline)
 
     def clear(
         self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline

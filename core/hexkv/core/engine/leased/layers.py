@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
-from hexkv.core.engine.leased.windows import Held, Saving, pace_of
+from hexkv.core.engine.leased.windows import Held, Saving, find_prefix, pace_of
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.requests.layers import TimeBudget
@@ -57,15 +57,21 @@ class LeasedRead:
         self._leases: list[Lease] = []
         self._tiers: list[str] = []
         self._why: Reason | None = None
+        self._asked = len(prompt.keys)
+        """Chunks that were to arrive, a tail in place of one of them counted besides."""
+
         self._layer = 0
         self._closed = False
         self._result: Retrieved | None = None
 
     def begin(self) -> None:
         """Ask for everything. Once, before anything else."""
-        prompt = self._prompt
         start = self._held[0].end if self._held else 0
         with self._patience.step() as deadline:
+            if self._prompt.tails is not None:
+                found = find_prefix(self._service, self._prompt, deadline, sure=start)
+                self._prompt, self._asked = found.prompt, self._asked + found.short
+            prompt = self._prompt
             if start < len(prompt.keys):
                 hold = self._service.hold(prompt.specs(start), self._owner, deadline)
                 self._held.append(Held(hold, start, len(prompt.keys)))
@@ -143,7 +149,8 @@ class LeasedRead:
             arrived = Arrived()
             if self._tiers:
                 arrived.add(self._prompt.part(0, len(self._tiers)), self._tiers)
-            arrived.end(len(self._prompt.keys), self._why)
+            fewer = Reason.ABSENT if arrived.chunks < self._asked else None
+            arrived.end(self._asked, self._why or fewer)
             self._result = self._report(arrived)
             self.close()
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from hexkv.core.engine.leased.windows import Held
+from hexkv.core.engine.leased.windows import Held, find_prefix, find_tail
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.prefetch import AT_ONCE, PrefetchRules
+from hexkv.core.tiers.matching import run_of
 from hexkv.ports import ChunkService, Clock, Deadline, ServiceHold, frame_bytes
 
 
@@ -39,10 +40,10 @@ class HeldPrefetches:
         """Hold the first chunks of a prompt; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
         if lookup_id in self._waiting:
             return self._ask(lookup_id)
-        prompt = name()
+        prompt = name().detached()
         if not prompt.keys:
             return 0
-        frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(len(prompt.keys))]
+        frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(prompt.full)]
         free = int(self._service.pool_bytes * self._rules.share) - sum(
             other.size for other in list(self._waiting.values())
         )
@@ -50,8 +51,6 @@ class HeldPrefetches:
         while count < len(frames) and size + frames[count] <= free:
             size += frames[count]
             count += 1
-        # What is beyond the share is not held, but it is said whether it is there.
-        keys = prompt.keys[count:]
         owner = f"prefetch {lookup_id}"
         try:
             hold = self._service.hold(prompt.specs(0, count), owner, read)
@@ -65,12 +64,7 @@ class HeldPrefetches:
         except BaseException:
             self._service.sweep(owner)
             raise
-        found = self._found(entry, Deadline.after(self._clock, AT_ONCE))
-        if found == count and keys:
-            soon = Deadline.after(self._clock, AT_ONCE)
-            more = self._service.match(keys, soon)
-            found += next((i for i, tier in enumerate(more) if tier is None), len(more))
-        return self._said(entry, found)
+        return self._said(entry, Deadline.after(self._clock, AT_ONCE))
 
     def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
         """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
@@ -113,18 +107,17 @@ class HeldPrefetches:
         entry = self._waiting.get(lookup_id)
         if entry is None:
             return 0
-        if entry.hit_tokens is None:
-            self._said(entry, self._found(entry, Deadline(self._clock, 0.0)))
-        return entry.hit_tokens
+        return self._said(entry, Deadline(self._clock, 0.0))
 
-    def _found(self, entry: _Prefetch, deadline: Deadline) -> int | None:
-        """Of how many chunks it is known that they are there; ``None`` while nobody knows."""
-        if not entry.hold.known(deadline):
-            return None
-        reasons = entry.hold.reasons[: entry.held]
-        return next((i for i, why in enumerate(reasons) if why is not None), entry.held)
-
-    def _said(self, entry: _Prefetch, found: int | None) -> int | None:
-        if found is not None:
-            entry.hit_tokens = entry.prompt.ends[found - 1] if found else 0
+    def _said(self, entry: _Prefetch, deadline: Deadline) -> int | None:
+        """How many tokens are there, once that is known."""
+        if entry.hit_tokens is None and entry.hold.known(deadline):
+            here = run_of([None if why else "" for why in entry.hold.reasons[: entry.held]])
+            soon = Deadline.after(self._clock, AT_ONCE)
+            # What is beyond the share is not held, but it is said whether it is there.
+            if len(here) == entry.held:
+                found = find_prefix(self._service, entry.prompt, soon, sure=entry.held)
+            else:
+                found = find_tail(self._service, entry.prompt, here, soon)
+            entry.hit_tokens = found.prompt.ends[-1] if found.prompt.keys else 0
         return entry.hit_tokens

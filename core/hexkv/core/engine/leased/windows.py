@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 from operator import sub
+from typing import NamedTuple
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
-from hexkv.core.tiers.matching import runs
+from hexkv.core.tiers.matching import run_of, runs
 from hexkv.ports import (
     ChunkService,
     CounterName,
@@ -34,6 +35,57 @@ def pace_of(service: ChunkService, prompt: Prompt) -> Pipelining:
     largest = max(map(sub, prompt.ends, prompt.starts), default=1)
     frame = frame_bytes(prompt.layout.chunk_bytes(largest))
     return Pipelining.with_slots(max(1, service.pool_bytes // frame), frame)
+
+
+class Found(NamedTuple):
+    """The longest prefix of a prompt that a service has."""
+
+    prompt: Prompt
+    """Its chunks, the last perhaps a tail."""
+
+    tiers: Sequence[str]
+    """The tier of each; empty where that was not asked."""
+
+    short: bool = False
+    """True if the last one is a tail in place of one of the prompt's own chunks."""
+
+
+def find_prefix(
+    service: ChunkService, prompt: Prompt, deadline: Deadline, *, sure: int = 0
+) -> Found:
+    """What *service* has of *prompt*, of whose first *sure* chunks that is known.
+
+    The tails behind its last full chunk are asked for with the chunks; others, if these end sooner.
+    """
+    full = prompt.full
+    keys, _ = prompt.tails_of(full)
+    wanted = [*prompt.keys[sure:full], *keys]
+    there = service.match(wanted, deadline) if wanted else ()
+    tiers = [""] * sure + run_of(there[: full - sure])
+    known = there[full - sure :] if len(tiers) == full else None
+    return find_tail(service, prompt, tiers, deadline, known)
+
+
+def find_tail(
+    service: ChunkService,
+    prompt: Prompt,
+    tiers: Sequence[str],
+    deadline: Deadline,
+    known: Sequence[str | None] | None = None,
+) -> Found:
+    """The first chunks of *prompt*, which are on *tiers*, and the longest tail behind them.
+
+    *known* is where its tails there are, if that was asked before.
+    """
+    count = len(tiers)
+    keys, ends = prompt.tails_of(count)
+    if keys and known is None:
+        known = service.match(keys, deadline)
+    for key, end, tier in zip(keys, ends, known or (), strict=False):
+        if tier is not None:
+            short = end < prompt.ends[count]
+            return Found(prompt.ending(count, key, end), [*tiers, tier], short)
+    return Found(prompt.part(0, count), tiers)
 
 
 class Held:
@@ -82,7 +134,8 @@ class Loading:
         """Of the chunks of *prompt*, of which the first may be *ready*."""
         self._service = service
         self._copier = copier
-        self._prompt = prompt
+        self._whole = prompt
+        self._prompt = prompt.part(0, prompt.full)
         self._device = device
         self._owner = owner
         self._deadline = deadline
@@ -100,6 +153,21 @@ class Loading:
             InvalidRequest: the device says so.
         """
         arrived = Arrived()
+        asked = len(self._whole.keys)
+        why = self._load(arrived)
+        if self._whole.tails is not None and why in (None, Reason.ABSENT):
+            here = [""] * arrived.chunks
+            found = find_tail(self._service, self._whole, here, self._deadline)
+            self._prompt = found.prompt
+            asked += found.short
+            why = self._load(arrived)
+        if why is None and arrived.chunks < asked:
+            why = Reason.ABSENT
+        arrived.end(asked, why)
+        return arrived
+
+    def _load(self, arrived: Arrived) -> Reason | None:
+        """Load the chunks behind those that have *arrived*; why there are no more, if it is so."""
         asked = len(self._prompt.keys)
         why: Reason | None = None
         alone = False
@@ -130,8 +198,9 @@ class Loading:
         finally:
             for window in self._windows:
                 window.hold.release()
-        arrived.end(asked, why)
-        return arrived
+            self._windows.clear()
+        self._next = arrived.chunks
+        return why
 
     def _hold_ahead(self, windows: int) -> None:
         while len(self._windows) < max(1, windows) and self._next < len(self._prompt.keys):
