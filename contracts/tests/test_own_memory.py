@@ -27,6 +27,7 @@ class RawMemory:
         return set(self.store._chunks)
 
 
+@pytest.mark.thorough
 class TestOwnMemoryStore(StoreContract):
     rounding, readonly = 1, False
 
@@ -42,7 +43,6 @@ class TestOwnMemoryStore(StoreContract):
         return RawMemory(store)
 
 
-@pytest.mark.thorough
 class TestReadOnly(TestOwnMemoryStore):
     rounding, readonly = 16 * PAGE, True
 
