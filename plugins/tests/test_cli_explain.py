@@ -128,7 +128,7 @@ def test_a_flipped_bit_in_a_payload_takes_verification_to_find(hexkv, cache):
 
 def test_a_damaged_chunk_among_whole_ones_ends_the_hit(hexkv, cache):
     keyer = NamespaceHasher(NAMESPACE, SHA256, PrefixChunker(CHUNK))
-    key = keyer.name(pack(PROMPT)).keys[2]
+    key = keyer.name(pack(PROMPT))[2]
     (file,) = cache.rglob(f"{key.hex()}.hexkv")
     file.write_bytes(file.read_bytes()[:-1])
     _, found = in_json(hexkv(PROMPT, cache, "--json"))

@@ -48,7 +48,7 @@ def computed(tokens, tenant):
 @cache
 def keys(tokens, tenant):
     """What the chunks of a prompt are called."""
-    return tuple(_keyer(tenant).name(pack(tokens)).keys)
+    return tuple(_keyer(tenant).name(pack(tokens)))
 
 
 @cache

@@ -248,8 +248,8 @@ def _elsewhere(
     for keyer in others:
         if keyer.identity == prompt.identity or deadline.expired:
             continue
-        if len(stack.locate(keyer.name(first, deadline).keys, deadline)) > hit:
-            chunks = len(stack.locate(keyer.name(packed, deadline).keys, deadline))
+        if len(stack.locate(keyer.name(first, deadline), deadline)) > hit:
+            chunks = len(stack.locate(keyer.name(packed, deadline), deadline))
             differs = differing(json.loads(prompt.identity), json.loads(keyer.identity))
             yield Elsewhere(keyer.identity, chunks, differs)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from hexkv.core.keys.chunking import PrefixChunker
@@ -29,6 +28,7 @@ from hexkv.ports import (
     DIGEST_BYTES,
     IDENTITY_BYTES,
     NAMESPACE_BYTES,
+    Bounds,
     Chunker,
     ChunkKey,
     ConfigError,
@@ -118,26 +118,6 @@ def hashed_salt(salt: str) -> str:
     return hashlib.sha256(b"hexkv salt\0" + salt.encode()).hexdigest() if salt else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """The chunks of one prompt, in order, as columns: where each lies and what it is called."""
-
-    tokens: int
-    """Tokens in the prompt, chunked or not."""
-
-    starts: Sequence[int]
-    """Token position at which each chunk starts."""
-
-    ends: Sequence[int]
-    """Token position at which each chunk ends, itself outside."""
-
-    keys: list[ChunkKey]
-    """Fewer than there are chunks, if the time for naming was over."""
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
 class NamespaceHasher:
     """Names the chunks of prompts of one namespace. Immutable: any thread may use it.
 
@@ -199,20 +179,26 @@ class NamespaceHasher:
         """Leads every key of the namespace."""
         self._anchor = self.root if seeded else b""
 
+    def cut(self, packed: memoryview) -> Bounds:
+        """Where the chunks of one prompt lie."""
+        return self._chunker.cut(packed)
+
     def name(
         self,
         packed: memoryview,
         deadline: Deadline | None = None,
         known: Sequence[ChunkKey] = (),
-    ) -> Chunks:
-        """The chunks of one prompt.
+        bounds: Bounds | None = None,
+    ) -> list[ChunkKey]:
+        """The names of one prompt's chunks; fewer than there are, if the time for it was over.
 
         Args:
             packed: the tokens, as :func:`~hexkv.core.keys.tokens.pack` gives them.
             deadline: after which no more of them are named.
             known: the keys of the first ones, if these are known already.
+            bounds: where the chunks lie, if that is known already.
         """
-        starts, ends = self._chunker.cut(packed)
+        starts, ends = self.cut(packed) if bounds is None else bounds
         digest, prefix = self._digest, self.prefix
         link = known[-1][NAMESPACE_BYTES:] if known else self._anchor
         keys: list[bytes] = [*known]
@@ -225,7 +211,7 @@ class NamespaceHasher:
             reached = end
             if deadline is not None and not len(keys) % _PIECE and deadline.expired:
                 break
-        return Chunks(len(packed) // TOKEN_BYTES, starts, ends, cast("list[ChunkKey]", keys))
+        return cast("list[ChunkKey]", keys)
 
     def name_ends(
         self, packed: memoryview, start: int, ends: Iterable[int], after: ChunkKey | None

@@ -11,7 +11,7 @@ from operator import sub
 from threading import Lock
 
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import Chunks, NamespaceHasher
+from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.recent import LEAST, Named, RecentPrompts
 from hexkv.core.keys.tokens import AT_ONCE, TOKEN_BYTES, pack, pack_within
 from hexkv.ports import (
@@ -266,39 +266,39 @@ class ChunkHasher:
         if packed is None:
             bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
             return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
-        chunks = self._chunks(keyer, packed, deadline)
-        if len(chunks.keys) < len(chunks.ends):
-            bounds = Bounds(chunks.starts, chunks.ends)
-            return Prompt(
-                namespace.layout, keyer.identity, chunks.tokens, (), (), (), unnamed=bounds
-            )
+        bounds = keyer.cut(packed)
+        count = len(packed) // TOKEN_BYTES
+        keys = self._keys(keyer, packed, bounds, deadline)
+        if len(keys) < len(bounds.ends):
+            return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
         return Prompt(
             namespace.layout,
             keyer.identity,
-            chunks.tokens,
-            chunks.keys,
-            chunks.starts,
-            chunks.ends,
+            count,
+            keys,
+            bounds.starts,
+            bounds.ends,
             tails=Tails(keyer, packed, self._chunker.size, self._chunker.tail)
             if self._chunker.tail
             else None,
         )
 
-    def _chunks(
-        self, keyer: NamespaceHasher, packed: memoryview, deadline: Deadline | None
-    ) -> Chunks:
-        """The chunks of one prompt, of which only those are hashed that were not named lately."""
+    def _keys(
+        self, keyer: NamespaceHasher, packed: memoryview, bounds: Bounds, deadline: Deadline | None
+    ) -> list[ChunkKey]:
+        """The names of one prompt's chunks, hashed only where they were not named lately."""
         if len(packed) < LEAST:
-            return keyer.name(packed, deadline)
+            return keyer.name(packed, deadline, bounds=bounds)
         whole = packed.obj
         if not isinstance(whole, bytes) or len(whole) != len(packed):  # which may change later
             whole = bytes(packed)
         former, count = self._recent.find(keyer.root, whole)
-        chunks = keyer.name(packed, deadline, former.keys[:count] if former is not None else ())
-        if len(chunks.keys) == len(chunks.ends):
+        known = former.keys[:count] if former is not None else ()
+        keys = keyer.name(packed, deadline, known, bounds)
+        if len(keys) == len(bounds.ends):
             full = len(whole) // TOKEN_BYTES // self._chunker.size
-            self._recent.add(Named(keyer.root, whole, chunks.keys[:full]), former, count)
-        return chunks
+            self._recent.add(Named(keyer.root, whole, keys[:full]), former, count)
+        return keys
 
     def keyers(self) -> list[NamespaceHasher]:
         """Those of every namespace that was met lately."""

@@ -176,19 +176,19 @@ def _answer(
         return _Answer(text, {}, why="its frames are of another version")
     except (ConfigError, AdapterUnavailable) as error:
         return _Answer(text, described, why=str(error))
-    chunks = keyer.name(packed)
-    lacks = [place.lacks(key) for key in chunks.keys]
-    tail = bool(lacks) and chunks.ends[-1] - chunks.starts[-1] < chunker.size
+    keys, (starts, ends) = keyer.name(packed), keyer.cut(packed)
+    lacks = [place.lacks(key) for key in keys]
+    tail = bool(lacks) and ends[-1] - starts[-1] < chunker.size
     if tail and lacks[-1] == "absent":
         lacks.pop()
     hit = next((i for i, reason in enumerate(lacks) if reason), len(lacks))
     missed = hit < len(lacks)
-    hit_tokens = chunks.ends[hit - 1] if hit else 0
-    if hit < len(chunks):  # what other prompts may have left of the chunk that is not there
-        ends = range(chunks.ends[hit], chunks.starts[hit], -1)
-        after = chunks.keys[hit - 1] if hit else None
-        tails = keyer.name_ends(packed, chunks.starts[hit], ends, after)
-        found = (end for key, end in zip(tails, ends, strict=True) if not place.lacks(key))
+    hit_tokens = ends[hit - 1] if hit else 0
+    if hit < len(keys):  # what other prompts may have left of the chunk that is not there
+        places = range(ends[hit], starts[hit], -1)
+        after = keys[hit - 1] if hit else None
+        tails = keyer.name_ends(packed, starts[hit], places, after)
+        found = (end for key, end in zip(tails, places, strict=True) if not place.lacks(key))
         hit_tokens = next(found, hit_tokens)
     differs = () if expected is None else differing(expected, described)
     return _Answer(
@@ -197,7 +197,7 @@ def _answer(
         chunks=len(lacks),
         hit_chunks=hit,
         hit_tokens=hit_tokens,
-        first_miss=(hit, chunks.starts[hit], chunks.ends[hit]) if missed else None,
+        first_miss=(hit, starts[hit], ends[hit]) if missed else None,
         why=lacks[hit]
         if missed
         else ""
