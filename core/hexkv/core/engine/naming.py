@@ -32,7 +32,8 @@ class Naming:
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch
         """
-        namespace = self._namespace if namespace is None else namespace
+        if namespace is None:
+            return self._namer.name(tokens, self._namespace, deadline)
         check_namespace(namespace)
         if not self._half.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(

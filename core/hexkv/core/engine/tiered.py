@@ -91,14 +91,14 @@ class TieredHalf:
         self._pool = stack.pool
         self._pace = Pipelining.of(stack.pool)
         self._hosts = Hosts()
+        # The same calls, of whom they are.
+        self.fits = self._pool.fits
+        self.assign = stack.assign
+        self.flush = stack.flush
+        self.unpin = stack.pins.unpin
+        self.expire = stack.pins.expire
         stack.patience = patience
         stack.pool.reclaim = partial(make_room, stack, self.prefetches)
-
-    def fits(self, payload_bytes: int) -> bool:
-        return self._pool.fits(payload_bytes)
-
-    def assign(self, prefix: bytes, tenant: str) -> None:
-        self.stack.assign(prefix, tenant)
 
     @property
     def prefixes(self) -> Collection[bytes]:
@@ -154,12 +154,6 @@ class TieredHalf:
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         until = None if seconds is None else Deadline.after(self.runtime.clock, seconds)
         return self.stack.pins.pin(owner, keys, until)
-
-    def unpin(self, owner: str) -> int:
-        return self.stack.pins.unpin(owner)
-
-    def flush(self, deadline: Deadline) -> bool:
-        return self.stack.flush(deadline)
 
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
         stack = self.stack
@@ -268,9 +262,6 @@ class TieredHalf:
     def health(self, deadline: Deadline) -> Health:
         del deadline  # all of it is known here
         return health_of(self.stack, len(self.prefetches))
-
-    def expire(self) -> None:
-        self.stack.pins.expire()
 
     def end(self, owner: str) -> None:
         self._pool.sweep(owner)

@@ -19,16 +19,12 @@ from hexkv.core.requests.store import Kept
 from hexkv.ports import (
     ChunkKey,
     ChunkService,
-    ChunkSpec,
     Cleared,
     Clock,
     Deadline,
     DeviceKV,
     Executor,
     Health,
-    Hold,
-    Lease,
-    Publishing,
     Reason,
     Retrieved,
     StoreReport,
@@ -65,11 +61,18 @@ class LeasedHalf:
         self.copier = Copier()
         self.prefetches = HeldPrefetches(service, prefetch, clock)
         self._service = service
+        # The same calls, of whom they are.
+        self.fits = service.fits
+        self.match = service.match
+        self.hold = service.hold
+        self.allocate = service.allocate
+        self.publish = service.publish
+        self.forget = service.forget
+        self.unpin = service.unpin
+        self.flush = service.flush
+        self.clear = service.clear
         self._prefixes: set[bytes] = set()
         self._closed = False
-
-    def fits(self, payload_bytes: int) -> bool:
-        return self._service.fits(payload_bytes)
 
     def assign(self, prefix: bytes, tenant: str) -> None:
         del tenant  # the service knows its tenants itself
@@ -79,33 +82,8 @@ class LeasedHalf:
     def prefixes(self) -> Collection[bytes]:
         return frozenset(self._prefixes)
 
-    def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        return self._service.match(keys, deadline)
-
-    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        return self._service.hold(wanted, owner, deadline)
-
-    def allocate(
-        self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
-    ) -> Sequence[Lease]:
-        return self._service.allocate(wanted, owner, deadline)
-
-    def publish(
-        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
-    ) -> Publishing:
-        return self._service.publish(leases, after, deadline)
-
-    def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
-        return self._service.forget(keys, deadline)
-
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
         return self._service.pin(owner, keys, seconds) if keys else 0
-
-    def unpin(self, owner: str) -> int:
-        return self._service.unpin(owner)
-
-    def flush(self, deadline: Deadline) -> bool:
-        return self._service.flush(deadline)
 
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
         del served  # the service says what it would bring
@@ -182,11 +160,6 @@ class LeasedHalf:
             return Cleared(0, {}, dict.fromkeys(chosen, Reason.TIMED_OUT.value))
         tails = [key for number in range(len(prompt)) for key in prompt.tails_of(number)[0]]
         return self._service.clear([*prompt.keys[: prompt.full], *tails], tiers, deadline)
-
-    def clear(
-        self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline
-    ) -> Cleared:
-        return self._service.clear(prefixes, tiers, deadline)
 
     def health(self, deadline: Deadline) -> Health:
         told = None if self._closed else self._service.health(deadline)
