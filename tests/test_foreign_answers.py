@@ -167,8 +167,8 @@ class ForeignMemory(Foreign):
         super().__init__(method, answer, works=works)
         self.leases = {}
 
-    def put_lease(self, key, lease):
-        return self._say("put_lease", lambda: CapableStore.put_lease(self, key, lease))
+    def put_lease(self, keys, leases):
+        return self._say("put_lease", lambda: CapableStore.put_lease(self, keys, leases))
 
     def get_lease(self, keys, owner):
         shares = CapableStore.get_lease(self, keys, owner)
@@ -339,7 +339,7 @@ def test_a_lent_block_is_a_new_share_of_the_very_chunk(rig, how):
     assert window.agrees(computed(), got.hit_tokens)
     assert got.hit_tokens == 0
     assert r.tiers["abroad"].failures
-    assert set(r.engine.health().leases) == {"store"}
+    assert set(r.engine.health().leases) == {"abroad store"}
 
 
 class BrokenText(Exception):

@@ -328,10 +328,10 @@ def test_what_happens_to_a_chunk_while_it_is_replaced_never_falsifies_the_count(
     meanwhile = []
 
     class Interrupted(MemoryStore):
-        def put_lease(self, key, lease):
+        def put_lease(self, keys, leases):
             while meanwhile:
                 meanwhile.pop()()
-            super().put_lease(key, lease)
+            super().put_lease(keys, leases)
 
     store = Interrupted(ManualClock())
     r = rig([tier("memory", store)], **SQUEEZING)

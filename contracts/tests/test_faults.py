@@ -103,10 +103,9 @@ def test_without_a_plan_nothing_is_changed():
     assert list(store.delete([A], deadline())) == [True]
     assert read(store, A)[0] == Miss()
     block = HeapBlock(bytes(8192))
-    with block.lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [block.lease("store")])
     (lent,) = store.get_lease([A], "test")
-    assert block.owners == {"memory store": 1, "test": 1}
+    assert block.owners == {"store": 1, "test": 1}
     lent.release()
     store.close()
     assert block.held == 0

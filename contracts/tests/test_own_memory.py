@@ -49,8 +49,7 @@ class TestReadOnly(TestOwnMemoryStore):
 
 def test_memory_is_counted_until_the_last_borrower_lets_go_and_is_poisoned_then():
     store = OwnMemoryStore(ManualClock(), rounding=4 * PAGE)
-    with HeapBlock(bytes(2 * PAGE)).lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [HeapBlock(bytes(2 * PAGE)).lease()])
     (lent,) = store.get_lease([A], "reader")
     memory = lent.frame.obj
     store.delete([A], None)

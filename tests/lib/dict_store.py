@@ -158,11 +158,12 @@ class CapableStore(ScanningStore):
         into[:] = frame[start : start + len(into)]
         return Hit(len(into))
 
-    def put_lease(self, key, lease):
+    def put_lease(self, keys, leases):
         self._check()
-        self.let_go(key)
-        self.leases[key] = lease.share("store")
-        self.medium[key] = bytes(lease.frame)
+        for key, lease in zip(keys, leases, strict=True):
+            self.let_go(key)
+            self.leases[key] = lease
+            self.medium[key] = bytes(lease.frame)
 
     def get_lease(self, keys, owner):
         self._check()

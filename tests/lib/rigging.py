@@ -80,7 +80,7 @@ class Rig:
         """Whether nothing is leased or pinned but what the memory tier keeps."""
         settle(self.engine)
         health = self.engine.health()
-        return set(health.leases) <= {MEMORY} and not health.pins
+        return all(owner.endswith(" store") for owner in health.leases) and not health.pins
 
     def given_back(self):
         """Whether nothing is leased, once reads have ended that nobody waits for any more."""

@@ -42,8 +42,7 @@ def test_it_shares_and_scans(store):
 
 def test_keeping_a_block_copies_nothing(store):
     kept = block(b"x")
-    with kept.lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [kept.lease()])
     kept.memory[0] = 7
     (lent,) = store.get_lease([A], "reader")
     assert lent.frame.obj is kept.memory
@@ -52,8 +51,7 @@ def test_keeping_a_block_copies_nothing(store):
 
 
 def test_a_kept_block_is_read_as_its_frame(store):
-    with block(b"x").lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [block(b"x").lease()])
     sink = ListSink()
     assert store.read([A], sink, deadline()) == [Hit(2 * PAGE)]
     assert sink.data(0) == b"x" * 2 * PAGE
@@ -62,8 +60,7 @@ def test_a_kept_block_is_read_as_its_frame(store):
 def test_the_last_hold_on_a_replaced_block_is_released(store):
     first, second = block(b"1"), block(b"2")
     for kept in (first, second):
-        with kept.lease() as lease:
-            store.put_lease(A, lease)
+        store.put_lease([A], [kept.lease()])
     assert (first.held, second.held) == (0, 1)
     store.write([Item(A, memoryview(b"three"))], deadline())
     assert second.held == 0
@@ -72,8 +69,7 @@ def test_the_last_hold_on_a_replaced_block_is_released(store):
 def test_deleting_and_closing_release_what_was_kept(store):
     blocks = [block(b"1"), block(b"2")]
     for key, kept in zip((A, B), blocks, strict=True):
-        with kept.lease() as lease:
-            store.put_lease(key, lease)
+        store.put_lease([key], [kept.lease()])
     assert store.delete([A, C], deadline()) == [True, False]
     assert [kept.held for kept in blocks] == [0, 1]
     store.close()
@@ -82,8 +78,7 @@ def test_deleting_and_closing_release_what_was_kept(store):
 
 def test_a_lent_block_outlives_its_deletion(store):
     kept = block(b"x")
-    with kept.lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [kept.lease()])
     (lent,) = store.get_lease([A], "reader")
     store.delete([A], deadline())
     assert kept.owners == {"reader": 1}
@@ -98,8 +93,7 @@ def test_a_chunk_deleted_while_it_is_read_is_read_whole(store):
             return super().room(index, size)
 
     kept, sink = block(b"x"), Deletes()
-    with kept.lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [kept.lease()])
     assert store.read([A], sink, deadline()) == [Hit(2 * PAGE)]
     assert sink.data(0) == b"x" * 2 * PAGE
     assert kept.held == 0
@@ -107,8 +101,7 @@ def test_a_chunk_deleted_while_it_is_read_is_read_whole(store):
 
 def test_a_refused_chunk_is_not_left_held(store):
     kept = block(b"x")
-    with kept.lease() as lease:
-        store.put_lease(A, lease)
+    store.put_lease([A], [kept.lease()])
     assert store.read([A], ListSink(refuse=[0]), deadline()) == [Miss(Reason.REFUSED)]
     store.close()
     assert kept.held == 0
@@ -127,8 +120,7 @@ def test_scan_lists_kept_and_written_chunks_with_their_time(store, clock):
     store.write([Item(A, memoryview(b"frame"))], deadline())
     first = clock.wall()
     clock.advance(5)
-    with block(b"x").lease() as lease:
-        store.put_lease(B, lease)
+    store.put_lease([B], [block(b"x").lease()])
     assert set(store.scan()) == {Entry(A, 5, first), Entry(B, 2 * PAGE, first + 5)}
 
 
@@ -149,7 +141,7 @@ def test_a_closed_store_says_so_and_holds_nothing(store):
     store.close()
     store.close()
     with kept.lease() as lease, pytest.raises(StoreError, match="closed"):
-        store.put_lease(A, lease)
+        store.put_lease([A], [lease])
     assert kept.held == 0
     for call in (
         lambda: store.get_lease([A], "reader"),

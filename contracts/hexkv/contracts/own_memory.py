@@ -34,6 +34,7 @@ from hexkv.ports import (
     SupportsZeroCopy,
     TimedOut,
     WriteOutcome,
+    release_all,
 )
 
 OWNER = "own memory"
@@ -82,16 +83,20 @@ class OwnMemoryStore:
                 owners.update(block.owners)
         return dict(owners)
 
-    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
-        size = -(-len(lease.frame) // self._rounding) * self._rounding
-        block = HeapBlock(
-            bytes(lease.frame),
-            lease.spec,
-            payload_bytes=len(lease.payload),
-            size=size,
-            readonly=self._readonly,
-        )
-        self._put(key, block, lends=True)
+    def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
+        with self._lock:
+            self._check_open()
+        for key, lease in zip(keys, leases, strict=True):
+            size = -(-len(lease.frame) // self._rounding) * self._rounding
+            block = HeapBlock(
+                bytes(lease.frame),
+                lease.spec,
+                payload_bytes=len(lease.payload),
+                size=size,
+                readonly=self._readonly,
+            )
+            self._put(key, block, lends=True)
+        release_all(leases)
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         with self._lock:

@@ -66,8 +66,12 @@ class Lease(Protocol):
 class SupportsZeroCopy(Protocol):
     """A store in memory that lends leases: loading from it copies a chunk once."""
 
-    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
-        """Hold a share of the block under *key*, in place of what was there."""
+    def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
+        """Keep each block under its key, in place of what was there.
+
+        The leases are the store's from now on, to be released with their chunks. If this
+        raises it keeps none of them, and they are the caller's.
+        """
         ...
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:

@@ -105,9 +105,10 @@ class TestKeepsOutOfSight(DictContract):
     breaks = "sharing.3"
 
     class Make(CapableStore):
-        def put_lease(self, key, lease):
-            self.let_go(key)
-            self.leases[key] = lease.share("store")
+        def put_lease(self, keys, leases):
+            for key, lease in zip(keys, leases, strict=True):
+                self.let_go(key)
+                self.leases[key] = lease
 
 
 class TestLendsTheDeleted(DictContract):
@@ -153,9 +154,10 @@ class TestKeepsWhatWasReplaced(DictContract):
     breaks = "sharing.7"
 
     class Make(CapableStore):
-        def put_lease(self, key, lease):
-            self.leases.pop(key, None)
-            super().put_lease(key, lease)
+        def put_lease(self, keys, leases):
+            for key in keys:
+                self.leases.pop(key, None)
+            super().put_lease(keys, leases)
 
 
 class TestLendsAPartOfWhatWasWritten(DictContract):

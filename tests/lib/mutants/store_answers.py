@@ -231,9 +231,9 @@ class TestKeepsAndSaysSo(DictContract):
     breaks = "L1.28"
 
     class Make(CapableStore):
-        def put_lease(self, key, lease):
-            super().put_lease(key, lease)
-            return True
+        def put_lease(self, keys, leases):
+            super().put_lease(keys, leases)
+            return [True] * len(keys)
 
 
 class TestLendsMemory(DictContract):

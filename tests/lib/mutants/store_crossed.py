@@ -144,11 +144,12 @@ class TestKeepsOnceClosed(DictContract):
     breaks = "L0.6"
 
     class Make(CapableStore):
-        def put_lease(self, key, lease):
+        def put_lease(self, keys, leases):
             if self.closed:
-                self.leases[key] = lease.share("store")
+                shares = [lease.share("store") for lease in leases]
+                self.leases.update(zip(keys, shares, strict=True))
             else:
-                super().put_lease(key, lease)
+                super().put_lease(keys, leases)
 
 
 class TestLendsOnceClosed(DictContract):

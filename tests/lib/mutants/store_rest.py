@@ -156,7 +156,7 @@ class TestMisspellsAnAbility(DictContract):
     breaks = "L0.2"
 
     class Make(DictStore):
-        def put_lease(self, key, lease): ...
+        def put_lease(self, keys, leases): ...
 
 
 class TestQuarantineKeepsReading(DictContract):
@@ -207,16 +207,15 @@ class TestCopiesEachLoan(DictContract):
                 return HeapBlock(bytes(lease.frame), lease.spec).lease(owner)
 
 
-class TestTakesTheCallersLease(DictContract):
-    """Keeps the lease it was shown instead of a share."""
+class TestForgetsTheLeaseItWasGiven(DictContract):
+    """Keeps a share, and never releases the lease itself."""
 
     breaks = "sharing.2"
 
     class Make(CapableStore):
-        def put_lease(self, key, lease):
-            self.let_go(key)
-            self.leases[key] = lease
-            self.medium[key] = bytes(lease.frame)
+        def put_lease(self, keys, leases):
+            super().put_lease(keys, [lease.share(lease.owner) for lease in leases])
+            self.forgotten = [*getattr(self, "forgotten", ()), *leases]
 
 
 class TestRangeForgetsTheStart(DictContract):

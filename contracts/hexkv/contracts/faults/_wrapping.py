@@ -92,8 +92,8 @@ class _Clears(Wrapped):
 class _Shares(Wrapped):
     inner: SupportsZeroCopy  # type: ignore[assignment]
 
-    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
-        self._do("put_lease", [key], None, lambda: self.inner.put_lease(key, lease))
+    def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
+        self._do("put_lease", keys, None, lambda: self.inner.put_lease(keys, leases))
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         return self._do("get_lease", keys, None, lambda: self.inner.get_lease(keys, owner))

@@ -118,8 +118,7 @@ def _listed(store: SupportsScan) -> None:
 
 def _lent(store: SupportsZeroCopy) -> None:
     block = HeapBlock(bytes(2 * PAGE))
-    with block.lease() as lease:
-        _nothing("put_lease", store.put_lease(A, lease))  # type: ignore[func-returns-value]
+    _nothing("put_lease", store.put_lease([A], [block.lease()]))  # type: ignore[func-returns-value]
     lent = store.get_lease([A, C], "a reader")
     try:
         _rows(lent, [A, C], lambda one: _lease(one, "a reader"))

@@ -142,5 +142,5 @@ class Lifecycle(StoreCase):
 
 
 def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> None:
-    with block.lease() as lease:
-        sharing.put_lease(key, lease)
+    with block.lease() as lease:  # which is ours again where the store refuses it
+        sharing.put_lease([key], [lease])

@@ -37,10 +37,10 @@ def _shares(store: object) -> int:
 
 
 def _keep(sharing: SupportsZeroCopy, key: ChunkKey, block: HeapBlock) -> bytes:
-    """Let the store keep a share of *block*, and let go of our own. The frame's bytes."""
-    with block.lease() as lease:
-        frame = bytes(lease.frame)
-        sharing.put_lease(key, lease)
+    """Let the store keep *block*, by a lease of its own. The frame's bytes."""
+    lease = block.lease()
+    frame = bytes(lease.frame)
+    sharing.put_lease([key], [lease])
     return frame
 
 
@@ -99,21 +99,26 @@ class Sharing(StoreCase):
 
     @promise(
         "sharing.2",
-        "holds a share of its own, whatever the caller does with the lease",
+        "keeps every block of a batch under its own key, by the lease that it was given",
         clause="SupportsZeroCopy.put_lease",
-        why="the block would be reused while the store still lends it",
-        hint="put_lease(lease) calls lease.share(), and releases that share later",
+        why="a block would be reused while the store lends it, or be held for ever",
+        hint="put_lease(keys, leases) keeps these leases, and releases each with its chunk",
     )
-    def test_keeps_a_share_of_its_own(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
-        block = _block()
-        lease = block.lease("caller")
-        frame = bytes(lease.frame)
-        sharing.put_lease(A, lease)
-        assert block.held == 1 + _shares(sharing)
-        assert not lease.released, "the caller's lease is the caller's"
-        lease.release()
-        assert block.held == _shares(sharing)
-        same(read(store, A), [frame])
+    def test_keeps_the_leases_of_a_batch(
+        self, store: ChunkStore, sharing: SupportsZeroCopy
+    ) -> None:
+        blocks = {A: _block(1), B: _block(2), C: _block(3)}
+        leases = [block.lease("the store") for block in blocks.values()]
+        frames = [bytes(lease.frame) for lease in leases]
+        sharing.put_lease([*blocks], leases)
+        same(read(store, *blocks), frames)
+        with _lent(sharing, *blocks) as lent:
+            same([None if one is None else bytes(one.frame) for one in lent], frames)
+        if _shares(sharing):
+            assert [block.owners for block in blocks.values()] == [{"the store": 1}] * 3
+        assert list(store.delete([B], deadline())) == [True]
+        assert [block.held for block in blocks.values()] == [_shares(sharing), 0, _shares(sharing)]
+        same(read(store, *blocks), [frames[0], None, frames[2]])
 
     @promise(
         "sharing.3",
@@ -241,7 +246,7 @@ class Sharing(StoreCase):
         "has given back every lease once it is closed",
         clause="ChunkStore.close",
         why="an engine that was closed would leave its pool's memory in use",
-        hint="close() releases what put_lease() shared; read() releases what it borrowed",
+        hint="close() releases what put_lease() was given; read() releases what it borrowed",
     )
     def test_leases_balance(self, store: ChunkStore, sharing: SupportsZeroCopy) -> None:
         blocks = {chunk_key(f"chunk {i}"): _block(i) for i in range(6)}

@@ -62,6 +62,8 @@ class StoreCalls:
         self.shared = _declared(name, "shared", others)
         self.own_memory = _declared(name, "own_memory", own)
         self._name = name
+        self._keeps = f"{name} store"
+        """In whose name leases are that the store keeps."""
 
     @property
     def lends(self) -> bool:
@@ -152,31 +154,24 @@ class StoreCalls:
         """Let a tier in memory keep a share of each block. Which of them it does."""
         if self.sharing is None:
             return [False] * len(keys)
+        mine: list[Lease] = []
         try:
             # Of leases of its own: what the store does with them cannot end the caller's.
-            mine = answers.shares(leases, f"keep {self._name}")
-        except StoreError as error:
+            mine = answers.shares(leases, self._keeps)
+            answer: object = self.sharing.put_lease(tuple(keys), tuple(mine))  # type: ignore[func-returns-value]
+        except self._errors as error:
+            self.failed("put_lease", error)
+            release_all(mine)
             if len(keys) == 1:
-                self.failed("put_lease", error)
                 return [False]
+            # One that it cannot keep is no reason to lose the others.
             each = zip(keys, leases, strict=True)
             return [self.put_leases([key], [lease], deadline)[0] for key, lease in each]
-        kept: list[bool] = []
-        try:
-            for key, lease in zip(keys, mine, strict=True):
-                try:
-                    answer: object = self.sharing.put_lease(key, lease)  # type: ignore[func-returns-value]
-                except self._errors as error:
-                    self.failed("put_lease", error)
-                    kept.append(False)
-                    continue
-                kept.append(answer is None)
-                if answer is not None:
-                    self.failed("put_lease", answers.answered(answer))
-                    self.delete([key], deadline)  # it may have kept the block all the same
-        finally:
+        if answer is not None:
+            self.failed("put_lease", answers.answered(answer))
+            self.delete(keys, deadline)  # it may have kept the blocks all the same
             release_all(mine)
-        return kept
+        return [answer is None] * len(keys)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Whether the store says of each chunk that it was there, or was not."""

@@ -57,11 +57,18 @@ class MemoryStore:
         self._chunks: dict[ChunkKey, _Kept] = {}
         self._closed = False
 
-    def put_lease(self, key: ChunkKey, lease: Lease) -> None:
+    def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
+        wall = self._clock.wall()
+        new = {
+            key: _Kept(lease, len(lease.frame), wall)
+            for key, lease in zip(keys, leases, strict=True)
+        }
         with self._lock:
             self._check_open()
-            old = self._swap(key, lease.share(_OWNER), lease.frame.nbytes)
-        _let_go([old])
+            gone = [self._chunks[key] for key in new if key in self._chunks]
+            self._chunks.update(new)
+        if gone:
+            _let_go(gone)
 
     def get_lease(self, keys: Sequence[ChunkKey], owner: str) -> Sequence[Lease | None]:
         with self._lock:
@@ -90,10 +97,11 @@ class MemoryStore:
             if deadline.expired:
                 outcomes.append(TimedOut())
                 continue
-            copy = _Copy(bytes(frame))
+            kept = _Kept(_Copy(bytes(frame)), frame.nbytes, self._clock.wall())
             with self._lock:
                 self._check_open()
-                old = self._swap(key, copy, frame.nbytes)
+                old = self._chunks.get(key)
+                self._chunks[key] = kept
             _let_go([old])
             outcomes.append(Stored(frame.nbytes))
         return outcomes
@@ -137,12 +145,6 @@ class MemoryStore:
         finally:
             if not isinstance(mine, _Copy):
                 mine.release()
-
-    def _swap(self, key: ChunkKey, held: Lease | _Copy, size: int) -> _Kept | None:
-        """What was there before."""
-        old = self._chunks.get(key)
-        self._chunks[key] = _Kept(held, size, self._clock.wall())
-        return old
 
     def _check_open(self) -> None:
         if self._closed:
