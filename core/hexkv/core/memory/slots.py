@@ -35,20 +35,24 @@ class Slots:
     def take(self, payloads: Sequence[int]) -> list[Block]:
         """Free ranges for frames with the first of *payloads*, as many as there are."""
         blocks: list[Block] = []
+        whole = self._slot_bytes
         for payload in payloads:
-            block = self._take(frame_bytes(payload))
-            if block is None:
+            size = frame_bytes(payload)
+            if size * 2 <= whole:
+                block = self._carve(size)
+                if block is None:
+                    break
+            elif self._free:
+                slot = self._free.pop()
+                block = Block(slot, slot * whole, whole, True)
+            else:
                 break
             blocks.append(block)
-            self.used = max(self.used, block.offset + block.size)
+            if self.used < block.offset + block.size:
+                self.used = block.offset + block.size
         return blocks
 
-    def _take(self, size: int) -> Block | None:
-        if size * 2 > self._slot_bytes:
-            if not self._free:
-                return None
-            slot = self._free.pop()
-            return Block(slot, slot * self._slot_bytes, self._slot_bytes, whole=True)
+    def _carve(self, size: int) -> Block | None:
         for slot, runs in self._carved.items():
             for i, (start, end) in enumerate(runs):
                 if end - start >= size:

@@ -10,16 +10,17 @@ from hexkv.ports import ChunkKey, Deadline, Lease
 Evict = Callable[[Tier, Sequence[ChunkKey], Deadline], object]
 
 
-def expected(tier: Tier, lease: Lease, frame: memoryview) -> int:
-    """Bytes to reserve for a chunk: of the pool where its block is kept, else of the *frame*."""
-    pooled = tier.lends and not tier.own_memory
-    return lease.size if pooled else len(frame)
+def expected(tier: Tier, leases: Sequence[Lease], frames: Sequence[memoryview]) -> list[int]:
+    """Bytes to reserve for chunks: of the pool where blocks are kept, else of their *frames*."""
+    if tier.lends and not tier.own_memory:
+        return [lease.size for lease in leases]
+    return list(map(len, frames))
 
 
 def counted(tier: Tier, key: ChunkKey, lease: Lease) -> int:
     """Bytes that a chunk counts on a tier; where that is not known, what it is expected to."""
     size = tier.index.size(key)
-    return expected(tier, lease, lease.frame) if size is None else size
+    return expected(tier, [lease], [lease.frame])[0] if size is None else size
 
 
 def recount(

@@ -197,7 +197,7 @@ class TierIndex(Bookkeeping):
             if self._torn:
                 self._derive()
             self._torn = True
-            self._settle_reserved(keys)
+            self._settle_reserved({key: self._reserved[key] for key in keys})
             self._torn = False
 
     def deleted(self, keys: Sequence[ChunkKey]) -> None:
@@ -315,7 +315,7 @@ class TierIndex(Bookkeeping):
                 if pending.claim.dead:
                     self._leaving[key] = Pending(pending.size, Claimed())
                     self._settle(self._leaving[key].claim, leaving=pending.size)
-                    self._settle_reserved([key])
+                    self._settle_reserved({key: pending})
             self._torn = False
             return [key for key, pending in self._leaving.items() if pending.claim.dead]
 

@@ -35,7 +35,7 @@ def replace(
 def _replace(
     writer: Writer, tier: Tier, key: ChunkKey, block: BlockLease, owner: str, deadline: Deadline
 ) -> bool:
-    index, size = tier.index, expected(tier, block, block.frame)
+    index, (size,) = tier.index, expected(tier, [block], [block.frame])
     with tier.replacing(key, owner) as mine:
         if not mine:
             return False

@@ -234,6 +234,8 @@ class Tier(ABC):
 
     def sweep(self, deadline: Deadline) -> bool | None:
         """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
+        if not self._undeleted:
+            return None
         with self._lock:
             part, self._undeleted = self._undeleted[:_AT_ONCE], self._undeleted[_AT_ONCE:]
         return self.delete(part, deadline) if part else None

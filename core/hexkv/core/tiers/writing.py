@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
@@ -15,7 +15,6 @@ from hexkv.core.tiers.bookkeeping import Reservation
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.encoding import encode, form_on
 from hexkv.core.tiers.evicting import background_deadline, evict_soon
-from hexkv.core.tiers.indexes import Index
 from hexkv.core.tiers.intake import may_retry
 from hexkv.core.tiers.remembering import described, remember_evicted
 from hexkv.core.tiers.rules import Writes
@@ -154,6 +153,7 @@ class Writer:
             return [False] * len(batch.keys), False
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
+        keys, leases = batch.keys, batch.leases
         if len(todo) < len(here):
             there = list(compress(batch.keys, here))
             if on_stored is not None:
@@ -161,22 +161,27 @@ class Writer:
             sizes = [len(lease.frame) for lease in compress(batch.leases, here)]
             found = list(zip(there, sizes, strict=True))
             self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall()), deadline)
-        items = {i: self._item(tier, batch.keys[i], batch.leases[i]) for i in todo}
-        reserved = None  # as long as this call has it, others leave the chunks to it
-        if todo:
-            todo, reserved = self._reserve(tier, tier.index, items, batch, deadline)
+            if not todo:
+                return here, None
+            keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
+        items = self._items(tier, keys, leases)
+        # As long as this call has the reservation, others leave the chunks to it.
+        granted, reserved = self._reserve(tier, items, leases, batch.after, deadline)
+        if len(granted) < len(items):
+            position = {key: i for i, key in reversed([*enumerate(keys)])}
+            some = [position[key] for key in granted]
+            todo, keys = [todo[i] for i in some], granted
+            leases, items = [leases[i] for i in some], [items[i] for i in some]
         if not todo:
             return here, None
-        outcomes = self.write(
-            tier, [items[i] for i in todo], [batch.leases[i] for i in todo], deadline
-        )
+        outcomes = self.write(tier, items, leases, deadline)
         failed = [
-            (batch.keys[i], outcome)
-            for i, outcome in zip(todo, outcomes, strict=True)
+            (key, outcome)
+            for key, outcome in zip(keys, outcomes, strict=True)
             if not isinstance(outcome, Stored)
         ]
         gone = {key for key, _ in failed}
-        done = [key for i in todo if (key := batch.keys[i]) not in gone]
+        done = [key for key in keys if key not in gone]
         tier.index.commit(done)
         if failed:
             tier.index.abort([key for key, _ in failed])
@@ -188,8 +193,8 @@ class Writer:
         if on_stored is not None:
             on_stored(tier, done)
         gone.update(lost)
-        for i in todo:
-            here[i] = batch.keys[i] not in gone
+        for i, key in zip(todo, keys, strict=True):
+            here[i] = key not in gone
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
@@ -201,16 +206,17 @@ class Writer:
     def _reserve(
         self,
         tier: Tier,
-        index: Index,
-        items: dict[int, Item],
-        batch: Batch,
+        items: Sequence[Item],
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
         deadline: Deadline,
-    ) -> tuple[list[int], Reservation]:
+    ) -> tuple[Sequence[ChunkKey], Reservation]:
         """Which of *items* to write now that there is room for them, and who says so."""
+        index = tier.index
         while tier.sweep(deadline):  # what could not be deleted yet still takes room
             pass
-        sizes = [expected(tier, batch.leases[i], item.frame) for i, item in items.items()]
-        reservation = index.reserve([item.key for item in items.values()], sizes, batch.after)
+        sizes = expected(tier, leases, [item.frame for item in items])
+        reservation = index.reserve([item.key for item in items], sizes, after)
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
         if not self.evict(tier, reservation.victims, deadline):
@@ -218,8 +224,7 @@ class Writer:
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
             return [], reservation
-        position = {item.key: i for i, item in reversed(items.items())}
-        return [position[key] for key in reservation.keys], reservation
+        return reservation.keys, reservation
 
     def write(
         self, tier: Tier, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
@@ -269,11 +274,17 @@ class Writer:
                 break
             again(failed)
 
+    def _items(self, tier: Tier, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> list[Item]:
+        """What *tier* is to be given of blocks."""
+        if not tier.lends:
+            return [self._item(tier, key, lease) for key, lease in zip(keys, leases, strict=True)]
+        rows = zip(keys, [lease.frame for lease in leases], strict=True)
+        # By column: to call the class for each row takes three times as long.
+        return list(map(tuple.__new__, repeat(Item), rows))
+
     def _item(self, tier: Tier, key: ChunkKey, lease: Lease) -> Item:
-        """What *tier* is to be given of a block."""
+        """What a *tier* that does I/O is to be given of a block."""
         spec = lease.spec
-        if tier.lends:
-            return Item(key, lease.frame)
         name = RAW
         if spec is not None and spec.serde == RAW:
             name = form_on(self._runtime, tier, lease, spec)

