@@ -38,6 +38,7 @@ def test_a_prompt_finds_the_longest_prefix_that_was_stored(prompts, step, place,
     }[place]
     with rigging() as build:
         r = build(slow, chunker=PrefixChunker(CHUNK, step))
+        settle(r.engine)  # tiers know what they hold: a prefetch does not wait for that
         stored = set()
         for number, tokens in enumerate(prompts):
             expected = longest(tokens, stored)

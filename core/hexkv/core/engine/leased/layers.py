@@ -66,8 +66,10 @@ class LeasedRead:
 
     def begin(self) -> None:
         """Ask for everything. Once, before anything else."""
-        start = self._held[0].end if self._held else 0
         with self._patience.step() as deadline:
+            if self._held and self._prompt.tails is not None:
+                self._held[0].shorten(deadline)
+            start = self._held[0].end if self._held else 0
             if self._prompt.tails is not None:
                 found = find_prefix(self._service, self._prompt, deadline, sure=start)
                 self._prompt, self._asked = found.prompt, self._asked + found.short
@@ -87,7 +89,7 @@ class LeasedRead:
                 (
                     held.start + i
                     for held in self._held
-                    for i, why in enumerate(held.hold.reasons[held.at :])
+                    for i, why in enumerate(held.reasons)
                     if why is not None
                 ),
                 len(self._prompt.keys),

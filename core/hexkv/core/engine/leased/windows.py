@@ -19,10 +19,10 @@ from hexkv.ports import (
     CounterName,
     Deadline,
     DeviceKV,
-    Hold,
     Lease,
     Publishing,
     Reason,
+    ServiceHold,
     Telemetry,
     frame_bytes,
 )
@@ -93,11 +93,23 @@ class Held:
 
     __slots__ = ("at", "end", "hold", "start")
 
-    def __init__(self, hold: Hold, start: int, end: int, at: int = 0) -> None:
+    def __init__(self, hold: ServiceHold, start: int, end: int, at: int = 0) -> None:
         self.hold = hold
         self.start = start
         self.end = end
         self.at = at
+
+    @property
+    def reasons(self) -> Sequence[Reason | None]:
+        """Why chunks are missing, as far as that is known."""
+        return self.hold.reasons[self.at : self.at + self.end - self.start]
+
+    def shorten(self, deadline: Deadline) -> None:
+        """Keep to the first chunks that are there, or on their way."""
+        known = self.hold.known(deadline)
+        self.end = self.start + len(
+            run_of([None if why or not known else "" for why in self.reasons])
+        )
 
     def arrived(self, deadline: Deadline) -> tuple[list[Lease], list[str], Reason | None]:
         """The first chunks that have come, the tiers they are from, and why there are no more."""
