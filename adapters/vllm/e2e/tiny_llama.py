@@ -43,7 +43,7 @@ CONFIG = {
 }
 
 
-def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
+def weights(seed: int = 20, kv_heads: int = KV_HEADS) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of the checkpoint by its name."""
     dice = torch.Generator().manual_seed(seed)
 
@@ -55,8 +55,8 @@ def weights(seed: int = 20) -> Iterator[tuple[str, torch.Tensor]]:
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         yield f"{at}.self_attn.q_proj.weight", drawn(WIDTH, WIDTH, 1.7)
-        yield f"{at}.self_attn.k_proj.weight", drawn(KV_HEADS * HEAD, WIDTH, 1.7)
-        yield f"{at}.self_attn.v_proj.weight", drawn(KV_HEADS * HEAD, WIDTH, 1.0)
+        yield f"{at}.self_attn.k_proj.weight", drawn(kv_heads * HEAD, WIDTH, 1.7)
+        yield f"{at}.self_attn.v_proj.weight", drawn(kv_heads * HEAD, WIDTH, 1.0)
         yield f"{at}.self_attn.o_proj.weight", drawn(WIDTH, WIDTH, 1.0)
         yield f"{at}.mlp.gate_proj.weight", drawn(INNER, WIDTH, 1.0)
         yield f"{at}.mlp.up_proj.weight", drawn(INNER, WIDTH, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scope_of
-from hexkv.adapters.vllm.inspection import refuse
+from hexkv.adapters.vllm.inspection import refuse, replicas_of
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes, joined
 from hexkv.contracts.cases import each
@@ -115,10 +115,11 @@ def test_a_salt_alone_is_what_tenants_are_known_by():
 @each(
     ("rank", "piece", "first"),
     [
-        (Rank(3, 4, 2, replicated=False), ParallelSlice(3, 4), True),
-        (Rank(2, 4, 2, replicated=True), ParallelSlice(1, 2), True),
-        (Rank(3, 4, 2, replicated=True), ParallelSlice(1, 2), False),
-        (Rank(1, 2, 2, replicated=True), ParallelSlice(), False),
+        (Rank(3, 4), ParallelSlice(3, 4), True),
+        (Rank(2, 4, 2), ParallelSlice(1, 2), True),
+        (Rank(3, 4, 2), ParallelSlice(1, 2), False),
+        (Rank(1, 2, 2), ParallelSlice(), False),
+        (Rank(5, 8, 2), ParallelSlice(2, 4), False),
     ],
 )
 def test_ranks_hold_slices_or_the_same(rank, piece, first):
@@ -151,7 +152,7 @@ def loading(model="org/model", **said):
 def served(config=None, said=None, tiers=(), **model):
     """The namespace of a model."""
     configured = load(None, {}, {"model": said or {}, "tiers": [{"store": "memory"}, *tiers]})
-    rank = Rank(0, 1, 1, replicated=False)
+    rank = Rank(0, 1)
     host = namespace_of(config or loading(**model), LAYOUT, rank, configured, inside={})
     return identify(host, configured)
 
@@ -300,3 +301,54 @@ def test_models_of_which_no_prefix_can_be_used_again_are_refused(model, why):
     with pytest.raises(LayoutMismatch, match=why):
         refuse(loading(**model))
     refuse(loading())
+
+
+class MLAAttentionSpec:
+    """By its name: one of vLLM's for latent attention."""
+
+    num_kv_heads = 1
+
+
+class Attention:
+    """One of vLLM's for other attention."""
+
+    def __init__(self, heads):
+        self.num_kv_heads = heads
+
+
+def shared(specs, tensor, said, **more):
+    """How many ranks hold the same, by what vLLM says of a model and of its layers."""
+    text = SimpleNamespace(**said)
+    total = next((value for value in said.values() if type(value) is int), 8)
+    model = SimpleNamespace(hf_text_config=text, get_total_num_kv_heads=lambda: total)
+    parallel = SimpleNamespace(tensor_parallel_size=tensor)
+    config = SimpleNamespace(model_config=model, parallel_config=parallel, **more)
+    return replicas_of(config, specs)
+
+
+@each(
+    ("specs", "tensor", "said", "replicas"),
+    [
+        ([MLAAttentionSpec(), MLAAttentionSpec()], 4, {}, 4),
+        ([MLAAttentionSpec(), Attention(1)], 4, {"num_key_value_heads": 4}, 1),
+        ([Attention(2)], 4, {"num_key_value_heads": 8}, 1),
+        ([Attention(1)], 4, {"num_key_value_heads": 4}, 1),
+        ([Attention(1)], 4, {"num_key_value_heads": 2}, 2),
+        ([Attention(1)], 8, {"num_key_value_heads": 1}, 8),
+        ([Attention(1)], 6, {"num_key_value_heads": 4}, 1),
+        # Layers that differ, wherever that is said: nobody knows who shares what of which.
+        ([Attention(1), Attention(2)], 4, {"num_key_value_heads": 2}, 1),
+        ([Attention(1)], 4, {"num_key_value_heads": 2, "num_global_key_value_heads": 1}, 1),
+        ([Attention(1)], 4, {"num_key_value_heads": 2, "blocks": [{"n_head_kv": 1}]}, 1),
+        ([Attention(1)], 4, {}, 1),
+    ],
+)
+def test_ranks_share_what_is_certain_to_be_the_same(specs, tensor, said, replicas):
+    assert shared(specs, tensor, said) == replicas
+
+
+def test_ranks_share_nothing_where_a_draft_has_heads_of_its_own():
+    drafted = SimpleNamespace(draft_model_config=object())
+    said = {"num_key_value_heads": 1}
+    assert shared([Attention(1)], 2, said) == 2
+    assert shared([Attention(1)], 2, said, speculative_config=drafted) == 1

@@ -76,7 +76,7 @@ def scheduler_connector(
 ) -> SchedulerConnector:
     """The half that plans."""
     ours = configured.connector
-    world = Rank.of(config, replicated=False).world
+    world = Rank.of(config).world
     place = _place(config, configured, make=False)
     callers = [ChannelClient(socket_path(place, rank)) for rank in range(world)]
     for rank, caller in enumerate(callers):
@@ -142,7 +142,7 @@ def worker_connector(
     apart = ours.layout == "auto" and tokens_lie_apart(caches)
     pages = pages_of(caches, memory.layers, count=memory.blocks, block=memory.block, apart=apart)
     opaque = isinstance(pages, BlockPages)
-    rank = Rank.of(config, replicated=memory.latent)
+    rank = Rank.of(config, memory.replicas)
     inside = inside_of_blocks(config, memory, caches, version) if opaque else {}
     namespace = namespace_of(config, pages.layout, rank, configured.engine, inside=inside)
     with ExitStack() as opened:

@@ -36,31 +36,26 @@ class Rank:
 
     number: int
     world: int
-    tensor: int
-    """Ranks that share the layers of one stage."""
 
-    replicated: bool
-    """Whether these ranks hold the same KV (latent attention), not each its own heads."""
+    replicas: int = 1
+    """Consecutive ranks that hold the same KV. It divides the number of ranks of a stage."""
 
     @classmethod
-    def of(cls, config: VllmConfig, *, replicated: bool) -> Rank:
+    def of(cls, config: VllmConfig, replicas: int = 1) -> Rank:
         """The rank whose configuration this is."""
         parallel = config.parallel_config
-        tensor = int(parallel.tensor_parallel_size)
-        world = tensor * int(parallel.pipeline_parallel_size)
-        return cls(int(parallel.rank) % world, world, tensor, replicated)
+        world = int(parallel.tensor_parallel_size) * int(parallel.pipeline_parallel_size)
+        return cls(int(parallel.rank) % world, world, replicas)
 
     @property
     def piece(self) -> ParallelSlice:
-        """The part of the model's KV that is here."""
-        if self.replicated:
-            return ParallelSlice(self.number // self.tensor, self.world // self.tensor)
-        return ParallelSlice(self.number, self.world)
+        """The part of the model's KV that is here, among those that differ."""
+        return ParallelSlice(self.number // self.replicas, self.world // self.replicas)
 
     @property
     def first(self) -> bool:
-        """Whether it is the first of those that hold the same."""
-        return not self.replicated or self.number % self.tensor == 0
+        """True for the first of those that hold the same."""
+        return self.number % self.replicas == 0
 
 
 def namespace_of(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ from hexkv.adapters.vllm.windows import LayerShape
 from hexkv.ports import LayoutMismatch
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 _CACHEABLE = "FullAttentionSpec"
 """Name of the class of specs whose KV stays where it is for as long as the request runs."""
+
+_HEADS = re.compile("kv_head|head_kv|key_value_head|query_group|attention_group")
+"""In the names under which configurations say how many KV heads some layers have, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Memory:
     """Tokens in a block."""
 
     layers: Mapping[str, LayerShape]
-    latent: bool
-    """Whether all ranks of a stage hold the same (latent attention)."""
+    replicas: int
+    """Consecutive ranks of a stage that hold the same: see :func:`replicas_of`."""
 
 
 def refuse(config: VllmConfig) -> None:
@@ -84,8 +88,50 @@ def describe(config: VllmConfig, kv: KVCacheConfig) -> Memory:
         blocks=int(kv.num_blocks),
         block=int(group.kv_cache_spec.block_size),
         layers=layers,
-        latent=all(shape.latent_width or _is_latent(specs[n]) for n, shape in layers.items()),
+        replicas=replicas_of(config, [specs[name] for name in layers]),
     )
+
+
+def replicas_of(config: VllmConfig, specs: Sequence[object]) -> int:
+    """How many consecutive ranks of a stage hold the same KV; 1 where that is not certain.
+
+    All of them, of latent attention and what indexes it. Where a model has fewer KV heads than
+    there are ranks, vLLM gives ranks ``r * n`` to ``r * n + n - 1`` the same one
+    (``num_kv_head_replicas`` of its linear layers).
+
+    Args:
+        config: vLLM's.
+        specs: of all layers that have KV.
+    """
+    tensor = int(config.parallel_config.tensor_parallel_size)
+    if all(map(_is_latent, specs)):
+        return tensor
+    speculative = getattr(config, "speculative_config", None)
+    if getattr(speculative, "draft_model_config", None) is not None:
+        return 1  # its layers are among these, and may have another number of heads
+    heads = {getattr(spec, "num_kv_heads", None) for spec in specs}
+    total = config.model_config.get_total_num_kv_heads()
+    if heads != {1} or type(total) is not int or not 0 < total < tensor or tensor % total:
+        return 1
+    return tensor // total if _heads_said(config.model_config) == {total} else 1
+
+
+def _heads_said(model: ModelConfig) -> set[int]:
+    """Every number of KV heads that a model's configuration has, of whichever layers."""
+    said: set[int] = set()
+    overrides = getattr(getattr(model, "model_arch_config", None), "per_layer_overrides", None)
+    text: Any = getattr(model, "hf_text_config", None)
+    todo: list[tuple[str, object]] = [("", overrides)]
+    todo.append(("", text.to_dict() if hasattr(text, "to_dict") else vars(text)))
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, Mapping):
+            todo.extend((str(inner), held) for inner, held in value.items())
+        elif isinstance(value, list | tuple):
+            todo.extend((name, held) for held in value)
+        elif type(value) is int and _HEADS.search(name):
+            said.add(value)
+    return said
 
 
 def _shape(name: str, spec: Any, text: object) -> LayerShape:

@@ -324,6 +324,6 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             "device": f"{device} {instructions(device)}".strip(),
             "engine": f"vllm offloading {'.'.join(vllm.__version__.split('.')[:2])}",
         }
-        rank = Rank.of(config, replicated=False)
+        rank = Rank.of(config)
         host = namespace_of(config, layout, rank, self._configured.engine, inside=inside)
         return identify(host, self._configured.engine)
