@@ -31,6 +31,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List what is installed", _adapters)
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
+    yield CommandSpec("export", "Write chunks of tiers into an archive", _export)
+    yield CommandSpec("import", "Put the chunks of an archive on tiers", _import)
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
@@ -67,6 +69,18 @@ def _explain(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.explain import run
 
     return run(arguments)
+
+
+def _export(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.archives import run_export
+
+    return run_export(arguments)
+
+
+def _import(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.archives import run_import
+
+    return run_import(arguments)
 
 
 def _inspect(arguments: Sequence[str]) -> int:

@@ -120,6 +120,11 @@ class ServedChunks:
                 yield from self._headers(tier, tier.index.keys(), until)
 
     @property
+    def stack(self) -> TierStack:
+        """The tiers, for what works on whole frames."""
+        return self._stack
+
+    @property
     def region(self) -> MemoryRegion:
         """The pool's memory."""
         return self._stack.pool.region

@@ -38,7 +38,7 @@ from hexkv.ports import (
     StoreError,
 )
 
-_STEP = 8
+STEP = 8
 """Chunks that are in blocks at a time."""
 
 _FAILED = (Reason.FAILED, Reason.TIMED_OUT)
@@ -62,7 +62,7 @@ class Moved:
 
 
 @dataclass(slots=True)
-class _Frames:
+class Obtained:
     """What became of some chunks that were to be read."""
 
     leases: dict[ChunkKey, Lease] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Mover:
         done = absent = failed = 0
         if source is target:
             return Moved()
-        for got in self._obtain(keys, source, _STEP):
+        for got in self.obtain(keys, source, STEP):
             absent += got.absent
             failed += got.failed
             here = list(got.leases)
@@ -208,7 +208,7 @@ class Mover:
         change: Callable[[ChunkKey, Lease, ChunkSpec], BlockLease | None],
     ) -> Moved:
         done = absent = failed = saved = 0
-        for got in self._obtain(keys, tier, 1):
+        for got in self.obtain(keys, tier, 1):
             absent += got.absent
             failed += got.failed
             for key, lease in got.leases.items():
@@ -229,7 +229,7 @@ class Mover:
                         failed += 1
         return Moved(done, absent, failed, saved)
 
-    def _obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[_Frames]:
+    def obtain(self, keys: Sequence[ChunkKey], tier: Tier, step: int) -> Iterator[Obtained]:
         """Whole chunks, up to *step* at a time, let go when the next are asked for.
 
         Waits for memory only while it holds none: whoever else does so likewise may hold
@@ -244,18 +244,18 @@ class Mover:
                 yield got
             todo.extendleft(reversed(got.again))
             if got.again and not got.leases and not self._await_block(got.short):
-                yield _Frames(failed=len(todo))
+                yield Obtained(failed=len(todo))
                 return
 
-    def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
-        got = _Frames()
+    def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> Obtained:
+        got = Obtained()
         for key, lease in zip(keys, tier.calls.get_lease(keys, self._owner), strict=True):
             if lease is not None:
                 got.leases[key] = held.enter_context(lease)
         got.absent = len(keys) - len(got.leases)
         return got
 
-    def _read(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> _Frames:
+    def _read(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> Obtained:
         sink = _Sink(self._block)
         absent = 0
 
@@ -268,7 +268,7 @@ class Mover:
                 tier,
                 keys,
                 sink,
-                lambda i, header: _label(sink.leases.get(i), header),
+                lambda i, header: label(sink.leases.get(i), header),
                 self._deadline,
             )
             for i, reason in enumerate(why):
@@ -285,11 +285,11 @@ class Mover:
         try:
             ticket = tier.submit(Priority.GET, 0, work, self._deadline)
         except Refused:
-            return _Frames(failed=len(keys))
+            return Obtained(failed=len(keys))
         if not (ticket.wait(self._deadline) and ticket.result):
             sink.drop()
-            return _Frames(failed=len(keys))
-        got = _Frames(again=[keys[i] for i in sorted(sink.short)])
+            return Obtained(failed=len(keys))
+        got = Obtained(again=[keys[i] for i in sorted(sink.short)])
         got.short = max(sink.short.values(), default=0)
         for i, lease in sink.leases.items():
             got.leases[keys[i]] = held.enter_context(lease)
@@ -315,7 +315,7 @@ class Mover:
         return not self._deadline.expired
 
 
-def _label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:
+def label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:
     """Say on the block of a verified frame what it is. Why it is not to be used."""
     if lease is None:
         return Reason.REFUSED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,13 @@ import typer
 from hexkv.core.engine.explain import Difference, differing
 from hexkv.core.frames.codec import FrameCodec
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher, identity, scheme_of
+from hexkv.core.keys.hashing import identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
 from hexkv.plugins.config import load
+from hexkv.plugins.described import fields_of, hasher_of, tokens_in
 from hexkv.plugins.identity import identify
 from hexkv.plugins.survey import Contents, survey
 from hexkv.ports import (
@@ -28,15 +28,12 @@ from hexkv.ports import (
     ConfigError,
     CorruptFrame,
     DType,
-    HashFunction,
     HexKVError,
-    InvalidRequest,
     KVLayout,
     Namespace,
 )
 
 _ANY_LAYOUT = KVLayout.attention(DType.UINT8, layers=1, heads=1, key_width=1)
-_HASHES = ("sha256", "blake2b", "blake3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def explain(
 ) -> None:
     """Say how much of a prompt a directory holds. Exit code 0 for all its chunks, else 1."""
     try:
-        packed = pack(_tokens(prompt))
+        packed = pack(tokens_in(prompt))
         expected = None if config is None else _expected(config)
         place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
         answers = [_answer(text, packed, place, expected) for text in place.identities]
@@ -124,27 +121,6 @@ def explain(
     else:
         _print(answers, len(packed) // 4)
     raise typer.Exit(0 if any(a.full for a in answers) else 1)
-
-
-def _tokens(source: str) -> list[int]:
-    """The token ids in a file.
-
-    Raises:
-        InvalidRequest: it cannot be read, or holds something else.
-    """
-    try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
-        if text.lstrip().startswith("["):
-            tokens = json.loads(text)
-        else:
-            tokens = [int(word) for word in text.split()]
-    except (OSError, ValueError, RecursionError) as error:
-        what = error.strerror if isinstance(error, OSError) else "no list of token ids"
-        raise InvalidRequest(f"{source}: {what}") from error
-    if not tokens:
-        raise InvalidRequest(f"{source}: holds no tokens")
-    found: list[int] = tokens
-    return found
 
 
 def _expected(config: Path) -> Mapping[str, object]:
@@ -168,12 +144,9 @@ def _expected(config: Path) -> Mapping[str, object]:
 def _answer(
     text: str, packed: memoryview, place: _Directory, expected: Mapping[str, object] | None
 ) -> _Answer:
+    described = fields_of(text)
     try:
-        described = json.loads(text)
-        chunker = _chunker(str(described["scheme"]))
-        keyer = NamespaceHasher.of_identity(text, _algorithm(str(described["algorithm"])), chunker)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return _Answer(text, {}, why="its frames are of another version")
+        keyer, chunker = hasher_of(text)
     except (ConfigError, AdapterUnavailable) as error:
         return _Answer(text, described, why=str(error))
     keys, (starts, ends) = keyer.name(packed), keyer.cut(packed)
@@ -206,32 +179,6 @@ def _answer(
         damaged=sum(reason.startswith("damaged") for reason in lacks),
         differs=tuple(d for d in differs if d.ours != "nothing"),
     )
-
-
-def _chunker(scheme: str) -> PrefixChunker:
-    """What cut the prompts of an identity.
-
-    Raises:
-        ConfigError: more than the prompt is needed to cut it likewise.
-    """
-    kind, _, size = scheme.removesuffix(UNSEEDED).partition("/")
-    if kind != "prefix":
-        raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
-    # A tail has the same name whether or not engines keep theirs.
-    return PrefixChunker(int(size), tail=1)
-
-
-def _algorithm(name: str) -> HashFunction:
-    """The hash that identities call *name*.
-
-    Raises:
-        ConfigError: there is none.
-        AdapterUnavailable: it is not installed.
-    """
-    for known in _HASHES:
-        if name.startswith(known):
-            return hash_algorithm(known)
-    raise ConfigError(f"its keys are made with the hash {name!r}, which is not known")
 
 
 def _report(answer: _Answer) -> dict[str, object]:

@@ -1,0 +1,131 @@
+"""Carrying: whole frames out of tiers and into them, as they are, encoded ones, too.
+
+What archives are made of. Nothing here is a use of a chunk: policies do not learn of it, and
+nothing is copied to faster tiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hexkv.core.frames.opening import Opening, opened
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.batches import Batch, Pending
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.moving import STEP, Mover, label
+from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkKey, Deadline, FrameHeader, Lease, Reason
+
+_AT_ONCE = 64
+"""Keys that tiers are asked for at a time."""
+
+
+class Carrier:
+    """Reads and writes frames in the name of *owner*. For one thread.
+
+    Args:
+        stack: the tiers, over a pool that frames pass through.
+        owner: of the leases.
+        seconds: that a tier may take for a few chunks.
+    """
+
+    def __init__(self, stack: TierStack, owner: str, seconds: float) -> None:
+        self._stack = stack
+        self._owner = owner
+        self._seconds = seconds
+
+    def keys(self, tiers: Sequence[Tier]) -> Iterator[ChunkKey]:
+        """Every chunk that the indexes of *tiers* have, once."""
+        seen: set[ChunkKey] = set()
+        for tier in tiers:
+            found = tier.index.keys()
+            yield from found if not seen else (key for key in found if key not in seen)
+            if tier is not tiers[-1]:
+                seen.update(found)
+
+    def read(
+        self, keys: Sequence[ChunkKey], tiers: Sequence[Tier]
+    ) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
+        """The frame of each chunk, sealed and verified, from the first of *tiers* that brings it.
+
+        Valid until the next one is asked for. ``ABSENT``: no tier has it; ``READ_FAILED``: one
+        said that it has, and did not bring it whole.
+        """
+        for start in range(0, len(keys), _AT_ONCE):
+            todo = list(dict.fromkeys(keys[start : start + _AT_ONCE]))
+            said: set[ChunkKey] = set()
+            for tier in tiers:
+                there = tier.contains(todo, self._deadline())
+                here = [key for key, is_there in zip(todo, there, strict=True) if is_there]
+                said.update(here)
+                came: set[ChunkKey] = set()
+                for first in range(0, len(here), STEP):
+                    for key, lease in self._step(here[first : first + STEP], tier):
+                        came.add(key)
+                        yield key, self._stack.writer.sealed(key, lease)
+                todo = [key for key in todo if key not in came]
+            for key in todo:
+                yield key, Reason.READ_FAILED if key in said else Reason.ABSENT
+
+    def lacking(self, key: ChunkKey, tiers: Sequence[Tier]) -> list[Tier]:
+        """Those of *tiers* that do not have a chunk."""
+        return [tier for tier in tiers if not tier.contains([key], self._deadline())[0]]
+
+    def room(self, payload_bytes: int) -> BlockLease:
+        """A block for a frame, its bytes still to come.
+
+        Raises:
+            PoolExhausted: none came free in time.
+            InvalidRequest: no block is that large.
+        """
+        return self._stack.pool.lease(payload_bytes, self._owner, self._deadline())
+
+    def verify(self, lease: BlockLease, key: ChunkKey) -> FrameHeader | Reason:
+        """What the frame in a block says, or why it is not to be used; the block is labelled."""
+        found = opened(Opening(self._stack.runtime.codec, lease.frame), key)
+        if isinstance(found, Reason):
+            return found
+        return label(lease, found) or found
+
+    def write(self, lease: BlockLease, tiers: Sequence[Tier]) -> Mapping[str, Pending | Reason]:
+        """Put a verified frame on *tiers*, whatever they are usually given. The lease stays.
+
+        By tier, what becomes of it; or why it is not taken.
+        """
+        if lease.spec is None:
+            raise ValueError("a block that holds nothing")
+        batch = Batch([lease.spec.key], [lease], None)
+        found: dict[str, Pending | Reason] = {}
+        for tier in tiers:
+            deadline = self._deadline()
+            if lease.spec.tokens < tier.rules.shortest:
+                found[tier.name] = Reason.TOO_SHORT
+                continue
+            try:
+                with tier.admit(Priority.PUT, [batch.size], deadline):
+                    pass
+            except Refused as refusal:
+                found[tier.name] = refusal.reason
+                continue
+            found[tier.name] = self._stack.writer.put(tier, batch, deadline)
+        return found
+
+    def _step(self, keys: Sequence[ChunkKey], tier: Tier) -> Iterator[tuple[ChunkKey, Lease]]:
+        """Leases on a few chunks, up to the next one asked for."""
+        for got in Mover(self._stack, self._owner, self._deadline()).obtain(keys, tier, STEP):
+            yield from got.leases.items()
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._stack.runtime.clock, self._seconds)
+
+
+def lasting(tiers: Sequence[Tier]) -> list[Tier]:
+    """Those of *tiers* that outlive the process: what they have is not in its memory."""
+    return [tier for tier in tiers if not tier.lends]
+
+
+def writable(tiers: Sequence[Tier]) -> list[Tier]:
+    """Those of *tiers* that may be given chunks at all."""
+    return [tier for tier in tiers if tier.rules.writes is not Writes.NONE]

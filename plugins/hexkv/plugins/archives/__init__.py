@@ -1,0 +1,1 @@
+"""Archives of frames: what ``hexkv export`` writes and ``hexkv import`` reads."""

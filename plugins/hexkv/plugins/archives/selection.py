@@ -1,0 +1,121 @@
+"""Which chunks an archive is of: of a namespace, a model, a tenant, or a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from hexkv.core.keys.hashing import hashed_salt
+from hexkv.core.keys.tokens import pack
+from hexkv.plugins.config import Loaded
+from hexkv.plugins.described import algorithm_called, fields_of, hasher_of
+from hexkv.plugins.places import suggestion
+from hexkv.ports import (
+    NAMESPACE_BYTES,
+    AdapterUnavailable,
+    ChunkKey,
+    ConfigError,
+    FrameHeader,
+    InvalidRequest,
+    namespace_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is taken along. What is empty says nothing."""
+
+    namespace: str = ""
+    """How the hexadecimal digits of a namespace begin, as ``hexkv inspect`` shows them."""
+
+    model: str = ""
+    tenant: str = ""
+    salted: str = ""
+    """The digest that stands for the tenant's salt."""
+
+    prompt: Sequence[int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        *,
+        namespace: str = "",
+        model: str = "",
+        tenant: str = "",
+        prompt: Sequence[int] | None = None,
+    ) -> Selection:
+        """What the words of a command mean.
+
+        Raises:
+            InvalidRequest: one of them means nothing; it is named as the option that it is.
+        """
+        digits = namespace.lower()
+        if not set(digits) <= set("0123456789abcdef") or len(digits) > 2 * NAMESPACE_BYTES:
+            raise InvalidRequest(f"--namespace: {namespace!r} is no beginning of a namespace")
+        salts = {one.name: one.salt.get_secret_value() for one in loaded.settings.tenants}
+        if tenant and tenant not in salts:
+            known = suggestion(tenant, list(salts), noun="configured")
+            raise InvalidRequest(f"--tenant: there is no tenant {tenant!r}{known}")
+        salted = hashed_salt(salts[tenant]) if tenant else ""
+        return cls(digits, model, tenant, salted, prompt)
+
+    @property
+    def about(self) -> dict[str, object]:
+        """The selection, for the head of an archive: equal ones say the same."""
+        said: dict[str, object] = {
+            "namespace": self.namespace,
+            "model": self.model,
+            "tenant": self.salted,
+        }
+        if self.prompt is not None:
+            said["prompt"] = sha256(pack(self.prompt)).hexdigest()
+            said["tokens"] = len(self.prompt)
+        return {name: value for name, value in said.items() if value}
+
+    def takes(self, prefix: bytes, identity: str) -> bool:
+        """True if chunks of a namespace are wanted."""
+        described = fields_of(identity)
+        return (
+            prefix.hex().startswith(self.namespace)
+            and self.model in ("", described.get("model"))
+            and self.salted in ("", described.get("salt"))
+        )
+
+    def keys(self, identity: str) -> list[ChunkKey]:
+        """The names of the prompt's chunks in a namespace, and of what may be its last one.
+
+        Raises:
+            ConfigError, AdapterUnavailable: it takes more than the prompt to name them.
+        """
+        packed = pack(self.prompt or [])
+        hasher, chunker = hasher_of(identity)
+        keys, (starts, ends) = hasher.name(packed), hasher.cut(packed)
+        if keys and ends[-1] - starts[-1] < chunker.size:
+            # Where tails may end is the host's affair: each token is tried.
+            after = keys[-2] if len(keys) > 1 else None
+            shorter = range(ends[-1] - 1, starts[-1], -1)
+            keys += hasher.name_ends(packed, starts[-1], shorter, after)
+        return keys
+
+
+def prefix_of(identity: str) -> bytes:
+    """How the keys of a namespace begin.
+
+    Raises:
+        ConfigError: its keys are made in a way that is not known.
+        AdapterUnavailable: its hash is not installed.
+    """
+    named = fields_of(identity).get("algorithm", "")
+    return algorithm_called(str(named)).digest(identity.encode())[:NAMESPACE_BYTES]
+
+
+def misnamed(header: FrameHeader) -> str:
+    """Why a frame's key is none of its identity's; empty if it is one."""
+    try:
+        prefix = prefix_of(header.identity)
+    except (ConfigError, AdapterUnavailable) as error:
+        return str(error)
+    ours = prefix == namespace_of(header.key)
+    return "" if ours else "its key is none of the namespace that it names"

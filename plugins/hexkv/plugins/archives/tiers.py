@@ -1,0 +1,224 @@
+"""The tiers of a configuration, opened to take frames out of them or put frames in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from hexkv.core.tiers.batches import Pending
+from hexkv.core.tiers.carrying import Carrier, lasting, writable
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import Loaded
+from hexkv.plugins.places import suggestion
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.schema import Pool
+from hexkv.plugins.served import ServedChunks
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    CounterName,
+    Deadline,
+    FrameHeader,
+    InvalidRequest,
+    Reason,
+    StoreError,
+    namespace_of,
+)
+
+_OWNER = "archive"
+_PATIENCE = 600.0
+"""Seconds that a tier may take to list what it holds."""
+
+_TRIES = 16
+"""Chunks of a namespace that are looked at to learn what it is."""
+
+
+class Taken:
+    """A frame on its way to the tiers."""
+
+    def __init__(
+        self,
+        written: Mapping[str, Pending | Reason],
+        deadline: Deadline,
+        why: Callable[[str], str],
+    ) -> None:
+        self._written = written
+        self._deadline = deadline
+        self._why = why
+        """Of a tier that did not take it."""
+
+    def settle(self) -> Mapping[str, str | None]:
+        """See :class:`~hexkv.plugins.archives.carrying.Taking`."""
+        found: dict[str, str | None] = {}
+        for tier, pending in self._written.items():
+            if isinstance(pending, Reason):
+                found[tier] = pending
+            elif not pending.wait(self._deadline):
+                found[tier] = Reason.TIMED_OUT
+            else:
+                found[tier] = None if all(pending.result) else self._why(tier)
+        return found
+
+
+class TieredPlace:
+    """A :class:`~hexkv.plugins.archives.carrying.Place`: tiers that outlive a process.
+
+    A context manager: its end writes what is queued and closes the tiers.
+    """
+
+    def __init__(
+        self, loaded: Loaded, registry: Registry, names: Sequence[str], pool_bytes: int
+    ) -> None:
+        """Open the tiers of a configuration.
+
+        Args:
+            loaded: the configuration; its pool is not taken.
+            registry: what is installed.
+            names: of the tiers that are meant; all of them, if it is empty.
+            pool_bytes: of the memory that frames pass through.
+
+        Raises:
+            InvalidRequest: there is no such tier, or what it has ends with this process.
+            ConfigError, AdapterUnavailable, PoolExhausted, StoreError: it cannot be opened.
+        """
+        settings = loaded.settings
+        known = [tier.name for tier in settings.tiers]
+        for name in names:
+            if name not in known:
+                hint = suggestion(name, known, noun="configured")
+                raise InvalidRequest(f"--tier: there is no tier {name!r}{hint}")
+        small = settings.model_copy(update={"pool": _pool(registry, pool_bytes)})
+        self._clock = SystemClock()
+        self._seconds = settings.deadlines.store
+        with ExitStack() as opened:
+            self._served = opened.enter_context(
+                ServedChunks(replace(loaded, settings=small), registry, self._clock, encodes=True)
+            )
+            stack = self._served.stack
+            chosen = stack.named(names or None)
+            self._tiers = lasting(chosen)
+            if len(self._tiers) < len(names) or not self._tiers:
+                which = next((t.name for t in chosen if t not in self._tiers), "")
+                raise InvalidRequest(f"--tier: {which or 'every tier'} is memory of a process")
+            self._targets = self._tiers if names else writable(self._tiers)
+            self._carrier = Carrier(stack, _OWNER, self._seconds)
+            self._codec = stack.runtime.codec
+            self._await_index()
+            opened.pop_all()
+        self._met: set[bytes] = set()
+        self._broken: set[ChunkKey] = set()
+
+    @property
+    def listed(self) -> bool:
+        """True if all that the tiers hold is known."""
+        return all(tier.index.decides for tier in self._tiers)
+
+    @property
+    def evicted(self) -> int:
+        """Chunks that gave way to others."""
+        return int(self._served.telemetry.total(CounterName.EVICTED))
+
+    def namespaces(self) -> Mapping[bytes, str]:
+        """What the tiers hold chunks of: by prefix, the identity."""
+        by_prefix: dict[bytes, list[ChunkKey]] = {}
+        for key in self._carrier.keys(self._tiers):
+            some = by_prefix.setdefault(namespace_of(key), [])
+            if len(some) < _TRIES:
+                some.append(key)
+        named = ((prefix, self._identity(keys)) for prefix, keys in by_prefix.items())
+        return {prefix: identity for prefix, identity in named if identity}
+
+    def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:
+        """Every chunk of some namespaces."""
+        wanted = frozenset(prefixes)
+        return [key for key in self._carrier.keys(self._tiers) if namespace_of(key) in wanted]
+
+    def frames(self, keys: Sequence[ChunkKey]) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
+        """Each frame, verified, valid until the next one; or why there is none."""
+        for key, frame in self._carrier.read(keys, self._tiers):
+            # What was found to be damaged by another look is not there any more.
+            yield key, Reason.READ_FAILED if key in self._broken else frame
+
+    def take(
+        self, header: FrameHeader, page: bytes, fill: Callable[[memoryview], bool]
+    ) -> Taken | Reason | None:
+        """Put a frame on the tiers that lack it; unless they were named, on those that are written.
+
+        Args:
+            header: what its page says.
+            page: that.
+            fill: puts what follows the page into a frame; False if it ends before.
+
+        Returns:
+            What becomes of it, or why it is refused; ``None``: all of them have it.
+        """
+        lacking = self._carrier.lacking(header.key, self._targets)
+        if not lacking:
+            return None
+        try:
+            lease = self._carrier.room(header.payload_bytes)
+        except InvalidRequest:
+            return Reason.REFUSED
+        with lease:
+            lease.frame[:PAGE] = page
+            if not fill(lease.frame):
+                return Reason.CORRUPT
+            found = self._carrier.verify(lease, header.key)
+            if isinstance(found, Reason):
+                return found
+            prefix = namespace_of(header.key)
+            if prefix not in self._met:
+                self._met.add(prefix)
+                self._served.meet(header.identity, prefix)
+            written = self._carrier.write(lease, lacking)
+
+        def why(tier: str) -> str:
+            note = self._served.stack.runtime.history.find(header.key, tier)
+            return (note and note.detail) or Reason.WRITE_FAILED
+
+        return Taken(written, Deadline.after(self._clock, self._seconds), why)
+
+    def _identity(self, keys: Sequence[ChunkKey]) -> str:
+        """What the first of some chunks says that can be read; empty if none can."""
+        for wanted in keys:
+            for key, frame in self._carrier.read([wanted], self._tiers):
+                if not isinstance(frame, Reason):
+                    return self._codec.peek(frame).identity
+                if frame is Reason.READ_FAILED:
+                    self._broken.add(key)
+        return ""
+
+    def _await_index(self) -> None:
+        """Wait until it is known what the tiers hold.
+
+        Raises:
+            StoreError: one does not say so in time.
+        """
+        self._served.stack.flush(Deadline.after(self._clock, _PATIENCE))
+        for tier in self._tiers:
+            if tier.indexing:
+                raise StoreError(f"tier {tier.name} does not say what it holds")
+
+    def close(self) -> None:
+        """Write what is queued and close the tiers."""
+        self._served.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pool(registry: Registry, size: int) -> Pool:
+    """Plain memory where there is any: not what engines pin or share."""
+    known = [name for kind, name in registry.adapters if kind == "memory"]
+    return Pool(provider="mmap" if "mmap" in known else known[0], bytes=size)

@@ -1,0 +1,237 @@
+"""``hexkv export`` and ``hexkv import``: chunks taken along in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from hexkv.plugins.algorithms import frame_codec
+from hexkv.plugins.archives.carrying import (
+    Exported,
+    Imported,
+    Place,
+    Progress,
+    bring_in,
+    export,
+    writing,
+)
+from hexkv.plugins.archives.format import ArchiveReader
+from hexkv.plugins.archives.selection import Selection
+from hexkv.plugins.archives.tiers import TieredPlace
+from hexkv.plugins.cli.output import Json, human_size, installed, new_app, print_json, run_app
+from hexkv.plugins.config import Loaded, load
+from hexkv.plugins.described import tokens_in
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.schema import parse_size
+from hexkv.ports import ConfigError, InvalidRequest
+
+Archive = Annotated[str, typer.Argument(help="The file; - for a pipe.")]
+Config = Annotated[Path | None, typer.Option(help="The configuration whose tiers are meant.")]
+SpaceOption = Annotated[
+    str, typer.Option("--namespace", help="Only this one: how its digits begin.")
+]
+ModelOption = Annotated[str, typer.Option("--model", help="Only chunks of this model.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Only this tenant's.")]
+PromptOption = Annotated[
+    str, typer.Option("--prompt", help="Only of this prompt: a file of token ids; - for stdin.")
+]
+TierOption = Annotated[
+    list[str] | None, typer.Option("--tier", help="This tier alone. May be repeated.")
+]
+MemoryOption = Annotated[
+    str, typer.Option("--memory", help="Bytes of memory that frames pass through.")
+]
+_MEMORY = "256MiB"
+
+
+def export_(
+    archive: Archive,
+    config: Config = None,
+    namespace: SpaceOption = "",
+    model: ModelOption = "",
+    tenant: TenantOption = "",
+    prompt: PromptOption = "",
+    tiers: TierOption = None,
+    identity: Annotated[
+        str,
+        typer.Option(help="A file with the identity (JSON), for tiers that list nothing."),
+    ] = "",
+    memory: MemoryOption = _MEMORY,
+    as_json: Json = False,
+) -> None:
+    """Write the chunks of a configuration's tiers into an archive, each verified.
+
+    A second run goes on where the first was cut, and adds what is new. Exit code 0: all of it is
+    in the archive; 1: something that was said to be there could not be read.
+    """
+    registry = installed()
+    with _called_well(), ExitStack() as opened:
+        loaded = load(config)
+        selection = _selection(loaded, namespace, model, tenant, prompt)
+        described = _identity(identity)
+        place = opened.enter_context(_place(loaded, registry, tiers or (), memory))
+        file = sys.stdout.buffer if archive == "-" else opened.enter_context(writing(Path(archive)))
+        codec = frame_codec(registry, loaded.settings.checksum)
+        progress = opened.enter_context(_bar("exporting", "chunks"))
+        pipe = archive == "-"
+        report = export(place, selection, file, codec, progress, described, pipe=pipe)
+    if as_json:
+        _said(json.dumps({"archive": archive, **asdict(report)}, indent=2), aside=archive == "-")
+    else:
+        _said(_exported(report), aside=archive == "-")
+    raise typer.Exit(1 if report.lost else 0)
+
+
+def import_(
+    archive: Archive,
+    config: Config = None,
+    namespace: SpaceOption = "",
+    model: ModelOption = "",
+    tenant: TenantOption = "",
+    prompt: PromptOption = "",
+    tiers: TierOption = None,
+    memory: MemoryOption = _MEMORY,
+    as_json: Json = False,
+) -> None:
+    """Put the chunks of an archive on a configuration's tiers, each verified before.
+
+    What is there is passed over, so a second run goes on where the first was cut. Exit code 0: the
+    archive was whole, and all of it is there now; 1: the report says what is not.
+    """
+    registry = installed()
+    with _called_well(), ExitStack() as opened:
+        loaded = load(config)
+        selection = _selection(loaded, namespace, model, tenant, prompt)
+        codec = frame_codec(registry, loaded.settings.checksum)
+        reader = ArchiveReader(opened.enter_context(_reading(archive)), codec)
+        place = opened.enter_context(_place(loaded, registry, tiers or (), memory))
+        progress = opened.enter_context(_bar("importing", "bytes"))
+        report = bring_in(place, selection, reader, progress)
+    if as_json:
+        print_json({"archive": archive, "well": report.well, **asdict(report)})
+    else:
+        typer.echo(_imported(report))
+    raise typer.Exit(0 if report.well else 1)
+
+
+@contextmanager
+def _called_well() -> Iterator[None]:
+    """A request that means nothing is one line, and exit code 2."""
+    try:
+        yield
+    except InvalidRequest as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo("stopped: the same command goes on from here", err=True)
+        raise typer.Exit(1) from None
+
+
+def _selection(loaded: Loaded, namespace: str, model: str, tenant: str, prompt: str) -> Selection:
+    try:
+        tokens = tokens_in(prompt) if prompt else None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--prompt: {error}") from error
+    return Selection.of(loaded, namespace=namespace, model=model, tenant=tenant, prompt=tokens)
+
+
+def _identity(source: str) -> str:
+    """The identity in a file, as frames carry it."""
+    if not source:
+        return ""
+    try:
+        described = json.loads(Path(source).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"--identity: {source}: holds no JSON") from error
+    return json.dumps(described, sort_keys=True, separators=(",", ":"))
+
+
+@contextmanager
+def _place(
+    loaded: Loaded, registry: Registry, tiers: Sequence[str], memory: str
+) -> Iterator[Place]:
+    try:
+        size = int(str(parse_size(memory)))
+    except ValueError as error:
+        raise InvalidRequest(f"--memory: {error}") from error
+    if loaded.settings.node:
+        raise ConfigError(
+            f"{loaded.locate(('node',))}: give the node's own configuration, whose tiers are meant"
+        )
+    with TieredPlace(loaded, registry, tiers, size) as place:
+        yield place
+
+
+@contextmanager
+def _reading(archive: str) -> Iterator[BinaryIO]:
+    if archive == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        descriptor = os.open(archive, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidRequest(f"{archive}: cannot be read: {error.strerror}") from error
+    with open(descriptor, "rb") as file:
+        yield file
+
+
+@contextmanager
+def _bar(what: str, unit: str) -> Iterator[Progress]:
+    """A bar for people on the standard error stream."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    columns = (TextColumn("{task.description}"), BarColumn(), shown, TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        task = bars.add_task(what, total=0)
+        yield lambda done, total: bars.update(task, completed=done, total=total or done)
+
+
+def _said(text: str, *, aside: bool) -> None:
+    typer.echo(text, err=aside)
+
+
+def _exported(report: Exported) -> str:
+    text = f"{report.frames} chunks ({human_size(report.bytes)}) written"
+    text += f", {report.before} were there before" if report.before else ""
+    return text + (f", {report.lost} could not be read" if report.lost else "")
+
+
+def _imported(report: Imported) -> str:
+    parts = [f"{report.frames} chunks ({human_size(report.bytes)}) put there"]
+    parts += [f"{report.present} were there before"] if report.present else []
+    parts += [f"{report.passed} not asked for"] if report.passed else []
+    parts += [f"{report.evicted} chunks gave way to them"] if report.evicted else []
+    lines = [", ".join(parts)]
+    lines += [f"refused: {count}: {why}" for why, count in sorted(report.refused.items())]
+    lines += [f"not taken: {count}: {why}" for why, count in sorted(report.failed.items())]
+    lines += [f"damaged at byte {at}: {what}" for at, what in report.damage]
+    lines += ["the archive was cut: what lies before that is used"] if report.cut else []
+    lines += ["stopped: the tiers take nothing more"] if report.stopped else []
+    return "\n".join(lines)
+
+
+def run_export(arguments: Sequence[str]) -> int:
+    """``hexkv export``, from a plugin's point of view."""
+    app = new_app("Write chunks of tiers into an archive.")
+    app.command()(export_)
+    return run_app(app, "hexkv export", arguments)
+
+
+def run_import(arguments: Sequence[str]) -> int:
+    """``hexkv import``, from a plugin's point of view."""
+    app = new_app("Put the chunks of an archive on tiers.")
+    app.command()(import_)
+    return run_app(app, "hexkv import", arguments)

@@ -1,0 +1,89 @@
+"""What frames and files say: from an identity back to what named its chunks, token ids."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import UNSEEDED, NamespaceHasher
+from hexkv.plugins.algorithms import hash_algorithm
+from hexkv.ports import ConfigError, HashFunction, InvalidRequest
+
+_HASHES = ("sha256", "blake2b", "blake3")
+
+
+def fields_of(identity: str) -> Mapping[str, object]:
+    """What an identity says; nothing where it is of another version."""
+    try:
+        described = json.loads(identity)
+    except (ValueError, RecursionError):
+        return {}
+    return described if isinstance(described, dict) else {}
+
+
+def hasher_of(identity: str) -> tuple[NamespaceHasher, PrefixChunker]:
+    """What names the chunks of prompts of a namespace, and cuts them.
+
+    Raises:
+        ConfigError: more than the prompt is needed for that, or it is of another version.
+        AdapterUnavailable: its hash is not installed.
+    """
+    described = fields_of(identity)
+    try:
+        algorithm, scheme = str(described["algorithm"]), str(described["scheme"])
+    except KeyError as error:
+        raise ConfigError("its frames are of another version") from error
+    chunker = _chunker(scheme)
+    return NamespaceHasher.of_identity(identity, algorithm_called(algorithm), chunker), chunker
+
+
+def algorithm_called(name: str) -> HashFunction:
+    """The hash that identities call *name*.
+
+    Raises:
+        ConfigError: there is none.
+        AdapterUnavailable: it is not installed.
+    """
+    for known in _HASHES:
+        if name.startswith(known):
+            return hash_algorithm(known)
+    raise ConfigError(f"its keys are made with the hash {name!r}, which is not known")
+
+
+def tokens_in(source: str) -> list[int]:
+    """The token ids in a file.
+
+    Raises:
+        InvalidRequest: it cannot be read, or holds something else.
+    """
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+        if text.lstrip().startswith("["):
+            tokens = json.loads(text)
+        else:
+            tokens = [int(word) for word in text.split()]
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else "no list of token ids"
+        raise InvalidRequest(f"{source}: {what}") from error
+    if not tokens:
+        raise InvalidRequest(f"{source}: holds no tokens")
+    found: list[int] = tokens
+    return found
+
+
+def _chunker(scheme: str) -> PrefixChunker:
+    """What cut the prompts of an identity.
+
+    Raises:
+        ConfigError: more than the prompt is needed to cut it likewise.
+    """
+    kind, _, size = scheme.removesuffix(UNSEEDED).partition("/")
+    if kind != "prefix":
+        raise ConfigError(f"chunks of scheme {scheme} cannot be found by a prompt alone")
+    if not size.isascii() or not size.isdigit():
+        raise ConfigError("its frames are of another version")
+    # A tail has the same name whether or not engines keep theirs.
+    return PrefixChunker(int(size), tail=1)

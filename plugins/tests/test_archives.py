@@ -1,0 +1,346 @@
+"""``hexkv export`` and ``hexkv import``: chunks in a file, verified on both ways, gone on with."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.contracts.cases import each
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.frames.codec import CRC32, FrameCodec
+from hexkv.plugins.__main__ import main
+from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
+from hexkv.plugins.archives.selection import prefix_of
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    DType,
+    FrameHeader,
+    InvalidRequest,
+    KVLayout,
+    Namespace,
+    frame_bytes,
+)
+
+CHUNK = 16
+LAYOUT = KVLayout.attention(DType.FLOAT16, layers=3, heads=2, key_width=64)
+MINE = Namespace("toy", LAYOUT, revision="1")
+THEIRS = Namespace("other", LAYOUT, salt="hunter2")
+PROMPT = random.Random(3).choices(range(50_000), k=6 * CHUNK + 5)
+LONGER = PROMPT[: 3 * CHUNK] + random.Random(4).choices(range(50_000), k=2 * CHUNK)
+FULL = 6 * CHUNK
+FRAME = frame_bytes(LAYOUT.chunk_bytes(CHUNK))
+
+
+class Machine:
+    """A directory of chunks, its configuration, and engines on it."""
+
+    def __init__(self, folder: Path, tiers=None, **sections):
+        folder.mkdir()
+        self.folder = folder
+        disk = {"store": "disk", "settings": {"root": str(folder / "cache")}}
+        tenants = [{"name": "guest", "salt": "hunter2"}]
+        wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": "4MiB"}, "tenants": tenants}
+        self.wanted = wanted | {"tiers": tiers or [{"store": "memory"}, disk]} | sections
+        self.config = folder / "hexkv.yaml"
+        self.config.write_text(json.dumps(self.wanted))
+
+    def engine(self, namespace=MINE):
+        return build(load(self.config, {}), namespace)
+
+    def store(self, tokens, namespace=MINE):
+        with self.engine(namespace) as engine:
+            engine.store(tokens, HeapKV(LAYOUT, len(tokens)).compute(tokens))
+
+    def hits(self, tokens, namespace=MINE):
+        """How many tokens are loaded, and are the right ones."""
+        loaded = HeapKV(LAYOUT, len(tokens))
+        with self.engine(namespace) as engine:
+            got = engine.retrieve(tokens, loaded).hit_tokens
+        want = HeapKV(LAYOUT, len(tokens)).compute(tokens)
+        assert loaded.agrees(want, got)
+        return got
+
+    def frames(self):
+        return sorted(
+            path for path in self.folder.rglob("*.hexkv") if "quarantine" not in str(path)
+        )
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A machine with six chunks of one model, three of a tenant's, and two more of the first."""
+    machine = Machine(tmp_path / "here")
+    machine.store(PROMPT)
+    machine.store(LONGER)
+    machine.store(PROMPT[: 3 * CHUNK], THEIRS)
+    return machine
+
+
+@pytest.fixture
+def there(tmp_path):
+    return Machine(tmp_path / "there")
+
+
+@pytest.fixture
+def hexkv(capsysbinary, monkeypatch):
+    """Runs a command; gives the exit code, what it says in JSON, and errors."""
+    monkeypatch.delenv("HEXKV_CONFIG", raising=False)
+
+    def call(command, archive, machine, *words):
+        code = main([command, str(archive), "--config", str(machine.config), "--json", *words])
+        out, err = capsysbinary.readouterr()
+        return code, json.loads(out) if out else None, err.decode()
+
+    return call
+
+
+@pytest.fixture
+def archive(tmp_path, here, hexkv):
+    """An archive of all that is there."""
+    path = tmp_path / "all.hexkv"
+    assert hexkv("export", path, here)[0] == 0
+    return path
+
+
+def test_what_was_exported_hits_where_it_was_imported(archive, there, hexkv):
+    code, told, err = hexkv("import", archive, there)
+    assert (code, err) == (0, "")
+    assert (told["frames"], told["present"], told["well"]) == (11, 0, True)
+    assert (there.hits(PROMPT), there.hits(LONGER), there.hits(PROMPT, THEIRS)) == (FULL, 80, 48)
+
+
+@each(
+    ("words", "frames"),
+    [
+        (["--model", "toy"], 8),
+        (["--tenant", "guest"], 3),
+        (["--tier", "disk"], 11),
+    ],
+)
+def test_an_archive_is_of_what_was_asked_for(tmp_path, here, hexkv, words, frames):
+    path = tmp_path / f"{frames}.hexkv"
+    code, told, _ = hexkv("export", path, here, *words)
+    assert (code, told["frames"]) == (0, frames)
+    assert path.stat().st_size == 2 * PAGE + frames * FRAME
+
+
+def test_a_prompt_is_taken_along_alone(tmp_path, here, there, hexkv):
+    tokens, path = tmp_path / "tokens", tmp_path / "prompt.hexkv"
+    tokens.write_text(json.dumps(LONGER))
+    code, told, _ = hexkv("export", path, here, "--model", "toy", "--prompt", str(tokens))
+    assert (code, told["frames"]) == (0, 5)
+    assert hexkv("import", path, there)[0] == 0
+    assert (there.hits(LONGER), there.hits(PROMPT)) == (len(LONGER), 3 * CHUNK)
+
+
+def test_a_tail_goes_along_with_its_prompt(tmp_path, there, hexkv):
+    disk = {"store": "disk", "tails": True, "settings": {"root": str(tmp_path / "tails")}}
+    chunk = {"size": CHUNK, "tail": 4}
+    machine = Machine(tmp_path / "tailed", [disk], chunk=chunk)
+    machine.store(PROMPT)
+    tokens, path = tmp_path / "tokens", tmp_path / "prompt.hexkv"
+    tokens.write_text(json.dumps(PROMPT))
+    assert hexkv("export", path, machine, "--prompt", str(tokens))[1]["frames"] == 7
+    assert hexkv("import", path, there)[0] == 0
+    assert there.hits(PROMPT) == FULL
+
+
+def test_an_import_takes_of_an_archive_what_was_asked_for(archive, there, hexkv):
+    code, told, _ = hexkv("import", archive, there, "--tenant", "guest")
+    assert (code, told["frames"], told["passed"]) == (0, 3, 8)
+    assert (there.hits(PROMPT), there.hits(PROMPT, THEIRS)) == (0, 48)
+
+
+def test_encoded_frames_stay_as_they_are(tmp_path, there, hexkv):
+    pytest.importorskip("hexkv.adapters.lossless")
+    root = tmp_path / "zstd"
+    disk = {"store": "disk", "serde": "zstd", "settings": {"root": str(root)}}
+    machine = Machine(tmp_path / "encoded", [disk])
+    tokens = [1] * CHUNK  # the KV of one token again and again: it gets smaller
+    with machine.engine() as engine:
+        engine.store(tokens, HeapKV(LAYOUT, CHUNK).compute([0] * CHUNK))
+    (one,) = root.rglob("*.hexkv")
+    path = tmp_path / "encoded.hexkv"
+    assert hexkv("export", path, machine)[0] == 0
+    assert hexkv("import", path, there)[0] == 0
+    (other,) = there.frames()
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("cut", [PAGE // 2, PAGE, PAGE + 100, PAGE + FRAME, 3 * PAGE + 4 * FRAME])
+def test_an_export_goes_on_where_it_was_cut(archive, here, hexkv, cut):
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:cut])
+    code, told, _ = hexkv("export", archive, here)
+    before = max(0, cut - PAGE) // FRAME
+    assert (code, told["before"], told["frames"]) == (0, before, 11 - before)
+    assert len(archive.read_bytes()) == len(whole)
+    assert archive.read_bytes()[: PAGE + before * FRAME] == whole[: PAGE + before * FRAME]
+
+
+def test_a_second_export_adds_what_is_new(archive, here, there, hexkv):
+    here.store(PROMPT[CHUNK:])
+    code, told, _ = hexkv("export", archive, here)
+    assert (code, told["before"], told["frames"]) == (0, 11, 5)
+    assert hexkv("import", archive, there)[1]["frames"] == 16
+
+
+def test_a_cut_archive_is_used_up_to_the_cut_and_the_rest_comes_later(archive, there, hexkv):
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: PAGE + 4 * FRAME + 5000])
+    code, told, _ = hexkv("import", archive, there)
+    assert (code, told["frames"], told["cut"]) == (1, 4, True)
+    archive.write_bytes(whole)
+    code, told, _ = hexkv("import", archive, there)
+    assert (code, told["frames"], told["present"]) == (0, 7, 4)
+
+
+def test_what_was_damaged_is_refused_and_the_rest_is_used(archive, there, hexkv):
+    data = bytearray(archive.read_bytes())
+    data[PAGE + 2 * FRAME + 5000] ^= 1  # the payload of the third
+    data[PAGE + 5 * FRAME + 100] ^= 1  # the header of the sixth
+    archive.write_bytes(data)
+    code, told, _ = hexkv("import", archive, there)
+    assert (code, told["frames"], told["refused"]) == (1, 9, {"corrupt": 1})
+    assert told["damage"][0][0] == PAGE + 5 * FRAME
+    assert len(there.frames()) == 9
+
+
+def test_a_chunk_that_is_damaged_at_its_source_is_not_exported(tmp_path, here, hexkv):
+    damaged = here.frames()[4]
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    code, told, _ = hexkv("export", tmp_path / "a", here)
+    assert (code, told["frames"], told["lost"]) == (1, 10, 1)
+
+
+def sealed(key, identity, size=5000):
+    frame = memoryview(bytearray(frame_bytes(size)))
+    FrameCodec(CRC32).seal(frame, FrameHeader(key, identity, 4, "raw", size, size, 1.0))
+    return bytes(frame)
+
+
+def written(path, *frames):
+    codec, totals = FrameCodec(CRC32), Totals()
+    for frame in frames:
+        totals.add(codec.peek(memoryview(frame)))
+    path.write_bytes(b"".join([head_page({}), *frames, end_page(totals)]))
+    return path
+
+
+ODD = '{"algorithm":"sha256","format":2,"scheme":"prefix/4"}'
+
+
+@each(
+    ("key", "identity", "why"),
+    [
+        (bytes(48), ODD, "none of the namespace"),
+        (bytes(48), '{"algorithm":"md5"}', "which is not known"),
+        (bytes(48), "no JSON", "which is not known"),
+        (prefix_of(ODD) + bytes(32), ODD, "corrupt"),  # without a layout
+    ],
+)
+def test_a_frame_that_is_not_what_it_says_is_refused(tmp_path, there, hexkv, key, identity, why):
+    path = written(tmp_path / "odd.hexkv", sealed(ChunkKey(key), identity))
+    code, told, _ = hexkv("import", path, there)
+    assert (code, told["frames"]) == (1, 0)
+    assert why in told["first_refused"][0][1]
+    assert not there.frames()
+
+
+def test_no_memory_is_taken_for_a_frame_that_is_too_large(archive, there, hexkv):
+    code, told, _ = hexkv("import", archive, there, "--memory", "16KiB")
+    assert (code, told["refused"]) == (1, {"refused": 11})
+
+
+def test_a_tier_that_takes_nothing_ends_the_import_early(archive, tmp_path, hexkv):
+    disk = {"store": "disk", "budget": FRAME - 1, "settings": {"root": str(tmp_path / "full")}}
+    code, told, _ = hexkv("import", archive, Machine(tmp_path / "small", [disk]))
+    assert (code, told["frames"], told["stopped"]) == (1, 0, True)
+    assert list(told["failed"]) == ["disk: no room"]
+
+
+def test_an_archive_goes_through_a_pipe(here, there, hexkv, monkeypatch, capsysbinary):
+    assert main(["export", "-", "--config", str(here.config)]) == 0
+    out, err = capsysbinary.readouterr()
+    assert b"11 chunks" in err
+    pipe = io.BytesIO(out)
+    pipe.seekable = lambda: False
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(pipe))
+    code, told, _ = hexkv("import", "-", there)
+    assert (code, told["frames"]) == (0, 11)
+
+
+@each(
+    ("words", "said"),
+    [
+        (["--namespace", "xyz"], "--namespace: "),
+        (["--tenant", "gest"], "--tenant: there is no tenant 'gest', did you mean 'guest'?"),
+        (["--tier", "disc"], "--tier: there is no tier 'disc', did you mean 'disk'?"),
+        (["--tier", "memory"], "--tier: memory is memory of a process"),
+        (["--memory", "much"], "--memory: "),
+        (["--prompt", "/nowhere"], "--prompt: "),
+    ],
+)
+def test_what_means_nothing_is_said_in_one_line(tmp_path, here, hexkv, words, said):
+    for command in ("export", "import"):
+        path = written(tmp_path / "empty.hexkv") if command == "import" else tmp_path / "new"
+        code, _, err = hexkv(command, path, here, *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"error: {said}")
+
+
+def test_no_other_file_is_written_over(tmp_path, archive, here, hexkv):
+    other = tmp_path / "letter"
+    other.write_bytes(b"dear reader" * 1000)
+    assert "not an archive" in hexkv("export", other, here)[2]
+    assert other.read_bytes() == b"dear reader" * 1000
+    before = archive.read_bytes()
+    assert "of something else" in hexkv("export", archive, here, "--model", "toy")[2]
+    assert archive.read_bytes() == before
+    assert "nothing that is there" in hexkv("export", tmp_path / "x", here, "--model", "?")[2]
+
+
+FRAMES = [sealed(ChunkKey(bytes([n]) * 48), ODD, 100 * n) for n in range(1, 4)]
+
+
+@given(st.data())
+def test_whatever_an_archive_holds_only_whole_frames_come_out_of_it(data):
+    """Cut, changed, repeated: a reader ends, in bounded memory, and trusts no size."""
+    codec, totals = FrameCodec(CRC32), Totals()
+    for frame in FRAMES:
+        totals.add(codec.peek(memoryview(frame)))
+    whole = bytearray(b"".join([head_page({}), *FRAMES, end_page(totals)]))
+    for at, value in data.draw(
+        st.dictionaries(st.integers(0, len(whole) - 1), st.integers(1, 255), max_size=4)
+    ).items():
+        whole[at] ^= value
+    cut = data.draw(st.integers(0, len(whole)))
+    seekable = data.draw(st.booleans())
+    file = io.BytesIO(bytes(whole[:cut]))
+    file.seekable = lambda: seekable
+    try:
+        reader = ArchiveReader(file, codec)
+    except InvalidRequest:
+        return
+    found = []
+    for header, page in reader:
+        frame = bytearray(frame_bytes(header.payload_bytes))
+        frame[:PAGE] = page
+        if reader.fill(memoryview(frame)):
+            found.append(bytes(frame))
+    assert all(len(frame) in {len(f) for f in FRAMES} for frame in found)
+    assert reader.complete <= (found == FRAMES or bool(found))
+    if reader.complete:
+        assert len(found) == 3
+    assert reader.whole <= cut
