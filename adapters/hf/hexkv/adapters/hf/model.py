@@ -109,7 +109,12 @@ class CachedModel:
         return Loaded(cache, hit, found.hit_tokens, found.loaded_bytes, dict(found.tiers))
 
     def save(
-        self, input_ids: torch.Tensor | Sequence[int], cache: DynamicCache, *, skip: int = 0
+        self,
+        input_ids: torch.Tensor | Sequence[int],
+        cache: DynamicCache,
+        *,
+        skip: int = 0,
+        sequence: int = 0,
     ) -> int:
         """Store the KV that *cache* holds of *input_ids*. How many tokens were new.
 
@@ -118,13 +123,15 @@ class CachedModel:
             cache: one that keeps every token in every layer, as a plain ``DynamicCache()``
                 does, and one of :meth:`load`.
             skip: tokens at the front that the engine holds already.
+            sequence: which one of those in the cache.
 
         Raises:
             InvalidTokens: as for :meth:`load`.
             InvalidRequest: the cache has another shape than the model's, or fewer tokens.
         """
         tokens = self._text(input_ids)
-        kept = window(self._shape.layout, planes_of(cache), len(tokens))
+        mine = [[plane[sequence : sequence + 1] for plane in planes] for planes in planes_of(cache)]
+        kept = window(self._shape.layout, mine, len(tokens))
         return self._engine.store(tokens, kept, skip=skip).stored_tokens
 
     def prefill(self, input_ids: torch.Tensor | Sequence[int], *, room: int = 0) -> Prefill:
@@ -136,7 +143,7 @@ class CachedModel:
         began = time.perf_counter()
         loaded = self.load(tokens, room=room)
         computing = time.perf_counter()
-        logits = self._forward(tokens[loaded.hit_tokens :], loaded.cache)
+        logits = self.extend(tokens[loaded.hit_tokens :], loaded.cache)
         storing = time.perf_counter()
         stored = 0
         if loaded.known_tokens < len(tokens):
@@ -167,8 +174,24 @@ class CachedModel:
         prefill = self.prefill(input_ids, room=max_new_tokens)
         new = [int(prefill.logits.argmax())]
         while len(new) < max_new_tokens:
-            new.append(int(self._forward(new[-1:], prefill.cache).argmax()))
+            new.append(int(self.extend(new[-1:], prefill.cache).argmax()))
         return Generated(new, prefill)
+
+    def extend(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
+        """Compute *tokens* behind those that *cache* holds, and add their KV to it.
+
+        Returns:
+            ``[vocabulary]``: logits of what follows the last one.
+        """
+        with torch.no_grad():
+            output = self._model(
+                input_ids=torch.tensor([tokens], device=self._model.device),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
 
     def _text(self, input_ids: torch.Tensor | Sequence[int]) -> list[int]:
         tokens = _row(input_ids)
@@ -179,17 +202,6 @@ class CachedModel:
                     " of what it stands for, so equal tokens have different KV"
                 )
         return tokens
-
-    def _forward(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
-        with torch.no_grad():
-            output = self._model(
-                input_ids=torch.tensor([tokens], device=self._model.device),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        logits: torch.Tensor = output.logits[0, -1]
-        return logits
 
 
 def _row(input_ids: torch.Tensor | Sequence[int]) -> list[int]:

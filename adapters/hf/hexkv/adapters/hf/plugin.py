@@ -1,4 +1,4 @@
-"""Tells hexkv about the demo. Imported at discovery, so it stays light."""
+"""Tells hexkv about the commands. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ def _demo(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def _warm(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.hf.warm.command import run_warm
+
+    return run_warm(arguments)
+
+
+def _tokens(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.hf.warm.command import run_tokens
+
+    return run_tokens(arguments)
+
+
+_NEEDS = ("torch", "transformers")
+_HINT = "pip install hexkv-hf"
+
+
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
     return [
@@ -20,7 +36,9 @@ def hexkv_commands() -> Iterable[CommandSpec]:
             "demo",
             "A first hit: one process stores and is killed, the next one answers sooner",
             _demo,
-            requires=("torch", "transformers"),
-            hint="pip install hexkv-hf",
-        )
+            requires=_NEEDS,
+            hint=_HINT,
+        ),
+        CommandSpec("warm", "Compute documents before anybody asks", _warm, _NEEDS, _HINT),
+        CommandSpec("tokens", "Print the token ids of a document", _tokens, _NEEDS, _HINT),
     ]

@@ -1,0 +1,208 @@
+"""The commands: ``hexkv warm`` computes documents, ``hexkv tokens`` shows what a prompt is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.adapters.hf.warm.computing import Warmed, Warmer
+from hexkv.adapters.hf.warm.documents import Reader
+from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+from hexkv.ports import InvalidRequest, LayoutMismatch
+
+Model = Annotated[str, typer.Option("--model", help="A folder, or a name on the hub.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Texts; .json: token ids; .jsonl: a document in each line.", metavar="FILE..."
+    ),
+]
+
+
+def warm(
+    files: Files,
+    model: Model,
+    config: Annotated[Path | None, typer.Option(help="The configuration of the cache.")] = None,
+    name: Annotated[str, typer.Option(help="What hosts that share the cache call the model.")] = "",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16; by default the checkpoint's.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    at_once: Annotated[
+        int, typer.Option(min=1, help="Tokens that are computed at a time, at least a chunk.")
+    ] = 2048,
+    as_json: Json = False,
+) -> None:
+    """Compute the KV of documents and store it, so that the first who asks for one hits.
+
+    What is stored is not computed again, so the same command goes on where it was cut. Exit code
+    0: all whole chunks of all documents are stored; 1: some are not.
+    """
+    with _called_well():
+        loaded = load(config)
+        if not loaded.settings.shared:
+            raise InvalidRequest("--config: every tier is memory of this process: nothing stays")
+        reader, network = _opened(model, dtype, device)
+        documents = [document for path in files for document in reader.read(path)]
+        total = sum(len(document.tokens) for document in documents)
+        try:
+            namespace = namespace_of_model(network, name=name)
+        except LayoutMismatch as error:
+            raise InvalidRequest(f"--model {model}: {error}") from error
+        with build(loaded, namespace) as cache, _bar(total) as progress:
+            chunk = loaded.settings.chunk.size
+            warmer = Warmer(network, cache, chunk=chunk, at_once=at_once, progress=progress)
+            done = list(warmer.run(documents))
+    if as_json:
+        print_json(_report(done))
+    else:
+        _print(done)
+    raise typer.Exit(0 if all(one.stored >= one.whole for one in done) else 1)
+
+
+def tokens(file: Annotated[Path, typer.Argument(help="A document.")], model: Model) -> None:
+    """Print the token ids of a document as JSON: a prompt for export and explain."""
+    with _called_well():
+        found = list(_reader(model).read(file))
+        if len(found) != 1:
+            raise InvalidRequest(f"{file}: holds {len(found)} documents, not one")
+    typer.echo(json.dumps(found[0].tokens))
+
+
+@contextmanager
+def _called_well() -> Iterator[None]:
+    """A request that means nothing is one line, and exit code 2."""
+    try:
+        yield
+    except InvalidRequest as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo("stopped: the same command goes on from here", err=True)
+        raise typer.Exit(1) from None
+
+
+def _reader(model: str) -> Reader:
+    """Makes tokens of documents.
+
+    Raises:
+        InvalidRequest: there is no such model.
+    """
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    vocabulary = (
+        _loaded(model, lambda: AutoConfig.from_pretrained(model)).get_text_config().vocab_size
+    )
+    tokenizer: PreTrainedTokenizerBase | None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError, KeyError, ImportError):
+        tokenizer = None  # then documents are given as token ids
+    return Reader(tokenizer, int(vocabulary))
+
+
+def _opened(model: str, dtype: str, device: str) -> tuple[Reader, PreTrainedModel]:
+    """What makes tokens, and what computes them.
+
+    Raises:
+        InvalidRequest: there is no such model, dtype or device.
+    """
+    if dtype not in ("auto", "float32", "bfloat16", "float16"):
+        raise InvalidRequest(f"--dtype: {dtype!r} is not auto, float32, bfloat16 or float16")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise InvalidRequest(f"--device: {device!r}: {why}") from error
+    reader = _reader(model)
+    network: PreTrainedModel = _loaded(
+        model,
+        lambda: AutoModelForCausalLM.from_pretrained(
+            model, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
+        ),
+    )
+    network.train(False)
+    return reader, network.to(place)  # type: ignore[arg-type]
+
+
+def _loaded(model: str, call: Callable[[], Any]) -> Any:
+    """What transformers loads of a model.
+
+    Raises:
+        InvalidRequest: it cannot.
+    """
+    try:
+        return call()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise InvalidRequest(f"--model {model}: {why}") from error
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar for people on the standard error stream."""
+    columns = (
+        TextColumn("computing"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda count: bars.advance(task, count)
+
+
+def _report(done: Sequence[Warmed]) -> dict[str, object]:
+    return {
+        "documents": [asdict(one) for one in done],
+        "tokens": sum(one.tokens for one in done),
+        "known_tokens": sum(one.known for one in done),
+        "stored_tokens": sum(one.stored for one in done),
+        "missing_tokens": sum(max(0, one.whole - one.stored) for one in done),
+    }
+
+
+def _print(done: Sequence[Warmed]) -> None:
+    print_table(
+        ["document", "tokens ", "known before ", "stored "],
+        [(one.name, str(one.tokens), str(one.known), str(one.stored)) for one in done],
+    )
+    missing = sum(one.stored < one.whole for one in done)
+    if missing:
+        typer.echo(f"{missing} of {len(done)} documents are not stored whole")
+
+
+def run_warm(arguments: Sequence[str]) -> int:
+    """``hexkv warm``, from a plugin's point of view."""
+    app = new_app("Compute documents, so that the first who asks for one hits.")
+    app.command()(warm)
+    return run_app(app, "hexkv warm", arguments)
+
+
+def run_tokens(arguments: Sequence[str]) -> int:
+    """``hexkv tokens``, from a plugin's point of view."""
+    app = new_app("Print the token ids of a document.")
+    app.command()(tokens)
+    return run_app(app, "hexkv tokens", arguments)

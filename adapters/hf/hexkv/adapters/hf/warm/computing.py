@@ -1,0 +1,164 @@
+"""Computing documents whose KV is not there, and storing it.
+
+What is stored is looked up and not computed. A long document is computed and stored in steps, so
+that who is cut off goes on there; short ones are computed together, padded on the right, where
+nothing of theirs can see it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from hexkv.adapters.hf.cache import planes_of
+from hexkv.adapters.hf.model import CachedModel
+from hexkv.adapters.hf.warm.documents import Document
+from hexkv.ports import PrefixCache
+
+log = logging.getLogger("hexkv.hf")
+
+_APART = 0.02
+"""How far, of its length, the KV of a document in a batch may be from what it is alone: rounding
+is less in bfloat16, and other positions or masks are far more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What became of a document."""
+
+    name: str
+    tokens: int
+    whole: int
+    """Tokens of it that can be stored: whole chunks."""
+
+    known: int
+    """Tokens that were stored before."""
+
+    stored: int
+    """Tokens that are stored now, those before included."""
+
+
+class Warmer:
+    """Computes documents with a model, for a cache.
+
+    Args:
+        model: computes.
+        cache: keeps; built for the model's namespace.
+        chunk: tokens of a chunk.
+        at_once: tokens that the model computes at a time, at least a chunk.
+        progress: is told of tokens that are done.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: PrefixCache,
+        *,
+        chunk: int,
+        at_once: int,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._cached = CachedModel(model, cache)
+        self._chunk = chunk
+        self._step = max(chunk, at_once // chunk * chunk)
+        self._progress = progress
+        self._together: bool | None = None
+        """Whether documents may be computed together; ``None``: that was not tried."""
+
+    def run(self, documents: Iterable[Document]) -> Iterator[Warmed]:
+        """Compute and store *documents*; what became of each, in some order.
+
+        Raises:
+            InvalidTokens: a document has a token that stands for an image or a sound.
+        """
+        waiting: list[tuple[Document, list[int]]] = []
+        firsts: set[tuple[int, ...]] = set()
+
+        def flush() -> Iterator[Warmed]:
+            yield from self._batch(waiting)
+            waiting.clear()
+            firsts.clear()
+
+        for document in documents:
+            tokens = document.tokens[: len(document.tokens) // self._chunk * self._chunk]
+            if not tokens:
+                yield self._done(document, 0, 0)
+                continue
+            first = tuple(tokens[: self._chunk])
+            longest = max([len(tokens), *(len(other) for _, other in waiting)])
+            if first in firsts or longest * (len(waiting) + 1) > self._step:
+                yield from flush()  # what begins alike is a hit then
+            known = self._cache.lookup(tokens).hit_tokens
+            if known >= len(tokens):
+                yield self._done(document, len(tokens), known)
+            elif known or self._together is False or len(tokens) > self._step // 2:
+                yield self._alone(document, tokens, known)
+            else:
+                waiting.append((document, tokens))
+                firsts.add(first)
+        yield from flush()
+
+    def _alone(self, document: Document, tokens: list[int], known: int) -> Warmed:
+        loaded = self._cached.load(tokens)
+        at = loaded.hit_tokens
+        while at < len(tokens):
+            end = min(at + self._step, len(tokens))
+            self._cached.extend(tokens[at:end], loaded.cache)
+            self._cached.save(tokens[:end], loaded.cache, skip=at // self._chunk * self._chunk)
+            at = end
+        return self._done(document, len(tokens), known)
+
+    def _batch(self, waiting: Sequence[tuple[Document, list[int]]]) -> Iterator[Warmed]:
+        """Documents of which nothing is known, at once."""
+        if len(waiting) < 2 or self._together is False:
+            for document, tokens in waiting:
+                yield self._alone(document, tokens, 0)
+            return
+        cache = self._compute([tokens for _, tokens in waiting])
+        if self._together is None:
+            self._together = self._same(cache, [tokens for _, tokens in waiting])
+            if not self._together:
+                log.warning("the model computes texts otherwise together: each is computed alone")
+                yield from self._batch(waiting)
+                return
+        for row, (document, tokens) in enumerate(waiting):
+            self._cached.save(tokens, cache, sequence=row)
+            yield self._done(document, len(tokens), 0)
+
+    def _compute(self, rows: Sequence[Sequence[int]]) -> DynamicCache:
+        longest = max(map(len, rows))
+        padded = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
+        cache = DynamicCache()
+        with torch.no_grad():
+            self._model(
+                input_ids=torch.tensor(padded, device=self._model.device),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        return cache
+
+    def _same(self, cache: DynamicCache, rows: Sequence[Sequence[int]]) -> bool:
+        """True if the shortest of *rows* has the KV that it has alone."""
+        row = min(range(len(rows)), key=lambda i: len(rows[i]))
+        alone = planes_of(self._compute([rows[row]]))
+        length = len(rows[row])
+        for mine, theirs in zip(alone, planes_of(cache), strict=True):
+            for plane, other in zip(mine, theirs, strict=True):
+                want = plane[0].float()
+                apart = (other[row, :, :length].float() - want).norm()
+                if not apart <= _APART * want.norm():
+                    return False
+        return True
+
+    def _done(self, document: Document, whole: int, known: int) -> Warmed:
+        """What the cache has of a document now."""
+        stored = self._cache.lookup(document.tokens[:whole]).hit_tokens if whole else 0
+        self._progress(len(document.tokens))
+        return Warmed(document.name, len(document.tokens), whole, known, stored)
