@@ -377,7 +377,9 @@ class TierStack:
 
     def _arrange(self, tiers: Sequence[Tier]) -> None:
         self.tiers = self.pins.tiers = tuple(tiers)
-        share_out(self.tiers, self.pool.capacity, self.pool.slot_bytes)
+        # Of a pool that is one slot, a slot for each queue would be all of it.
+        least = self.pool.slot_bytes if self.pool.slots > 1 else 0
+        share_out(self.tiers, self.pool.capacity, least)
         self.writer.below = {
             tier.name: below
             for tier, below in pairwise(self.tiers)
