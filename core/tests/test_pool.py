@@ -1,3 +1,5 @@
+from contextlib import suppress
+from itertools import pairwise
 from threading import Event, Thread
 
 import pytest
@@ -277,3 +279,74 @@ TestPool = PoolMachine.TestCase
 
 def test_frames_are_whole_pages():
     assert [frame_bytes(n) for n in (0, 1, PAGE, PAGE + 1)] == [PAGE, 2 * PAGE, 2 * PAGE, 3 * PAGE]
+
+
+@settings(max_examples=examples(30))
+@given(
+    payloads=st.lists(st.integers(1, FULL), max_size=12),
+    kept=st.lists(st.booleans(), min_size=12, max_size=12),
+    shared=st.booleans(),
+)
+def test_a_pool_goes_on_with_the_blocks_of_another_one(payloads, kept, shared):
+    """Their bytes and their places; all that is free is lent, and nothing twice."""
+    heap = Heap(6 * SLOT)
+    first = BlockPool(heap, SLOT, poison=True)
+    leases = []
+    for payload, keep in zip(payloads, kept, strict=False):
+        try:
+            lease = first.lease(payload, "t", NOW)
+        except PoolExhausted:
+            break
+        lease.payload[:] = bytes([len(leases) + 1]) * payload
+        leases.append((lease, keep))
+    left = [lease for lease, keep in leases if keep]
+    release_all([lease for lease, keep in leases if not keep])
+    places = [(lease.offset, lease.size, len(lease.payload)) for lease in left]
+    assert first.freeze() == {offset: size for offset, size, _ in places}
+    with pytest.raises(PoolExhausted):
+        first.lease(1, "t", NOW)
+    before = [bytes(lease.payload) for lease in left]
+    held = first.held_bytes
+    release_all(left)  # frozen: not a byte of it is poisoned
+    second = BlockPool(heap, SLOT)
+    mine = second.adopt([*places, *places] if shared else places, "heir")
+    assert [bytes(lease.payload) for lease in mine] == before * (1 + shared)
+    assert second.held_bytes == held
+    taken = {(lease.offset, lease.offset + lease.size) for lease in mine}
+    with suppress(PoolExhausted):
+        while True:
+            lease = second.lease(1, "rest", NOW)
+            mine.append(lease)
+            taken.add((lease.offset, lease.offset + lease.size))
+    ordered = sorted(taken)
+    assert all(a[1] <= b[0] for a, b in pairwise(ordered))
+    assert second.held_bytes == sum(end - start for start, end in taken)
+    assert second.capacity - second.held_bytes < 2 * PAGE * len(ordered) + 2 * PAGE
+    release_all(mine)
+    assert (second.ledger(), second.held_bytes) == ({}, 0)
+    first.thaw()
+    lease = first.lease(FULL, "t", NOW)
+    at = lease.offset + PAGE
+    lease.release()
+    assert heap.memory[at] == 0xDE
+
+
+def test_blocks_that_cannot_be_are_not_adopted():
+    for places in (
+        [(0, SLOT, FULL), (0, PAGE * 2, PAGE)],
+        [(PAGE, 3 * PAGE, 1), (2 * PAGE, 3 * PAGE, 1)],
+        [(PAGE, SLOT, FULL)],
+        [(2 * SLOT, SLOT, FULL)],
+        [(15 * PAGE, 2 * PAGE, 1)],
+        [(1, 2 * PAGE, 1)],
+        [(0, 2 * PAGE, 2 * PAGE)],
+        [(0, 2 * PAGE, -1)],
+        [(0, 0, 0)],
+    ):
+        pool = pool_of(2)
+        with pytest.raises(InvalidRequest):
+            pool.adopt(places, "heir")
+        assert pool.ledger() == {}
+        release_all([pool.lease(FULL, "t", NOW) for _ in range(2)])
+        with pool.lease(1, "t", NOW), pytest.raises(InvalidRequest, match="leased already"):
+            pool.adopt([(0, SLOT, FULL)], "heir")

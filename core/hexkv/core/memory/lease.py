@@ -181,7 +181,7 @@ class Ledger:
         self.changed = Condition(self.lock)
         self._home = Home()
         self._forks = len(forks)
-        self._poison = poison
+        self.poison = poison
         self._slots = Slots(slots, slot_bytes)
         self._tokens = count()
         self._torn = False
@@ -209,6 +209,43 @@ class Ledger:
             del self.held[owner]
         self._torn = False
         return leases
+
+    def adopt(self, places: Sequence[tuple[int, int, int]], owner: str) -> list[BlockLease]:
+        """Leases on blocks as another process that had this memory divided it, frames untouched.
+
+        Each place is an offset, bytes of the block, and bytes of the payload; one that comes twice
+        is one block, held twice. Nothing else may be leased by now. Under the lock.
+
+        Raises:
+            InvalidRequest: these are no blocks of this memory, or two of them overlap.
+        """
+        if self.held:
+            raise InvalidRequest("something is leased already")
+        blocks = {(start, size): self._slots.block(start, size) for start, size, _ in places}
+        for _, size, payload in places:
+            if payload < 0 or frame_bytes(payload) > size:
+                raise InvalidRequest(f"a payload of {payload} bytes does not fit its block")
+        end = 0
+        for block in sorted(blocks.values(), key=lambda block: block.offset):
+            if block.offset < end:
+                raise InvalidRequest("blocks overlap")
+            end = block.offset + block.size
+        self._torn = True
+        mine = self.held.setdefault(owner, {})
+        leases = []
+        for (start, size, payload), token in zip(places, self._tokens, strict=False):
+            block = mine[token] = blocks[start, size]
+            both = views(self.memory, start, payload)
+            leases.append(BlockLease(self, block, owner, token, both, None))
+        self._mend()
+        return leases
+
+    def places(self) -> Mapping[int, int]:
+        """Where each block begins that somebody holds, and how many bytes it has."""
+        with self.lock:
+            self._mend()
+            held = (block for held in self.held.values() for block in held.values())
+            return {block.offset: block.size for block in held}
 
     def hold(self, leases: Sequence[BlockLease], owner: str) -> list[BlockLease]:
         """Another lease on the block of each of *leases*, which hold them still.
@@ -341,7 +378,7 @@ class Ledger:
             block.holds -= 1
             if block.holds:
                 continue
-            if self._poison:
+            if self.poison:
                 end = block.offset + block.size
                 self.memory[block.offset : end] = bytes([_POISON]) * block.size
             self._held_bytes -= block.size

@@ -78,6 +78,8 @@ class BlockPool:
         self._changed = self._ledger.changed
         self._line = Line()
         self._closed = False
+        self._frozen = False
+        self._poison = poison
         self._wait = _wait if executor is None else executor.wait
 
     @property
@@ -201,8 +203,41 @@ class BlockPool:
             self._region.close()
         return left
 
+    def freeze(self) -> Mapping[int, int]:
+        """Lend nothing and write nothing until :meth:`thaw`: another process may take the memory.
+
+        What is leased stays so. Where each leased block begins, and how many bytes it has.
+        """
+        with self._lock:
+            self._frozen = True
+            self._ledger.poison = False
+            return self._ledger.places()
+
+    def thaw(self) -> None:
+        """Lend again: the memory is this process's."""
+        with self._lock:
+            self._frozen = False
+            self._ledger.poison = self._poison
+            self._changed.notify_all()
+
+    def adopt(self, places: Sequence[tuple[int, int, int]], owner: str) -> list[BlockLease]:
+        """Leases on blocks that a process had which had divided the same memory.
+
+        For a pool that has lent nothing yet.
+
+        Args:
+            places: offset, bytes of the block and bytes of the payload of each; one that comes
+                twice is one block, leased twice.
+            owner: of the leases.
+
+        Raises:
+            InvalidRequest: these are no blocks of this pool, or they overlap.
+        """
+        with self._lock:
+            return self._ledger.adopt(places, owner)
+
     def _grant(self, payloads: Sequence[int], owner: str) -> list[BlockLease]:
-        if self._closed:
+        if self._closed or self._frozen:
             return []
         leases = self._ledger.grant(payloads, owner)
         if self._ahead is not None and self._ledger.used > self._used:

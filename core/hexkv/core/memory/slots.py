@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from hexkv.ports import frame_bytes
+from hexkv.ports import PAGE, InvalidRequest, frame_bytes
 
 
 class Block:
@@ -31,6 +31,19 @@ class Slots:
         self._carved: dict[int, list[tuple[int, int]]] = {}
         self.used = 0
         """Bytes from the pool's start to the end of the furthest range that was ever taken."""
+
+    def block(self, offset: int, size: int) -> Block:
+        """The range of *size* bytes at *offset*; whether it is free, :meth:`derive` is told.
+
+        Raises:
+            InvalidRequest: no block is there, or could be.
+        """
+        slot, at = divmod(offset, self._slot_bytes)
+        whole = size * 2 > self._slot_bytes
+        fits = at == 0 and size == self._slot_bytes if whole else at + size <= self._slot_bytes
+        if slot not in range(self._slots) or not fits or size < 1 or offset % PAGE or size % PAGE:
+            raise InvalidRequest(f"no block of {size} bytes is at {offset}")
+        return Block(slot, offset, size, whole)
 
     def take(self, payloads: Sequence[int]) -> list[Block]:
         """Free ranges for frames with the first of *payloads*, as many as there are."""
@@ -91,6 +104,7 @@ class Slots:
         """Free is what none of *blocks* takes."""
         taken: dict[int, list[Block]] = {}
         for block in blocks:
+            self.used = max(self.used, block.offset + block.size)
             taken.setdefault(block.slot, []).append(block)
         self._free = [slot for slot in range(self._slots - 1, -1, -1) if slot not in taken]
         self._carved = {}

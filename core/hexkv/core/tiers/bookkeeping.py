@@ -179,6 +179,16 @@ class Bookkeeping:
         with self._lock:
             return list(self._sizes)
 
+    def ranked(self) -> list[ChunkKey]:
+        """Every resident chunk, the one that is worth least first."""
+        with self._lock:
+            return list(self._policy.victims())
+
+    def pinned_by(self, owner: str) -> list[ChunkKey]:
+        """The chunks that *owner* pins."""
+        with self._lock:
+            return list(self._pins.owned.get(owner, ()))
+
     def _freed(self) -> int:
         return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})
 

@@ -30,6 +30,8 @@ class Index(Protocol):
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
     def size(self, key: ChunkKey) -> int | None: ...
     def keys(self) -> list[ChunkKey]: ...
+    def ranked(self) -> list[ChunkKey]: ...
+    def pinned_by(self, owner: str) -> list[ChunkKey]: ...
     def stays(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
@@ -76,6 +78,13 @@ class Unindexed:
         return None
 
     def keys(self) -> list[ChunkKey]:
+        return []
+
+    def ranked(self) -> list[ChunkKey]:
+        return []
+
+    def pinned_by(self, owner: str) -> list[ChunkKey]:
+        del owner
         return []
 
     def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:

@@ -75,6 +75,14 @@ class Pins:
             for owner in [o for o, at in list(self._until.items()) if at <= now]:
                 self.unpin(owner)
 
+    def lasting(self) -> Mapping[str, tuple[Sequence[ChunkKey], float]]:
+        """What each owner pins whose pins may last, and for how many seconds more."""
+        found: dict[str, tuple[Sequence[ChunkKey], float]] = {}
+        for owner, left in self.seconds().items():
+            keys = {key for tier in self.tiers for key in tier.index.pinned_by(owner)}
+            found[owner] = sorted(keys), left
+        return found
+
     def seconds(self) -> Mapping[str, float]:
         """For how long the pins of each owner still last, where that is limited."""
         now = self._clock.now()

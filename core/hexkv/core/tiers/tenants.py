@@ -120,6 +120,12 @@ class DividedIndex:
     def keys(self) -> list[ChunkKey]:
         return list(chain.from_iterable(index.keys() for index in self._all()))
 
+    def ranked(self) -> list[ChunkKey]:
+        return list(chain.from_iterable(index.ranked() for index in self._all()))
+
+    def pinned_by(self, owner: str) -> list[ChunkKey]:
+        return list(chain.from_iterable(index.pinned_by(owner) for index in self._all()))
+
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
     ) -> Reservation:
