@@ -2,7 +2,8 @@
 
 import json
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from shutil import rmtree
 from signal import SIGCONT
@@ -76,18 +77,29 @@ class NodeProcess(Engines):
         self.stop()
         rmtree(self.folder)
 
-    def start(self):
+    def start(self, *options):
+        self.process = self.begin(*options)
+        until(self._up)
+
+    def begin(self, *options):
+        """A process that is to be the node; it need not become one."""
         command = [sys.executable, "-m", "hexkv.plugins", "node"]
         command += ["--config", str(self.file), "--socket", str(self.path), "--json"]
         with (self.folder / "log").open("a") as log:
-            self.process = Popen([*command, *self._options], stdout=log, stderr=log)
-        until(self._up)
+            return Popen([*command, *self._options, *options], stdout=log, stderr=log)
+
+    def take_over(self):
+        """Have a new process take the node's place; the old one has ended then."""
+        old = self.process
+        self.start("--take-over")
+        assert old.wait(60) == 0, self.said()
 
     def _up(self):
-        assert self.process.poll() is None, (self.folder / "log").read_text()
-        return self.path.exists() and f'"pid": {self.process.pid}' in self._said()
+        assert self.process.poll() is None, self.said()
+        return self.path.exists() and f'"pid": {self.process.pid}' in self.said()
 
-    def _said(self):
+    def said(self):
+        """What the node's processes wrote."""
         return (self.folder / "log").read_text()
 
     def stop(self):
@@ -159,13 +171,29 @@ class Node(Engines):
         self.folder.rmdir()
 
     def start(self):
-        clock = SystemClock()
-        loaded = load(environ={}, overrides=self._overrides)
         listener = Listener(self.path)
-        self.served = self._opened.enter_context(
-            ServedChunks(loaded, discover(), clock, encodes=True)
+        self.served = self._opened.enter_context(self.cache())
+        self._serve(listener)
+
+    def cache(self, region=None):
+        """What it serves, in memory of its own or in that of another node."""
+        loaded = load(environ={}, overrides=self._overrides)
+        return ServedChunks(loaded, discover(), SystemClock(), encodes=True, region=region)
+
+    @contextmanager
+    def succeeded(self, served, listening, inherited):
+        """Another node in the place of this one, which has handed everything over."""
+        heir = copy(self)
+        heir._opened = ExitStack()
+        heir.served = served
+        heir._serve(Listener(self.path, inherited=listening), inherited=inherited)
+        yield heir
+        heir.stop()
+
+    def _serve(self, listener, **options):
+        self.server = NodeServer(
+            self.served, listener, SystemClock(), self._limits, **self._options, **options
         )
-        self.server = NodeServer(self.served, listener, clock, self._limits, **self._options)
         self._thread = Thread(target=self.server.run, daemon=True)
         self._thread.start()
 
@@ -174,6 +202,7 @@ class Node(Engines):
         self._thread.join(60)
         assert not self._thread.is_alive()
         self._opened.close()
+        self.server.close()
 
     def ledger(self):
         """Leases on the node's side, without those of its tiers."""

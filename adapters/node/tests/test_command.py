@@ -1,19 +1,25 @@
 """What `hexkv node` refuses before it takes memory."""
 
+import pytest
+
 from hexkv.plugins.__main__ import main
 
 
-def test_what_a_node_cannot_be_is_said_in_one_line(tmp_path, capsys):
-    config, socket = tmp_path / "hexkv.yaml", tmp_path / "node.sock"
-    config.write_text("node: /run/hexkv/node.sock\n")
+@pytest.mark.parametrize("extra", [[], ["--take-over"]], ids=["new", "take over"])
+def test_what_a_node_cannot_be_is_said_in_one_line(tmp_path, capsys, extra):
+    """What is wrong in the configuration comes before what is wrong with the socket."""
+    right, wrong = tmp_path / "right.yaml", tmp_path / "hexkv.yaml"
+    right.write_text("pool: {bytes: 1 MiB}\ntiers: [{store: memory}]\n")
+    wrong.write_text("node: /run/hexkv/node.sock\n")
+    nowhere = ["--socket", "/nowhere/s"]
     for options, said in (
-        (["--config", str(config)], f"node (from {config}:1): a node has no node of its own"),
-        (["--config", str(tmp_path / "none.yaml")], "none.yaml: cannot be read"),
-        (["--config", str(config), "--mode", "999"], "'999' is no mode"),
-        (["--config", str(config), "--socket", "/nowhere/s"], "cannot listen at /nowhere/s"),
+        (["--config", str(wrong), *nowhere], f"node (from {wrong}:1): a node has no node of its"),
+        (["--config", str(tmp_path / "none.yaml"), *nowhere], "none.yaml: cannot be read"),
+        (["--config", str(right), *nowhere, "--mode", "999"], "'999' is no mode"),
+        (["--config", str(right), *nowhere, "--lease", "none"], "none"),
+        (["--config", str(right), *nowhere], "cannot listen at /nowhere/s"),
     ):
-        assert main(["node", "--socket", str(socket), *options]) == 1
+        assert main(["node", *options, *extra]) == 1
         out, err = capsys.readouterr()
         assert said in err
         assert (out, err.count("\n")) == ("", 1)
-    assert not socket.exists()

@@ -73,6 +73,15 @@ def test_the_end_of_a_connection_gives_back_everything_and_publishes_nothing(nod
     other.close()
 
 
+def test_no_queue_of_a_node_takes_all_of_its_pool(tmp_path):
+    """Its pool is one slot, of chunks of any size; a queue without anything in it takes each."""
+    with Node(tmp_path, slots=12) as node:
+        memory, disk = node.served._stack.tiers
+        assert [lane.queue_bytes for lane in disk.lanes] == [3 * FRAME] * 2
+        assert not memory.lanes
+        assert disk.takes(12 * FRAME)
+
+
 def test_a_client_leases_no_more_than_its_bound(tmp_path):
     with Node(tmp_path, limits=Limits(3 * FRAME)) as node:
         greedy, other = node.client(), node.client()

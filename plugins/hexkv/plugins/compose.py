@@ -40,6 +40,7 @@ from hexkv.ports import (
     Clock,
     ConfigError,
     EventSink,
+    MemoryRegion,
     Namespace,
     PrefixCache,
     Serde,
@@ -163,6 +164,7 @@ def open_stack(
     events: Sequence[EventSink],
     serdes: Mapping[str, Serde],
     block: int | None,
+    region: MemoryRegion | None = None,
 ) -> TierStack:
     """The pool and the tiers of a configuration that was checked.
 
@@ -176,6 +178,7 @@ def open_stack(
         serdes: what frames may have been written with, beside plain ones.
         block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
             the pool wherever there is room, and a tier in memory keeps whatever its budget allows.
+        region: the pool's memory; ``None``: the provider gives it.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
@@ -183,10 +186,11 @@ def open_stack(
     settings = loaded.settings
     codec = frame_codec(registry, settings.checksum)
     pool = settings.pool
-    with _naming(loaded, ("pool", "settings")):
-        provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
     executor = Threads()
-    region = provider.allocate(pool.bytes)
+    if region is None:
+        with _naming(loaded, ("pool", "settings")):
+            provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
+        region = provider.allocate(pool.bytes)
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)

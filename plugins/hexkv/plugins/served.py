@@ -20,6 +20,7 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.compose import check, open_serdes, open_stack
 from hexkv.plugins.config import Loaded
+from hexkv.plugins.inheritance import Inheritance
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import Totals
@@ -63,6 +64,7 @@ class ServedChunks:
         gone: Callable[[Sequence[ChunkKey]], None] | None = None,
         *,
         encodes: bool = False,
+        region: MemoryRegion | None = None,
     ) -> None:
         """Open the pool and the tiers.
 
@@ -73,6 +75,7 @@ class ServedChunks:
             gone: told of chunks that no tier has any more, for whatever reason, after they went.
                 From any thread; must not block or raise. ``None``: nobody is.
             encodes: whether tiers may name serdes.
+            region: the pool's memory, where it is there already; closed with this.
 
         Raises:
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
@@ -97,12 +100,14 @@ class ServedChunks:
                 [] if leaving is None else [leaving],
                 serdes,
                 None,
+                region,
             )
             opened.pop_all()
         if leaving is not None:
             leaving.stack = self._stack
         self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
         self._calls = Calls(self._half, _PATIENCE)
+        self.inheritance = Inheritance(self._stack, self.place)
         self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
 
     def headers(self) -> Iterator[FrameHeader]:
@@ -171,8 +176,14 @@ class ServedChunks:
         return self._calls.health(0.0)
 
     def close(self) -> None:
-        """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``."""
-        self._calls.close()
+        """Write what is queued and end every tier. Calls that come now raise ``EngineClosed``.
+
+        Of what another process has inherited nothing is touched.
+        """
+        if self.inheritance.given:
+            self._calls.abandon()
+        else:
+            self._calls.close()
 
     def __enter__(self) -> Self:
         return self

@@ -193,6 +193,12 @@ class Calls:
             self.state = "closing"  # no new calls, though this one has to end first
         self.door.give_back(self._close)
 
+    def abandon(self) -> None:
+        """Take no more calls, and end nothing: somebody else has what the engine is made of."""
+        with self._lock:
+            self.state = "closed"
+        self._dropped.detach()
+
     def _close(self) -> None:
         with self._lock:
             if self.state == "closed":

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hexkv.adapters.node.server import Allowed, Listener, NodeServer
+from hexkv.adapters.node.listener import Listener
+from hexkv.adapters.node.memory import region_bytes
+from hexkv.adapters.node.server import Allowed, NodeServer
 from hexkv.adapters.node.session import Limits
+from hexkv.adapters.node.settings import SharedSettings
+from hexkv.adapters.node.taking import Inherited, Predecessor
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.config import load
+from hexkv.plugins.compose import check
+from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import ConfigError
+from hexkv.ports import Clock, ConfigError
 
 SOCKET = "/run/hexkv/node.sock"
 
@@ -41,6 +47,10 @@ def node(
         int, typer.Option(min=1, max=1024, help="Requests of one client at a time.")
     ] = 64,
     clients: Annotated[int, typer.Option(min=1, help="Clients at a time.")] = 64,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Go on with all that the node which runs there has."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Own one pool and its tiers, and serve them to the engines of this machine, until SIGTERM.
@@ -49,29 +59,76 @@ def node(
     write all of the pool's memory.
     """
     clock = SystemClock()
-    # Listening first: what is refused is refused before memory is taken.
-    with Listener(path, _mode(mode)) as listener:
-        given = load(config)
-        if given.settings.node:
-            raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
-        loaded = load(config, defaults={"pool": {"provider": "shared"}})
-        with ServedChunks(loaded, installed(), clock, encodes=True) as served:
-            pool = len(served.region.buffer)
-            server = NodeServer(
-                served,
-                listener,
-                clock,
-                Limits(_bytes(lease) if lease else pool // 2, under_way),
-                allowed=Allowed(frozenset(uid or ()), frozenset(gid or ())),
-                clients=clients,
+    permissions, leased = _mode(mode), _bytes(lease) if lease else None
+    given = load(config)
+    if given.settings.node:
+        raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
+    loaded = load(config, defaults={"pool": {"provider": "shared"}})
+    with ExitStack() as opened:
+        served, listener, inherited = _open(
+            opened, loaded, path, permissions, clock, take_over=take_over
+        )
+        pool = len(served.region.buffer)
+        server = NodeServer(
+            served,
+            listener,
+            clock,
+            Limits(leased or pool // 2, under_way),
+            allowed=Allowed(frozenset(uid or ()), frozenset(gid or ())),
+            clients=clients,
+            inherited=inherited,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.stop())
+        chunks = 0 if inherited is None else len(inherited.state.chunks)
+        said = {"socket": str(path), "pool": pool, "pid": os.getpid(), "chunks": chunks}
+        if as_json:
+            print_json(said)
+        else:
+            taken = f", {chunks} chunks in it taken over" if inherited else ""
+            typer.echo(f"node {path}: a pool of {pool:,} bytes{taken}")
+        server.run()
+        if server.given:
+            typer.echo(f"node {path}: handed over", err=True)
+
+
+def _open(
+    opened: ExitStack,
+    loaded: Loaded,
+    path: Path,
+    mode: int,
+    clock: Clock,
+    *,
+    take_over: bool,
+) -> tuple[ServedChunks, Listener, Inherited | None]:
+    """What a node serves, and where: new, or what the node that runs there has."""
+    registry = installed()
+    checked = check(loaded, registry)
+    before = None
+    if take_over:
+        with suppress(FileNotFoundError, ConnectionRefusedError):  # nobody is there
+            before = opened.enter_context(Predecessor(path))
+    if before is not None:
+        huge = isinstance(checked.pool, SharedSettings) and checked.pool.huge_pages
+        wanted = region_bytes(loaded.settings.pool.bytes, huge_pages=huge)
+        why = before.unfit
+        if not why and wanted != before.pool_bytes:
+            why = f"its pool has {before.pool_bytes:,} bytes, this one is to have {wanted:,}"
+        if not why:
+            state = before.take()
+            served = opened.enter_context(
+                ServedChunks(loaded, registry, clock, encodes=True, region=before.region)
             )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: server.stop())
-            if as_json:
-                print_json({"socket": str(path), "pool": pool, "pid": os.getpid()})
-            else:
-                typer.echo(f"node {path}: a pool of {pool:,} bytes")
-            server.run()
+            inherited = before.adopt(served, state)
+            before.gone(served)
+            return served, opened.enter_context(Listener(path, mode, before.listening)), inherited
+        typer.echo(
+            f"node {path}: starts empty, for the one that runs does not fit: {why}", err=True
+        )
+        before.end()
+    # Listening first: what is refused is refused before memory is taken.
+    listener = opened.enter_context(Listener(path, mode))
+    return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
 
 
 def _mode(text: str) -> int:

@@ -24,6 +24,22 @@ _HUGE = 2 << 20
 class SharedRegion:
     """A mapping of a sealed memfd, and the descriptor that others map it by."""
 
+    @classmethod
+    def of(cls, descriptor: int, size: int) -> SharedRegion:
+        """Another process's region, of which *descriptor* stays the caller's.
+
+        Raises:
+            ConfigError, OSError: as :func:`map_sealed`.
+        """
+        region = cls.__new__(cls)
+        region.descriptor = os.dup(descriptor)
+        try:
+            region._show(map_sealed(region.descriptor, size))
+        except BaseException:
+            os.close(region.descriptor)
+            raise
+        return region
+
     def __init__(self, size: int, *, huge_pages: bool) -> None:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         if huge_pages:
@@ -33,14 +49,18 @@ class SharedRegion:
 
         try:
             os.ftruncate(self.descriptor, size)
-            self._map = mmap.mmap(self.descriptor, size)
+            mapping = mmap.mmap(self.descriptor, size)
             if not huge_pages:
-                advise_huge(self._map)
-            touch(self._map)
+                advise_huge(mapping)
+            touch(mapping)
             fcntl(self.descriptor, F_ADD_SEALS, SEALS)
         except BaseException:
             os.close(self.descriptor)
             raise
+        self._show(mapping)
+
+    def _show(self, mapping: mmap.mmap) -> None:
+        self._map = mapping
         self._buffer = memoryview(self._map)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -80,9 +100,7 @@ class SharedMemory:
 
     def allocate(self, size: int) -> SharedRegion:
         available = self._available()
-        if self._huge_pages and size > 0:
-            size = -(-size // _HUGE) * _HUGE
-        size = whole_pages(size, available)
+        size = whole_pages(region_bytes(size, huge_pages=self._huge_pages), available)
         try:
             return SharedRegion(size, huge_pages=self._huge_pages)
         except OSError as error:
@@ -90,6 +108,12 @@ class SharedMemory:
                 f"a shared region of {size:,} bytes of the {available:,} that are available"
                 f" was refused: {error.strerror}"
             ) from error
+
+
+def region_bytes(size: int, *, huge_pages: bool) -> int:
+    """Bytes of a region for which *size* were asked: whole pages."""
+    page = _HUGE if huge_pages else mmap.PAGESIZE
+    return -(-size // page) * page
 
 
 def reserved_bytes(root: Path = Path("/")) -> int:

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from hexkv.adapters.node.settings import ClientSettings, SharedSettings
 from hexkv.plugins.spec import (
     AdapterSpec,
     CommandSpec,
     OpenContext,
-    SettingError,
     hookimpl,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSettings:
-    """Settings of the memory provider ``shared``."""
-
-    huge_pages: bool = False
-    """Take the pool from the huge pages of 2 MiB that the operator reserved."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """Settings of the node ``unix``, which ``node`` in a configuration stands for."""
-
-    socket: str
-    """The path at which the node listens."""
-
-    def __post_init__(self) -> None:
-        if not self.socket.startswith("/"):
-            raise SettingError("socket", "must be an absolute path")
 
 
 def _open_shared(settings: SharedSettings, context: OpenContext) -> object:

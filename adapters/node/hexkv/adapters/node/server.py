@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 import secrets
-import select
 import socket
 import struct
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from threading import Condition, Lock, Thread
-from types import TracebackType
-from typing import Self
 
+from hexkv.adapters.node.barrier import Barrier
+from hexkv.adapters.node.giving import Giving
+from hexkv.adapters.node.handover import (
+    END,
+    HANDOVER,
+    HANDOVER_VERSION,
+    HELLO,
+    TAKE,
+    receive,
+)
+from hexkv.adapters.node.listener import Listener
 from hexkv.adapters.node.memory import SharedRegion
 from hexkv.adapters.node.session import Limits, Session, take_no_longer
+from hexkv.adapters.node.taking import Inherited
 from hexkv.adapters.node.wire import GREETING, MAGIC, MAX_BODY, VERSION, WELCOME
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import FRAME_VERSION, Clock, ConfigError
+from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
 
 log = logging.getLogger("hexkv")
 
-_LOOK_UP_MS = 1000
-"""Of waiting for a client, after which a node looks whether it is to end."""
-
 _PEER = struct.Struct("3i")
+
+_DECIDING = 60.0
+"""Seconds that a successor has to make up its mind: it maps the pool meanwhile."""
+
+_WRITING = 30.0
+"""Seconds for what is queued to be written, before clients are kept waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class NodeServer:
         allowed: Allowed = Allowed(),
         clients: int = 64,
         parting: float = 5.0,
+        inherited: Inherited | None = None,
     ) -> None:
         """Serve *served*; :meth:`run` does it.
 
@@ -71,6 +80,7 @@ class NodeServer:
             allowed: who may connect.
             clients: how many there may be at a time.
             parting: seconds that they have to let go of what they lease, when this ends.
+            inherited: what the node before has handed over, and *served* has adopted.
 
         Raises:
             ConfigError: the pool's memory cannot be shared.
@@ -78,7 +88,7 @@ class NodeServer:
         region = served.region
         if not isinstance(region, SharedRegion):
             raise ConfigError("a node's pool is shared memory: pool.provider must be shared")
-        self.generation = secrets.randbits(64)
+        self.generation = secrets.randbits(64) if inherited is None else inherited.state.generation
         self._region = region
         self._served = served
         self._listener = listener
@@ -87,11 +97,21 @@ class NodeServer:
         self._allowed = allowed
         self._most = clients
         self._parting = parting
-        self._numbers = count(1)
+        self._numbers = count(1 if inherited is None else inherited.state.numbers)
         self._sessions: set[Session] = set()
         self._changed = Condition(Lock())
         """Of who is connected."""
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
+        self._barrier = Barrier()
+        self._inherited = inherited
+        self._successor: socket.socket | None = None
+        """Who is to have all of it."""
+
+        self._last: socket.socket | None = None
+        """To a process that waits for the end of this one, and is told of it by the system."""
+
+        self.given = False
+        """True once another process has taken this one's place."""
 
     @property
     def clients(self) -> int:
@@ -106,8 +126,13 @@ class NodeServer:
 
     def run(self) -> None:
         """Serve until :meth:`stop`; when this returns no connection is left."""
+        if self._inherited is not None:
+            self._go_on_with(self._inherited)
         try:
-            while not self._stopping:
+            while not (self._stopping or self.given):
+                if self._successor is not None:
+                    self._give(self._successor)
+                    continue
                 try:
                     sock = self._listener.accept()
                 except OSError as error:
@@ -120,13 +145,23 @@ class NodeServer:
                         target=self._attend, args=(sock,), name="hexkv node", daemon=True
                     ).start()
         finally:
-            self._listener.close()
-            self._part()
+            if self.given:
+                self._listener.leave()
+            else:
+                self._listener.close()
+                self._part()
+                self._barrier.close()
 
     def stop(self) -> None:
         """Have :meth:`run` end. From any thread, or from a signal handler."""
         self._stopping = True
         self._listener.wake()
+
+    def close(self) -> None:
+        """Say that nothing touches the memory any more, as the end of the process does."""
+        if self._last is not None:
+            self._last.close()
+            self._last = None
 
     def _attend(self, sock: socket.socket) -> None:
         try:
@@ -135,23 +170,98 @@ class NodeServer:
             log.warning("node: a client is turned away: %s", error)
             sock.close()
             return
-        session.run()
+        if session is not None:
+            session.run()
 
     def _ended(self, session: Session) -> None:
         with self._changed:
-            self._sessions.discard(session)
+            if session.state not in ("parked", "dismissed"):
+                self._sessions.discard(session)
             self._changed.notify_all()
+        if self.given:
+            session.leave()
 
-    def _let_in(self, sock: socket.socket) -> Session:
-        """Greet a client, and pass it the pool.
+    def _meet(self, sock: socket.socket, uid: int) -> None:
+        """Talk to a process that wants to take this one's place.
+
+        Raises:
+            _Refused: it may not, or changes its mind.
+            OSError: it is gone.
+        """
+        if uid not in (0, os.geteuid()):
+            raise _Refused(f"user {uid} cannot take over a node of user {os.geteuid()}")
+        size = len(self._region.buffer)
+        hello = HELLO.pack(HANDOVER, HANDOVER_VERSION, FRAME_VERSION, VERSION, size)
+        socket.send_fds(sock, [hello], [self._region.descriptor])
+        sock.settimeout(_DECIDING)
+        wanted = receive(sock, 1)
+        if wanted == END:
+            log.warning("node: another process takes this one's place, and can use nothing of it")
+            self._last = sock
+            self.stop()
+            return
+        if wanted != TAKE:
+            raise _Refused("it wants to take over, and says something else")
+        # Clients are answered meanwhile, so that little is left to be written once they are not.
+        self._served.chunks.flush(Deadline.after(self._clock, _WRITING))
+        with self._changed:
+            if self._successor is not None or self._stopping:
+                raise _Refused("another one takes over, or the node ends")
+            self._successor = sock
+        self._listener.wake()
+
+    def _give(self, sock: socket.socket) -> None:
+        """Hand over, in the thread that lets clients in: nobody comes in meanwhile."""
+        with self._changed:
+            sessions = list(self._sessions)
+        log.info("node: %d clients are handed over", len(sessions))
+        self.given = Giving(self._served, self._barrier, self._clock).run(
+            sock,
+            sessions,
+            self._waits,
+            (self.generation, next(self._numbers)),
+            self._listener.descriptors,
+        )
+        self._successor = None
+        if self.given:
+            self._last = sock
+        else:
+            sock.close()
+
+    def _waits(self, ready: Callable[[], bool], seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(ready, seconds)
+
+    def _go_on_with(self, inherited: Inherited) -> None:
+        """Answer the clients of the process before."""
+        for one, sock, leases in inherited.connections:
+            session = Session(
+                sock,
+                one.name,
+                self._served,
+                self.generation,
+                self._limits,
+                self._clock,
+                self._ended,
+                self._barrier,
+            )
+            session.restore(one, leases)
+            with self._changed:
+                self._sessions.add(session)
+            if self._allowed.lets_in(*_peer(sock)[1:]):
+                take_no_longer(sock, self._limits.patience)
+            else:
+                session.dismiss("it may not use this node any more")
+            session.resume()
+
+    def _let_in(self, sock: socket.socket) -> Session | None:
+        """Greet a client, and pass it the pool; ``None``: it is no client.
 
         Raises:
             _Refused: it may not use this node, or cannot.
             OSError: it is gone.
         """
-        pid, uid, gid = _PEER.unpack(
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
+        pid, uid, gid = _peer(sock)
         if not self._allowed.lets_in(uid, gid):
             raise _Refused(f"process {pid} is user {uid} of group {gid}")
         sock.settimeout(self._limits.patience)
@@ -162,13 +272,23 @@ class NodeServer:
                 raise _Refused("it says nothing")
             said += part
         magic, version, frames, _ = GREETING.unpack(said)
+        if magic == HANDOVER:
+            self._meet(sock, uid)
+            return None
         limits, name = self._limits, f"{pid}-{next(self._numbers)}"
-        session = Session(
-            sock, name, self._served, self.generation, limits, self._clock, self._ended
-        )
-        why = ""
         if magic != MAGIC:
             raise _Refused("it speaks another protocol")
+        session = Session(
+            sock,
+            name,
+            self._served,
+            self.generation,
+            limits,
+            self._clock,
+            self._ended,
+            self._barrier,
+        )
+        why = ""
         if (version, frames) != (VERSION, FRAME_VERSION):
             why = f"it speaks version {version} with frames {frames}"
         with self._changed:
@@ -221,75 +341,8 @@ class _Refused(Exception):
     """A client is not let in."""
 
 
-class Listener:
-    """A Unix socket that others connect to. One process serves a path at a time.
-
-    A lock on a file beside it says who. What a killed node left there is taken over.
-    """
-
-    def __init__(self, path: Path, mode: int = 0o600) -> None:
-        """Listen at *path*, which gets *mode* before anybody can see it.
-
-        Raises:
-            ConfigError: another node serves it, or it cannot be made.
-        """
-        self.path = path
-        self._lock = -1
-        try:
-            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.is_socket():
-                path.unlink()
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            os.fchmod(self._socket.fileno(), mode)
-            self._socket.bind(str(path))
-            # The umask took its part: what was asked for is what counts.
-            path.chmod(mode)
-            self._socket.listen(128)
-            self._socket.setblocking(False)
-        except OSError as error:
-            if self._lock >= 0:
-                os.close(self._lock)
-            taken = error.errno in (errno.EWOULDBLOCK, errno.EADDRINUSE)
-            why = "another node serves it" if taken else error.strerror or str(error)
-            raise ConfigError(f"cannot listen at {path}: {why}") from error
-        self._woken, self._wake = socket.socketpair()
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
-
-    def accept(self) -> socket.socket | None:
-        """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead."""
-        # A signal that comes just before poll() begins wakes nobody: Python sees to it after.
-        found = [number for number, _ in self._poll.poll(_LOOK_UP_MS)]
-        if not found or self._woken.fileno() in found:
-            return None
-        sock, _ = self._socket.accept()
-        return sock
-
-    def wake(self) -> None:
-        """Have :meth:`accept` end, from any thread or signal handler."""
-        with suppress(OSError):
-            self._wake.send(b".")
-
-    def close(self) -> None:
-        """Listen no more. Calling it twice is allowed."""
-        if self._lock < 0:
-            return
-        with suppress(OSError):
-            self.path.unlink()
-        for sock in (self._socket, self._woken, self._wake):
-            sock.close()
-        os.close(self._lock)
-        self._lock = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group of the other end."""
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, uid, gid = _PEER.unpack(found)
+    return pid, uid, gid

@@ -7,6 +7,9 @@ something back is done by the reader itself, in order.
 A client's memory is its own until it says otherwise or its end of the socket is closed, which the
 system does when it dies. A client that does not speak the protocol is not answered any more; what
 it has leased stays leased until then, for it may be copying.
+
+A session can be *parked*: what was read is answered, nothing more is read, and everything stays as
+it is, so that another process can go on with it, or this one.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -22,7 +25,9 @@ from struct import pack
 from threading import Lock, Thread
 from typing import NamedTuple
 
+from hexkv.adapters.node.barrier import Barrier
 from hexkv.adapters.node.granted import Grant, Granted
+from hexkv.adapters.node.handover import Connection
 from hexkv.adapters.node.verbs import VERBS, Request
 from hexkv.adapters.node.wire import (
     HEAD,
@@ -37,12 +42,12 @@ from hexkv.adapters.node.wire import (
     read_space,
 )
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import Clock, Deadline, EngineClosed, InvalidRequest
+from hexkv.ports import Clock, Deadline, EngineClosed, InvalidRequest, Lease
 
 log = logging.getLogger("hexkv")
 
 _LONGEST = 86_400.0
-_SCRATCH = 1 << 16
+_AT_ONCE = 1 << 18
 _SPARE = 4
 
 
@@ -68,6 +73,10 @@ class _Over(Exception):
     """The connection has come to its end."""
 
 
+class _Parked(Exception):
+    """Nothing is to be read at present."""
+
+
 class _Asked(NamedTuple):
     head: Head
     body: bytes
@@ -86,10 +95,11 @@ class Session:
         limits: Limits,
         clock: Clock,
         ended: Callable[[Session], None],
+        barrier: Barrier,
     ) -> None:
         """Of a client called *name*, over *sock*, which is from now on the session's.
 
-        *ended* is told when all of it is over.
+        *ended* is told when all of it is over, or has come to a stop at the *barrier*.
         """
         self.name = name
         self.served = served
@@ -100,6 +110,13 @@ class Session:
         self.pinned: set[str] = set()
         """Owners of pins that end with the connection."""
 
+        self.ahead = bytearray()
+        """What was received and not taken apart yet."""
+
+        self._barrier = barrier
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._readable.register(barrier, select.POLLIN)
         self._socket = sock
         self._generation = generation
         self._limits = limits
@@ -116,20 +133,68 @@ class Session:
         self._over = False
         self._dismissed = False
 
+    @property
+    def state(self) -> str:
+        """``open``; ``parked``: everything stays as it is; ``dismissed``, or ``over``."""
+        with self._counting:
+            if self._over:
+                return "over"
+            if self._dismissed:
+                return "dismissed"
+            return "open" if self._threads else "parked"
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket."""
+        return self._socket.fileno()
+
+    def leave(self) -> None:
+        """Close the socket, which another process has, once nothing of this session runs."""
+        with self._counting:
+            if not self._threads:
+                self._socket.close()
+
+    def restore(self, was: Connection, leases: Sequence[Lease]) -> None:
+        """Go on as *was*, with *leases*, in the process that handed it over. Before it runs."""
+        self.spaces = {number: Space(*space) for number, space in was.spaces.items()}
+        self.pinned = set(was.pinned)
+        self.ahead += was.ahead
+        self.granted.restore(
+            (request, place, lease, fresh)
+            for (request, place, fresh, _), lease in zip(was.leases, leases, strict=True)
+        )
+        self._threads = 0
+
+    def resume(self) -> None:
+        """Read on in a thread of its own, once the barrier was lifted."""
+        with self._counting:
+            if self._threads:
+                return
+            self._threads = 1
+        Thread(target=self.run, name=f"hexkv node {self.name}", daemon=True).start()
+
     def run(self) -> None:
-        """Answer requests until the connection is over; then give back all that the client had."""
+        """Answer requests until the connection is over; then give back all that the client had.
+
+        Or until the barrier is down: then everything stays as it is.
+        """
         try:
             while self._is_wanted() and (asked := self._next()) is not None:
                 self._call_reader()
                 self._answer(asked)
         except Exception:
             log.exception("node: a thread of client %s ends", self.name)
+            self._over = True
         finally:
             with self._counting:
                 self._threads -= 1
                 last = not self._threads
-            if last:
+            if last and self._over:
                 self._end()
+            elif last and self._barrier.down:
+                self._ended(self)
+            elif last:  # the barrier was lifted just now
+                self.resume()
 
     def dismiss(self, why: str) -> None:
         """Answer no more; its end is the client's to close. From any thread."""
@@ -175,6 +240,8 @@ class Session:
             except Malformed as error:
                 self.dismiss(str(error))
                 self._await_end()
+            except _Parked:
+                return None
             except _Over:
                 pass
             except OSError as error:
@@ -187,7 +254,8 @@ class Session:
 
     def _take(self) -> _Asked | None:
         """Read a message; ``None`` if it is done with."""
-        asked = head(self._receive(HEAD.size))
+        self._receive(HEAD.size)
+        asked = head(bytes(self.ahead[: HEAD.size]))
         if self._dismissed:
             raise Malformed("it was dismissed")
         if asked.generation != self._generation:
@@ -195,12 +263,16 @@ class Session:
         if not (isfinite(asked.seconds) and asked.seconds >= 0):
             raise Malformed("a time that is none")
         asked = asked._replace(seconds=min(asked.seconds, _LONGEST))
+        end = HEAD.size + asked.length
+        self._receive(end)
+        body = bytes(self.ahead[HEAD.size : end])
+        del self.ahead[:end]
         if asked.verb == Verb.RELEASE:
-            for request, place in read_release(self._receive(asked.length)):
+            for request, place in read_release(body):
                 self.granted.release(request, place)
             return None
         if asked.verb == Verb.SPACE:
-            number, space = read_space(self._receive(asked.length))
+            number, space = read_space(body)
             self.spaces[number] = space
             self.met = {pair for pair in self.met if pair[0] != number}
             return None
@@ -213,10 +285,8 @@ class Session:
                 self._under_way += 1
                 self._queued += asked.length
         if busy:
-            self._skip(asked.length)
             self.send(asked, Status.BUSY)
             return None
-        body = self._receive(asked.length)
         grants = asked.verb in (Verb.HOLD, Verb.ALLOCATE)
         grant = self.granted.open(asked.request) if grants else None
         return _Asked(asked, body, grant)
@@ -262,29 +332,22 @@ class Session:
         with self._counting:
             return self._waiting < _SPARE
 
-    def _receive(self, size: int) -> bytes:
-        """The next *size* bytes. What was announced was checked; it comes within the patience."""
-        data = bytearray()
-        while len(data) < size:
-            if data and not self._readable():
+    def _receive(self, size: int) -> None:
+        """Have *size* bytes ahead. What was announced was checked; it comes within the patience."""
+        while not self._barrier.down:
+            if len(self.ahead) >= size:
+                return
+            patience = self._limits.patience * 1000 if self.ahead else None
+            found = [number for number, _ in self._readable.poll(patience)]
+            if not found:
                 raise Malformed("a message that does not go on")
-            part = self._socket.recv(min(size - len(data), _SCRATCH << 4))
+            if self._socket.fileno() not in found:
+                continue  # the barrier
+            part = self._socket.recv(_AT_ONCE)
             if not part:
                 raise _Over
-            data += part
-        return bytes(data)
-
-    def _skip(self, size: int) -> None:
-        while size:
-            part = self._socket.recv(min(size, _SCRATCH))
-            if not part:
-                raise _Over
-            size -= len(part)
-
-    def _readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(self._limits.patience * 1000))
+            self.ahead += part
+        raise _Parked
 
     def _await_end(self) -> None:
         """Wait for the client to close its end, as long as it has something leased."""

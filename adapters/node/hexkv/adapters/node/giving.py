@@ -1,0 +1,114 @@
+"""A node's side of a hand-over: it comes to rest, says what it has, and goes, or goes on."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from hexkv.adapters.node.barrier import Barrier
+from hexkv.adapters.node.handover import (
+    GONE,
+    HAVE,
+    STATE,
+    Connection,
+    State,
+    pack,
+    receive,
+    send_descriptors,
+)
+from hexkv.adapters.node.session import Session
+from hexkv.adapters.node.wire import VERSION
+from hexkv.plugins.inheritance import Place
+from hexkv.plugins.served import ServedChunks
+from hexkv.ports import Clock, Deadline
+
+log = logging.getLogger("hexkv")
+
+REST = 5.0
+"""Seconds that requests under way, and then writes that are queued, may take to end."""
+
+_ADOPTING = 20.0
+"""Seconds that the successor has to take the state in; no request is answered meanwhile."""
+
+
+class Giving:
+    """One hand-over. All of it by the thread that lets clients in."""
+
+    def __init__(self, served: ServedChunks, barrier: Barrier, clock: Clock) -> None:
+        self._served = served
+        self._barrier = barrier
+        self._clock = clock
+
+    def run(
+        self,
+        sock: socket.socket,
+        sessions: Collection[Session],
+        rested: Callable[[Callable[[], bool], float], bool],
+        state: tuple[int, int],
+        descriptors: Collection[int],
+    ) -> bool:
+        """Hand everything over, or go on as before. True if it is the successor's now.
+
+        Args:
+            sock: over which the successor said that it takes it.
+            sessions: of all clients.
+            rested: waits until something is so, for seconds at most, and is woken by sessions.
+            state: the generation, and the next client's number.
+            descriptors: of the lock and of the socket that listens.
+        """
+        try:
+            self._barrier.lower()
+            if not rested(lambda: all(one.state != "open" for one in sessions), REST):
+                for session in sessions:
+                    if session.state == "open":
+                        session.dismiss("its request does not end, and the node is handed over")
+            parked = [session for session in sessions if session.state == "parked"]
+            said = pack(self._state(parked, *state))
+            left = [session for session in sessions if session.state == "dismissed"]
+            passed = [*descriptors, *(session.descriptor for session in (*parked, *left))]
+            sock.settimeout(_ADOPTING)
+            sock.sendall(STATE.pack(len(said), len(passed)) + said)
+            send_descriptors(sock, passed)
+            if receive(sock, 1) == HAVE:
+                sock.sendall(GONE)
+                self._served.inheritance.give()
+                for session in sessions:
+                    session.leave()
+                return True
+            log.error("node: what takes over says what means nothing: going on")
+        except OSError as error:
+            log.warning("node: what was to take over did not: %s; going on", error)
+        except Exception:
+            log.exception("node: handing over failed: going on")
+        with suppress(OSError):  # first, so that nothing that comes late is taken for its word
+            sock.shutdown(socket.SHUT_RDWR)
+        self._served.inheritance.thaw()
+        self._barrier.lift()
+        for session in sessions:
+            session.resume()
+        return False
+
+    def _state(self, parked: Collection[Session], generation: int, numbers: int) -> State:
+        inheritance = self._served.inheritance
+        blocks = inheritance.freeze(Deadline.after(self._clock, REST))
+        chunks = inheritance.chunks()
+        connections = [_connection(session, inheritance.place) for session in parked]
+        named = {place.offset for _, place in chunks}
+        named.update(place.offset for one in connections for *_, place in one.leases)
+        busy = [Place(at, size, 0, None) for at, size in blocks.items() if at not in named]
+        return State(generation, VERSION, numbers, chunks, inheritance.pins(), connections, busy)
+
+
+def _connection(session: Session, place: Callable[..., Place | None]) -> Connection:
+    leases = [
+        (request, at, fresh, place(lease)) for request, at, lease, fresh in session.granted.rows()
+    ]
+    return Connection(
+        session.name,
+        dict(session.spaces),
+        sorted(session.pinned),
+        bytes(session.ahead),
+        [(request, at, fresh, where) for request, at, fresh, where in leases if where is not None],
+    )

@@ -1,0 +1,200 @@
+"""A node's place is taken by another process: nothing is lost, and nothing is used twice."""
+
+import json
+from contextlib import contextmanager
+from threading import Event
+
+import pytest
+
+from hexkv.adapters.node import giving, taking
+from hexkv.adapters.node.handover import END, TAKE
+from hexkv.adapters.node.taking import Predecessor
+from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node.wire import Verb
+from hexkv.contracts.chunk_cache._base import SIZE, content, now, put, soon, specs
+from hexkv.ports import ConfigError
+from nodes import FRAME, Node, NodeProcess
+from processes import until
+
+
+def held(hold):
+    return [None if lease is None else bytes(lease.payload) for lease in hold.leases]
+
+
+def test_a_new_process_goes_on_with_all_that_the_old_one_had(tmp_path):
+    """Memory, pins, connections and their leases; and once more with the process after it."""
+    some = specs(5)
+    with NodeProcess(tmp_path, slots=12, memory=6, disk=False) as node:
+        client, other = node.client(), node.client()
+        put(client, some[:3])
+        client.pin("me", [some[0].key])
+        hold = client.hold(some[:2], "held", soon())
+        assert hold.wait(soon())
+        (filled,) = client.allocate(some[3:4], "half", soon())
+        filled.payload[:] = content(some[3])
+        link = client._keeper.link
+        for _ in range(2):
+            node.take_over()
+            assert client.match([spec.key for spec in some], soon()) == ["memory"] * 3 + [None] * 2
+            assert client.health(soon()).pins == {"me": 1}
+        crowd = []
+        while leases := other.allocate(some[4:], "crowd", now()):
+            leases[0].payload[:] = b"\xff" * SIZE
+            crowd += leases
+        assert held(hold) == [content(spec) for spec in some[:2]]
+        assert bytes(filled.payload) == content(some[3])
+        publishing = client.publish([filled], None, soon())
+        assert publishing.wait(soon())
+        assert publishing.tiers == {"memory": [True]}
+        # What is pinned, and what was leased at the time, is there still; the connection is.
+        assert client._keeper.link is link
+        assert link.alive
+        with client.hold([some[0], some[3]], "again", soon()) as again:
+            assert again.wait(soon())
+            assert held(again) == [content(some[0]), content(some[3])]
+        for lease in (hold, filled, *crowd):
+            lease.release()
+        for one in (client, other):
+            one.close()
+        node.at_rest()
+
+
+@pytest.fixture
+def node(tmp_path):
+    with Node(tmp_path, slots=12, memory=6, disk=False) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node):
+    client = node.client()
+    put(client, specs(2))
+    yield client
+    client.close()
+
+
+def test_a_node_goes_on_if_its_successor_goes_half_way(node, client):
+    """At whichever word it stops; who is not answered meanwhile is answered then."""
+    some = specs(2)
+
+    def hello(before):
+        pass
+
+    def says_nothing_useful(before):
+        before._socket.sendall(b"?")
+
+    def takes(before):
+        before._socket.sendall(TAKE)
+        before._socket.settimeout(60)
+        assert before._socket.recv(1)
+
+    def has(before):
+        before.take()
+
+    def adopts_something_else(before):
+        before.take()
+        before._socket.sendall(b"?")
+        with pytest.raises(ConfigError, match=r"taken everything back|does not hand over"):
+            before.gone(None)
+
+    with client.hold(some, "held", soon()) as hold:
+        assert hold.wait(soon())
+        for stop in (hello, says_nothing_useful, takes, has, adopts_something_else):
+            with Predecessor(node.path) as before:
+                stop(before)
+                if before.region is not None:
+                    # Nobody reads it now, and nobody has lost it.
+                    asked = client._keeper.link.ask(Verb.PING, b"", soon())
+                    assert not client._keeper.link.wait(asked, now())
+            assert client.match([spec.key for spec in some], soon()) == ["memory"] * 2
+            assert held(hold) == [content(spec) for spec in some]
+            put(client, specs(4)[2:])
+    assert not node.server.given
+
+
+@contextmanager
+def taken_over(node):
+    """A second node in this process, which has taken the place of the first."""
+    with Predecessor(node.path) as before:
+        state = before.take()
+        with node.cache(before.region) as served:
+            inherited = before.adopt(served, state)
+            before.gone(served)
+            with node.succeeded(served, before.listening, inherited) as heir:
+                yield heir
+
+
+def test_what_cannot_be_gone_on_with_is_not_used_until_those_who_had_it_are_gone(
+    node, client, monkeypatch
+):
+    """A request that does not end, and clients of another version: they connect anew."""
+    monkeypatch.setattr(giving, "REST", 0.2)
+    some = specs(6)
+    stuck, going_on = Event(), Event()
+
+    def hang(session, asked):
+        stuck.set()
+        assert going_on.wait(60)
+
+    monkeypatch.setitem(VERBS, Verb.FLUSH, hang)
+    late = node.client()
+    mine, theirs = client.hold(some[:2], "mine", soon()), late.hold(some[:2], "theirs", soon())
+    (half,) = late.allocate(some[5:], "half", soon())
+    half.payload[:] = content(some[5])
+    assert mine.wait(soon())
+    assert theirs.wait(soon())
+    link = late._keeper.link
+    link.ask(Verb.FLUSH, b"", soon())
+    until(stuck.is_set)
+    monkeypatch.setattr(taking, "VERSION", 77)
+    old = client._keeper.link
+    with taken_over(node) as heir:
+        monkeypatch.undo()
+        until(lambda: client.connected and late.connected)
+        assert not link.alive
+        assert not old.alive
+        put(client, some[2:5])
+        crowd = []
+        while leases := client.allocate(some[5:], "crowd", now()):
+            leases[0].payload[:] = b"\xff" * SIZE
+            crowd += leases
+        assert held(mine) == held(theirs) == [content(spec) for spec in some[:2]]
+        assert bytes(half.payload) == content(some[5])
+        for lease in (mine, theirs, half, *crowd):
+            lease.release()
+        going_on.set()
+        node.stop()  # the last that could write to it
+        until(lambda: heir.ledger() == {})
+        put(client, some[2:])
+        assert client.match([spec.key for spec in some[2:]], soon()) == ["memory"] * 4
+        late.close()
+        client.close()
+        heir.at_rest()
+
+
+def test_a_node_that_does_not_fit_is_ended_and_the_new_one_starts_empty(tmp_path):
+    with NodeProcess(tmp_path, slots=12, memory=6) as node:
+        client = node.client()
+        put(client, specs(1))
+        node.file.write_text(
+            json.dumps(node.configured(tmp_path, slots=16, memory=6, frame=FRAME, disk=True))
+        )
+        node.take_over()
+        assert (
+            f"its pool has {12 * FRAME:,} bytes, this one is to have {16 * FRAME:,}" in node.said()
+        )
+        until(lambda: client.connected)
+        assert client.match([specs(1)[0].key], soon()) == ["disk"]
+        client.close()
+        node.at_rest()
+
+
+def test_versions_that_do_not_fit_are_said(node, monkeypatch):
+    for name, said in (("HANDOVER_VERSION", "hands over by version"), ("FRAME_VERSION", "frames")):
+        with monkeypatch.context() as patch:
+            patch.setattr(taking, name, 77)
+            with Predecessor(node.path) as before:
+                assert said in before.unfit
+    with Predecessor(node.path) as before:
+        before._socket.sendall(END)
+        until(lambda: node.server._stopping)

@@ -1,0 +1,115 @@
+"""What a served cache leaves to the process that goes on with its memory.
+
+The process that has it *freezes*, says what it *holds*, and once the other one has all of it
+*gives* it: from then on it touches nothing of the memory. Until then it may *thaw*, and go on as if
+nothing had been. The other process *adopts* the blocks while it is frozen itself, and thaws when
+it was given them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.inheriting import give_up, keep, kept
+from hexkv.ports import ChunkKey, ChunkSpec, Deadline, Lease, release_all
+
+_OWNER = "inheritance"
+
+
+class Place(NamedTuple):
+    """A block of the pool, and what is in it."""
+
+    offset: int
+    size: int
+    """Bytes of the block."""
+
+    payload_bytes: int
+    spec: ChunkSpec | None
+    """``None``: nothing that anybody could use; it is only not free."""
+
+
+class Pin(NamedTuple):
+    """What one owner keeps from eviction."""
+
+    owner: str
+    keys: Sequence[ChunkKey]
+    seconds: float
+    """For so long, from now on."""
+
+
+class Inheritance:
+    """How a served cache changes hands. By one thread, while nobody else uses the cache."""
+
+    def __init__(self, stack: TierStack, place: Callable[[Lease], int | None]) -> None:
+        self.given = False
+        """True once another process has the memory."""
+
+        self._stack = stack
+        self._offset = place
+
+    def freeze(self, deadline: Deadline) -> Mapping[int, int]:
+        """Write what is queued up to *deadline*, then lend nothing, and write to no block.
+
+        What is still being read or written then keeps its block. Where each block begins that
+        somebody holds, and how many bytes it has.
+        """
+        for tier in self._stack.tiers:
+            tier.drain(deadline)
+        return self._stack.pool.freeze()
+
+    def freeze_now(self) -> None:
+        """Lend nothing, and write to no block: the memory is not this process's yet."""
+        self._stack.pool.freeze()
+
+    def thaw(self) -> None:
+        """The memory is this process's."""
+        self._stack.pool.thaw()
+
+    def give(self) -> None:
+        """The memory is another process's: end what has nothing to do with it."""
+        self.given = True
+        give_up(self._stack)
+
+    def place(self, lease: Lease) -> Place | None:
+        """Where a lease lies; ``None`` where that is no memory of the pool."""
+        offset = self._offset(lease)
+        if offset is None:
+            return None
+        return Place(offset, lease.size, len(lease.payload), lease.spec)
+
+    def chunks(self) -> list[tuple[str, Place]]:
+        """By tier, all that lies in the pool; what is worth least comes first."""
+        leases = list(kept(self._stack, _OWNER))
+        try:
+            placed = [(tier, self.place(lease)) for tier, lease in leases]
+            return [(tier, place) for tier, place in placed if place is not None]
+        finally:
+            release_all([lease for _, lease in leases])
+
+    def pins(self) -> list[Pin]:
+        """All that anybody has pinned."""
+        lasting = self._stack.pins.lasting()
+        return [Pin(owner, keys, seconds) for owner, (keys, seconds) in lasting.items()]
+
+    def adopt(self, places: Sequence[Place], owner: str) -> list[Lease]:
+        """Leases of *owner* on blocks of the process before. Before anything else is leased.
+
+        Raises:
+            InvalidRequest: these are no blocks of this pool, or they overlap.
+        """
+        leases = self._stack.pool.adopt([place[:3] for place in places], owner)
+        for lease, place in zip(leases, places, strict=True):
+            lease.spec = place.spec
+        return list(leases)
+
+    def keep(self, tier: str, leases: Sequence[Lease]) -> int:
+        """Have *tier* keep chunks, in the order of :meth:`chunks`. How many it does."""
+        return keep(self._stack, tier, leases)
+
+    def pin(self, pins: Sequence[Pin]) -> None:
+        """Pin what was pinned, on the tiers that know by now that they have it."""
+        clock = self._stack.runtime.clock
+        for pin in pins:
+            self._stack.pins.pin(pin.owner, pin.keys, Deadline.after(clock, pin.seconds))
