@@ -83,10 +83,13 @@ class NodeProcess(Engines):
 
     def begin(self, *options):
         """A process that is to be the node; it need not become one."""
-        command = [sys.executable, "-m", "hexkv.plugins", "node"]
-        command += ["--config", str(self.file), "--socket", str(self.path), "--json"]
+        command = [sys.executable, "-m", "hexkv.plugins", "node", *self.arguments(), *options]
         with (self.folder / "log").open("a") as log:
-            return Popen([*command, *self._options, *options], stdout=log, stderr=log)
+            return Popen(command, stdout=log, stderr=log)
+
+    def arguments(self):
+        """What its process is started with."""
+        return ["--config", self.file, "--socket", self.path, "--json", *self._options]
 
     def take_over(self):
         """Have a new process take the node's place; the old one has ended then."""
