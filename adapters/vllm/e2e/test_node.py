@@ -52,6 +52,20 @@ def test_an_engine_that_was_killed_leaves_its_chunks_and_no_lease(node, first, s
     client.close()
 
 
+def test_an_engine_that_was_killed_hits_from_memory_as_soon_as_it_is_there_again(
+    first, start, config, same
+):
+    with start(config) as again:
+        assert same(again, prompt("shared", TOKENS)) == [HIT]
+
+
+def test_an_engine_does_not_notice_that_its_node_is_taken_over(node, second, same):
+    """Each hit is one from memory, for the node has nothing else."""
+    words = prompt("new", TOKENS)
+    node.take_over()
+    assert same(second, words, prompt("shared", TOKENS)) == [HIT, HIT]
+
+
 def test_a_node_that_is_killed_costs_hits_only_and_a_new_one_is_used(node, second, same):
     words = prompt("new", TOKENS)
     node.kill()
