@@ -7,8 +7,9 @@ import pytest
 from hexkv.adapters.node import client, holds, verbs
 from hexkv.adapters.node.granted import Granted
 from hexkv.adapters.node.leases import Ledger
-from hexkv.adapters.node.wire import Verb
-from hexkv.ports import PAGE
+from hexkv.adapters.node.wire import Status, Verb
+from hexkv.contracts.chunk_cache._base import TOKENS
+from hexkv.ports import PAGE, Reason
 from nodes import Node, OverANode
 
 
@@ -144,3 +145,95 @@ class TestKeepsWhatIsGivenBack(NodeContract):
 
     def change(self, monkeypatch):
         monkeypatch.setattr(Granted, "release", lambda self, request, place=0: None)
+
+
+class TestDropsWhatIsBehindAGap(NodeContract):
+    """The client takes nothing of a hold behind a chunk that is missing."""
+
+    breaks = "holds.2"
+
+    def change(self, monkeypatch):
+        right = holds.taken
+
+        def up_to_a_gap(*arguments):
+            leases, reasons, origins = right(*arguments)
+            end = leases.index(None) if None in leases else len(leases)
+            for place in range(end, len(leases)):
+                if leases[place] is not None:
+                    leases[place].release()
+                    leases[place], reasons[place] = None, Reason.REFUSED
+            return leases, reasons, origins
+
+        monkeypatch.setattr(holds, "taken", up_to_a_gap)
+
+
+class TestLendsABlockOnce(NodeContract):
+    """The client takes no lease of a block that it has leased by another request."""
+
+    breaks = "holds.7"
+
+    def change(self, monkeypatch):
+        right = Ledger.grant
+
+        def once(self, block, owner, spec):
+            known = [other for held in self._held.values() for other in held.values()]
+            if any(other.offset == block.offset for other in known):
+                block.link.give_back(block.request, block.place, block.size)
+                return None
+            return right(self, block, owner, spec)
+
+        monkeypatch.setattr(Ledger, "grant", once)
+
+
+class TestLengthsAreAllOne(NodeContract):
+    """The node takes every chunk for one as long as most are."""
+
+    breaks = "holds.8"
+
+    def change(self, monkeypatch):
+        right = verbs._wanted
+
+        def stretched(session, asked):
+            wanted, specs, grant = right(session, asked)
+            return wanted, [spec._replace(tokens=TOKENS) for spec in specs], grant
+
+        monkeypatch.setattr(verbs, "_wanted", stretched)
+
+
+class TestSaysTheFirstOfAll(NodeContract):
+    """The client says of each block that it allocates that it is for the first chunk."""
+
+    breaks = "chunks.4"
+
+    def change(self, monkeypatch):
+        right = client.taken
+
+        def first(ledger, link, answer, specs, owner):
+            leases, reasons, origins = right(ledger, link, answer, specs, owner)
+            for lease in filter(None, leases):
+                lease.spec = specs[0]
+            return leases, reasons, origins
+
+        monkeypatch.setattr(client, "taken", first)
+
+
+class TestPinsLast(NodeContract):
+    """The node ends no pin before its connection does."""
+
+    breaks = "chunks.6"
+
+    def change(self, monkeypatch):
+        def nothing(session, asked):
+            session.send(asked.head, Status.DONE, bytes(8))
+
+        monkeypatch.setitem(verbs.VERBS, Verb.UNPIN, nothing)
+
+
+class TestTakesWhatFitsNowhere(NodeContract):
+    """The client asks for any chunk, and takes the node's no for an answer like others."""
+
+    breaks = "chunks.7"
+
+    def change(self, monkeypatch):
+        monkeypatch.setattr(client.NodeClient, "fits", lambda self, size: True)
+        monkeypatch.setattr(client, "_refuse", lambda answer: None)
