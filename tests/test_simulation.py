@@ -8,12 +8,14 @@ from threading import Condition
 import pytest
 
 from depth import thorough
+from hexkv.adapters.node.granted import Granted
 from hexkv.core.frames.opening import Opening
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher
-from hexkv.core.memory.pool import BlockLease
+from hexkv.core.memory.pool import BlockLease, BlockPool
+from hexkv.core.memory.slots import Slots
 from hexkv.core.tiers.calls import StoreCalls
 from hexkv.core.tiers.evicting import background_deadline
 from hexkv.core.tiers.index import TierIndex
@@ -21,6 +23,7 @@ from hexkv.core.tiers.pending_reads import Fetch
 from hexkv.core.tiers.tenants import DividedIndex
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Writer
+from hexkv.plugins.inheritance import Inheritance
 from hexkv.ports import CorruptFrame, CounterName, Stored
 from simulation.play import Play
 from simulation.seeds import fails, run
@@ -34,6 +37,13 @@ STEPS = 200
 def test_whatever_befalls_the_tiers_every_promise_holds(first):
     for seed in range(first, first + 20):
         wrong = fails(seed, STEPS)
+        assert wrong is None, f"{wrong}\nagain: make simulate SEED={seed} STEPS={STEPS}"
+
+
+@pytest.mark.parametrize("first", [0, *thorough(*range(10, SEEDS, 10))])
+def test_clients_die_and_nodes_change_hands_and_every_promise_holds(first):
+    for seed in range(first, first + 10):
+        wrong = fails(seed, STEPS, kind="node")
         assert wrong is None, f"{wrong}\nagain: make simulate SEED={seed} STEPS={STEPS}"
 
 
@@ -266,3 +276,48 @@ def miscounted(patch):
 def test_a_planted_bug_is_found_within_a_few_seeds(plant, monkeypatch):
     plant(monkeypatch)
     assert any(fails(seed, STEPS) for seed in range(200)), plant.__doc__
+
+
+def unfreed(patch):
+    """What a client leased that is gone stays leased."""
+    patch.setattr(Granted, "close", lambda self: None)
+
+
+def twice_free(patch):
+    """What another process had leased is free for all."""
+    patch.setattr(Slots, "derive", lambda self, blocks: None)
+
+
+def still_writing(patch):
+    """A node that hands its memory over goes on to write into what comes free of it."""
+    real = BlockPool.freeze
+
+    def freeze(self):
+        found = real(self)
+        self._ledger.poison = True
+        for owner, held in list(self._ledger.held.items()):
+            self._ledger._end([(owner, token) for token in list(held)])
+        return found
+
+    patch.setattr(BlockPool, "freeze", freeze)
+
+
+def forgets_clients(patch):
+    """The successor does not know what clients lease, and lends it again."""
+    patch.setattr(Granted, "restore", lambda self, rows: [row[2].release() for row in rows])
+
+
+def unpinned_by_heirs(patch):
+    """The successor does not take pins over."""
+    patch.setattr(Inheritance, "pin", lambda self, pins: None)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "plant",
+    [unfreed, twice_free, still_writing, forgets_clients, unpinned_by_heirs],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_of_a_node_is_found_within_a_few_seeds(plant, monkeypatch):
+    plant(monkeypatch)
+    assert any(fails(seed, STEPS, kind="node") for seed in range(200)), plant.__doc__

@@ -122,7 +122,7 @@ def be_client(path, name, seed, stopped):
     seen = Counter()
     over = select.poll()
     over.register(stopped, select.POLLIN | select.POLLHUP)
-    os.write(1, f"up {os.getpid()}\n".encode())
+    os.write(1, f"up {os.getpid()} \n".encode())
     try:
         WORK[name](client, random.Random(seed), seen, lambda: not over.poll(0))
         client.sweep("put")
@@ -202,6 +202,7 @@ class Crowd:
         """What clients said at their ends."""
 
         self.children = []
+        self._heard = []
         self._left = b""
 
     def __enter__(self):
@@ -229,7 +230,7 @@ class Crowd:
     def client(self, work, seed):
         """A client that does *work*; it has connected when this returns."""
         child = self._fork([work and "client", str(self.path), work, seed, self._stopped])
-        self._read(f"up {child.pid}")
+        self._read(f"up {child.pid} ")
         return child
 
     def node(self, log, arguments):
@@ -265,9 +266,13 @@ class Crowd:
         return child
 
     def _read(self, start):
-        while not (line := self._line()).startswith(start):
-            pass
-        return line
+        """The line that begins so; a child may have said it before its parent was told of it."""
+        while True:
+            for line in self._heard:
+                if line.startswith(start):
+                    self._heard.remove(line)
+                    return line
+            self._line()
 
     def _line(self):
         while b"\n" not in self._left:
@@ -280,7 +285,8 @@ class Crowd:
         line, _, self._left = self._left.partition(b"\n")
         if line.startswith(b"{"):
             self.said.append(json.loads(line))
-        return line.decode()
+        else:
+            self._heard.append(line.decode())
 
 
 def reason_words(seen):

@@ -9,15 +9,23 @@ import time
 from functools import partial
 from multiprocessing import get_context
 
-from simulation.seeds import fails
+from simulation.seeds import PLAYS, fails
 
 SHOWN = 3
 """Failing seeds of which everything is told; of the others only how to play them again."""
 
 
+def first_wrong(seed, steps, lines=40):
+    """What is wrong with a seed, played by an engine, or by a node; ``None`` if nothing is."""
+    for kind in PLAYS:
+        if wrong := fails(seed, steps, lines=lines, kind=kind):
+            return f"{wrong}\nby the play of a {kind}"
+    return None
+
+
 def replay(seed, steps):
     """Play one seed and tell every step."""
-    wrong = fails(seed, steps, lines=None)
+    wrong = first_wrong(seed, steps, lines=None)
     print(wrong or f"seed {seed} of {steps} steps: every promise held")
     return 1 if wrong else 0
 
@@ -27,7 +35,7 @@ def play(seeds, steps, processes):
     began = time.perf_counter()
     failed = 0
     with get_context("spawn").Pool(processes) as pool:
-        found = pool.imap(partial(fails, steps=steps), seeds, chunksize=8)
+        found = pool.imap(partial(first_wrong, steps=steps), seeds, chunksize=8)
         for seed, wrong in zip(seeds, found, strict=True):
             if wrong is None:
                 continue

@@ -77,6 +77,7 @@ def crash(play):
 def close(play):
     """Close while calls are under way, then begin anew."""
     stage = play.stage
+    play.leave()
     play.call("close", DEADLINES.close, stage.engine.close, alone=True)
     play.await_calls()
     for place in stage.settings.places:

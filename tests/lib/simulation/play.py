@@ -118,6 +118,9 @@ class Play:
         if health.state != "open":
             return
         leases = dict(health.leases)
+        for owner, count in self.leased().items():
+            if leases.pop(owner, 0) != count:
+                raise Violation(f"{owner} has {count} leases: {health.leases}")
         held = len(stage.tiers[0].index)
         if leases.pop(KEPT, 0) != held or (leases and not health.prefetches):
             raise Violation(f"leases at rest: {health.leases}; memory keeps {held}")
@@ -126,6 +129,13 @@ class Play:
             raise Violation(f"pins are {dict(health.pins)}, not {expected}")
         if any(owner.startswith("call-") for owner in health.pins):
             raise Violation(f"pins of calls that are over: {health.pins}")
+
+    def leased(self):
+        """Leases beside those of calls and tiers, by owner."""
+        return {}
+
+    def leave(self):
+        """Who leases something goes, before the engine is closed."""
 
     def well(self, place):
         """Nothing is wrong with a place any more."""

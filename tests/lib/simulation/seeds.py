@@ -4,6 +4,7 @@ import itertools
 import logging
 import traceback
 
+from simulation.clients import NodePlay, allocate, die, hold, let_go, publish, take_over
 from simulation.events import advance, attach, close, crash, detach, mend, trouble
 from simulation.locks import watching
 from simulation.play import Play
@@ -43,27 +44,40 @@ ACTS = (
     (close, 0.5),
 )
 
-_WEIGHTS = list(itertools.accumulate(weight for _, weight in ACTS))
+NODE_ACTS = (
+    *((act, weight) for act, weight in ACTS if act not in (prefetch, cancel, detach, attach)),
+    (hold, 20),
+    (allocate, 8),
+    (publish, 8),
+    (let_go, 12),
+    (die, 4),
+    (take_over, 3),
+)
+"""Of a node: others lease from it, and another process takes its place."""
+
+PLAYS = {"engine": (Play, ACTS), "node": (NodePlay, NODE_ACTS)}
 
 
-def run(play, steps):
+def run(play, steps, acts=ACTS):
     """Take so many random steps, then see everything come back."""
+    weights = list(itertools.accumulate(weight for _, weight in acts))
     for _ in range(steps):
-        ((act, _),) = play.rng.choices(ACTS, cum_weights=_WEIGHTS)
+        ((act, _),) = play.rng.choices(acts, cum_weights=weights)
         act(play)
         play.check()
     recover(play)
 
 
-def fails(seed, steps, lines=40):
+def fails(seed, steps, lines=40, kind="engine"):
     """What is wrong with a seed, after the last *lines* of what it did; ``None`` if nothing is."""
+    make, acts = PLAYS[kind]
     play = None
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # stores fail on purpose, thousands of times
     try:
         with watching():
-            play = Play(seed)
-            run(play, steps)
+            play = make(seed)
+            run(play, steps, acts)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         trace = play.trace[-lines if lines else 0 :] if play else []
         return "\n".join([*trace, *traceback.format_exception(error)])

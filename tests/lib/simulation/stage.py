@@ -26,7 +26,7 @@ from hexkv.ports import CounterName
 from simulation.locks import OfGreenlets
 from simulation.medium import ListingStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
-from simulation.world import World
+from simulation.world import Process, World
 
 MEMORY = "memory"
 LEAST = 6
@@ -203,19 +203,21 @@ class Stage:
         self.witnesses = {}
         self.start()
 
-    def start(self):
-        """A new engine over what the media hold."""
+    def start(self, heap=None, process=None):
+        """A new engine over what the media hold, and over the memory of another one."""
         settings = self.settings
         self.lives += 1
         for place in settings.places if settings.redraws else ():
             place.redraw(self._rng)
         self.telemetry = Tallies()
-        self.pool = BlockPool(Heap(settings.slots * FRAME), FRAME, poison=True, executor=self.world)
+        self.heap = heap or Heap(settings.slots * FRAME)
+        self.process = process or Process(self.world)
+        self.pool = BlockPool(self.heap, FRAME, poison=True, executor=self.process)
         runtime = Noting(
             self.pool,
             _CODEC,
             self.world,
-            self.world,
+            self.process,
             self.telemetry,
             compute_rate=settings.compute_rate,
         )

@@ -42,6 +42,31 @@ class _Lane:
         self.workers = workers
         self.idle = []
         self.steps = deque()
+        self.lives = []
+
+
+class Process:
+    """The executor of one of several processes in a world: its lanes are its own."""
+
+    def __init__(self, world):
+        self._world = world
+        self._opened = {}
+        self.wait = world.wait
+
+    def open(self, lane, workers):
+        self._opened.setdefault(lane, (self, lane))
+        self._world.open(self._opened[lane], workers)
+
+    def run(self, lane, step):
+        self._world.run((self, lane), step)
+
+    def close(self, lane):
+        self._world.close((self, lane))
+
+    def end(self):
+        """Its workers stop where they are, whatever hangs."""
+        for lane in list(self._opened):
+            self._world.kill((self, lane))
 
 
 class Call:
@@ -69,6 +94,9 @@ class World:
         self._events = []
         self._numbers = itertools.count()
         self._lanes = {}
+        self._killed = {}
+        """Lanes that were closed, whose workers may still be at something."""
+
         self._living = {}
         self._held = []
         self.broken = []
@@ -98,7 +126,7 @@ class World:
             found.idle.pop().release()
         elif found.workers:
             found.workers -= 1
-            self._start(lambda: self._work(found))
+            found.lives.append(self._start(lambda: self._work(found)))
 
     def wait(self, condition, ready, deadline):
         while not ready():
@@ -116,7 +144,17 @@ class World:
         return True
 
     def close(self, lane):
+        found = self._lanes.pop(lane, None)
+        if found is not None:
+            self._killed[lane] = found
+
+    def kill(self, lane):
+        """End the workers of a lane, as when their process dies."""
+        found = self._killed.get(lane) or self._lanes.get(lane)
         self._lanes.pop(lane, None)
+        for life in found.lives if found else ():
+            if life in self._living:
+                life.throw(GreenletExit)
 
     # What stores do instead of sleeping.
 
