@@ -74,7 +74,7 @@ def test_a_node_that_is_killed_costs_hits_only_and_a_new_one_is_used(node, secon
 
     def hit():
         cached = same(second, words)
-        second.flush()
+        second.ask("flush", seconds=10.0)  # in vain while the node was not found yet
         return cached == [HIT]
 
     until(hit)
