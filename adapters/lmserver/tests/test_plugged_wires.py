@@ -6,9 +6,10 @@ from threading import Thread
 
 import pytest
 
-from hexkv.adapters.lmserver.server import Server, listen
+from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.server import listen
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.ports import ConfigError

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from hexkv.adapters.lmserver.serve import run
-from hexkv.adapters.lmserver.server import is_local
+from hexkv.adapters.net.security import is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
 from lm_servers import SMALL, served

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.lmserver import handshake, wire
+from hexkv.adapters.lmserver import wire
+from hexkv.adapters.net import handshake
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.messages import verify
 from lm_servers import RawHexkv, request
 
 KEY = bytes(range(48))
@@ -42,7 +44,7 @@ def test_no_flipped_bit_of_a_message_is_overlooked(body, place):
     packed = bytearray(wire.message(wire.Kind.SCAN, 1, body))
     packed[place // 8] ^= 1 << place % 8
     with pytest.raises(BadMessage):
-        wire.verify(wire.head(bytes(packed[:24])), bytes(packed[24:]))
+        verify(wire.head(bytes(packed[:24])), bytes(packed[24:]))
 
 
 def test_proofs_are_hmac_sha256_over_the_whole_greeting():

@@ -13,22 +13,20 @@ from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
     ENTRIES,
-    HEAD_BYTES,
     MAX_ENTRIES,
     REQUESTS,
     SLICE,
     UNREADABLE,
     Grant,
-    Head,
     Kind,
     Status,
     Verdict,
     head,
     message,
     pack_size,
-    verify,
 )
 from hexkv.adapters.net.connection import Connection
+from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
 from hexkv.adapters.net.serving import Room, Unreadable, Values
 
 log = logging.getLogger("hexkv")

@@ -11,7 +11,6 @@ from hexkv.adapters.lmserver.handshake import greet
 from hexkv.adapters.lmserver.wire import (
     ABSENT,
     ENTRIES,
-    HEAD_BYTES,
     SIZE,
     UNREADABLE,
     WISHES,
@@ -21,9 +20,9 @@ from hexkv.adapters.lmserver.wire import (
     head,
     message,
     unpack_size,
-    verify,
 )
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.outcomes import answering
 from hexkv.adapters.net.stream import connect
 from hexkv.plugins.clock import SystemClock

@@ -1,16 +1,10 @@
-"""How both ends of a ``hexkv://`` connection show that they know the secret.
+"""How a ``hexkv://`` connection begins: version, flags and limits, and the secret of both ends.
 
-Mutual challenge and response with HMAC-SHA256 (RFC 2104): each proof covers everything that
-was said before, both nonces included, and who proves it, so it can be neither replayed nor
-reflected, and nobody on the way can change the version, the flags or the limits. The client
-proves first: whoever does not know the secret gets nothing to guess it by off line. Without
-a secret both sides use the empty one. What follows the handshake is neither signed nor
-encrypted: that is what TLS is for.
+The proofs are those of :mod:`hexkv.adapters.net.handshake`.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,16 +14,14 @@ from hexkv.adapters.lmserver.wire import (
     HELLO,
     MAGIC,
     MAX_ENTRIES,
-    NONCE_BYTES,
-    PROOF_BYTES,
     VERSION,
-    WELCOME,
     Welcome,
 )
 from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit, prove
 from hexkv.adapters.net.stream import Stream
-from hexkv.ports import Deadline, StoreUnreachable
+from hexkv.ports import Deadline
 
 Nonce = Callable[[int], bytes]
 """Gives so many random bytes: ``secrets.token_bytes``, but for tests."""
@@ -43,10 +35,6 @@ class Agreed(NamedTuple):
 
     max_entries: int
     max_value: int
-
-
-class Refused(StoreUnreachable):
-    """The other end speaks another version, or does not know the same secret."""
 
 
 def greet(
@@ -69,12 +57,7 @@ def greet(
         raise Refused(f"the server speaks version {version} of the protocol, not {VERSION}")
     if not 0 < max_entries <= MAX_ENTRIES:
         raise BadMessage("the server takes no entries")
-    stream.send([_proof(secret, b"client", hello, challenge)], deadline)
-    verdict, proof = WELCOME.unpack(stream.take(WELCOME.size, deadline))
-    if verdict != Welcome.WELCOME:
-        raise Refused("the server wants another secret")
-    if not hmac.compare_digest(proof, _proof(secret, b"server", hello, challenge)):
-        raise Refused("the server does not know the secret")
+    prove(stream, secret, hello, challenge, deadline)
     return Agreed(checked, max_entries, max_value)
 
 
@@ -98,15 +81,6 @@ def answer(connection: Connection, secret: bytes, nonce: Nonce) -> Agreed:
     stream.send([challenge], deadline)
     if not right:
         raise Refused(f"a client speaks version {version} with flags {flags:#x}")
-    proof = stream.take(PROOF_BYTES, deadline)
-    if not hmac.compare_digest(proof, _proof(secret, b"client", hello, challenge)):
-        stream.send([WELCOME.pack(Welcome.WRONG_SECRET, bytes(PROOF_BYTES))], deadline)
-        raise Refused("a client does not know the secret")
-    mine = _proof(secret, b"server", hello, challenge)
-    stream.send([WELCOME.pack(Welcome.WELCOME, mine)], deadline)
+    admit(stream, secret, hello, challenge, deadline)
     connection.known = True
     return Agreed(bool(flags & CHECKED), MAX_ENTRIES, max_value)
-
-
-def _proof(secret: bytes, role: bytes, hello: bytes, challenge: bytes) -> bytes:
-    return hmac.digest(secret, role + hello + challenge, "sha256")

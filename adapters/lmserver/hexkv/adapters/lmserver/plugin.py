@@ -67,7 +67,7 @@ def _secret_of(settings: HexkvSettings) -> bytes:
     Raises:
         ConfigError: the file that has it cannot be used.
     """
-    from hexkv.adapters.lmserver.security import read_secret
+    from hexkv.adapters.net.security import read_secret
 
     if settings.secret_file:
         with about("secret_file"):

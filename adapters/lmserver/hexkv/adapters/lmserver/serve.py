@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from hexkv.adapters.lmserver.security import read_secret
-from hexkv.adapters.lmserver.server import SCHEME, Server, listen
+from hexkv.adapters.lmserver.server import SCHEME, Server
 from hexkv.adapters.lmserver.values import ServedValues
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.security import read_secret
+from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.serving import Wire
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app

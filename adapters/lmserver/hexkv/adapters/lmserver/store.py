@@ -15,7 +15,6 @@ from hexkv.adapters.lmserver.wire import (
     ABSENT,
     DIGEST_BYTES,
     ENTRIES,
-    HEAD_BYTES,
     RANGES,
     SIZE,
     UNREADABLE,
@@ -28,10 +27,10 @@ from hexkv.adapters.lmserver.wire import (
     message,
     pack_keys,
     unpack_size,
-    verify,
 )
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
 from hexkv.adapters.net.outcomes import answering, collect, land, plain, slices
 from hexkv.adapters.net.pool import Pool
 from hexkv.adapters.net.stream import Stream

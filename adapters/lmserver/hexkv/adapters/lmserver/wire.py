@@ -28,15 +28,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
-from zlib import crc32
 
-from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.handshake import NONCE_BYTES
+from hexkv.adapters.net.messages import Framing, check_sum, summed
 from hexkv.ports import KEY_BYTES, ChunkKey
 
 MAGIC = b"hexkvTCP"
 VERSION = 1
-NONCE_BYTES = PROOF_BYTES = 32
 DIGEST_BYTES = 16
 
 HELLO = Struct(f"<8sHH4x{NONCE_BYTES}s")
@@ -44,9 +42,6 @@ HELLO = Struct(f"<8sHH4x{NONCE_BYTES}s")
 
 CHALLENGE = Struct(f"<8sHBxIQ{NONCE_BYTES}s")
 """Magic, version, :class:`Welcome`, entries per request, bytes per value, nonce."""
-
-WELCOME = Struct(f"<B7x{PROOF_BYTES}s")
-"""A :class:`Welcome`, and the server's proof."""
 
 CHECKED = 1
 """The flag that asks for a digest behind every value."""
@@ -63,7 +58,6 @@ class Welcome(IntEnum):
 
     WELCOME = 0
     WRONG_VERSION = 1
-    WRONG_SECRET = 2
 
 
 class Kind(IntEnum):
@@ -103,11 +97,6 @@ class Verdict(IntEnum):
     FAILED = 3
 
 
-_HEAD = Struct("<4sBBHIII")
-_SUM = Struct("<I")
-HEAD_BYTES = _HEAD.size + _SUM.size
-_MARK = b"hxkv"
-
 KEYS = Struct(f"<{KEY_BYTES}s")
 WISHES = Struct(f"<{KEY_BYTES}sQ")
 RANGES = Struct(f"<{KEY_BYTES}sQQ")
@@ -131,62 +120,13 @@ ABSENT = (1 << 64) - 1
 UNREADABLE = ABSENT - 1
 
 
-class Head(NamedTuple):
-    """The start of a message."""
-
-    kind: int
-    status: int
-    entries: int
-    """How many the body has."""
-
-    patience: int
-    """Milliseconds for which the asker waits for room."""
-
-    length: int
-    """Bytes of the body."""
-
-    bare: bytes
-    """What the checksum covers, beside the body."""
-
-    checksum: int
-
-
-def message(
-    kind: Kind, count: int, body: bytes, *, patience: int = 0, status: Status = Status.DONE
-) -> bytes:
-    """A message, ready to send."""
-    bare = _HEAD.pack(_MARK, kind, status, 0, count, patience, len(body))
-    return bare + _SUM.pack(crc32(body, crc32(bare))) + body
-
-
-def head(data: bytes) -> Head:
-    """The head of a message, from its ``HEAD_BYTES`` bytes.
-
-    Raises:
-        BadMessage: this is none, or it claims more than there may be.
-    """
-    bare = data[: _HEAD.size]
-    mark, kind, status, zero, count, patience, length = _HEAD.unpack(bare)
-    if mark != _MARK or zero or length > MAX_BODY:
-        raise BadMessage("no message of the hexkv protocol")
-    (checksum,) = _SUM.unpack_from(data, _HEAD.size)
-    return Head(kind, status, count, patience, length, bare, checksum)
-
-
-def verify(found: Head, body: bytes) -> None:
-    """Nothing, where *body* is the one that was sent.
-
-    Raises:
-        BadMessage: it is not.
-    """
-    if crc32(body, crc32(found.bare)) != found.checksum:
-        raise BadMessage("a message arrived damaged")
+_FRAMING = Framing("hexkv", b"hxkv", MAX_BODY)
+message, head = _FRAMING.message, _FRAMING.head
 
 
 def pack_size(size: int) -> bytes:
     """What announces a value."""
-    bare = size.to_bytes(8, "little")
-    return bare + _SUM.pack(crc32(bare))
+    return summed(size.to_bytes(8, "little"))
 
 
 def unpack_size(data: bytes) -> int:
@@ -195,10 +135,7 @@ def unpack_size(data: bytes) -> int:
     Raises:
         BadMessage: it arrived damaged.
     """
-    size, checksum = SIZE.unpack(data)
-    if crc32(data[:8]) != checksum:
-        raise BadMessage("a size arrived damaged")
-    return int(size)
+    return int.from_bytes(check_sum(data, "a size"), "little")
 
 
 def pack_keys(keys: Sequence[ChunkKey]) -> bytes:

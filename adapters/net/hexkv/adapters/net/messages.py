@@ -1,0 +1,100 @@
+"""Messages with a head that is checked by CRC-32 together with the body.
+
+All numbers are little-endian::
+
+mark:4s  kind:u8  status:u8  zero:u16  entries:u32  patience:u32  length:u32  crc:u32  | body
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from hexkv.adapters.net.errors import BadMessage
+
+_HEAD = Struct("<4sBBHIII")
+_SUM = Struct("<I")
+HEAD_BYTES = _HEAD.size + _SUM.size
+
+
+class Head(NamedTuple):
+    """The start of a message."""
+
+    kind: int
+    status: int
+    entries: int
+    """How many the body has."""
+
+    patience: int
+    """Milliseconds for which the asker waits for room."""
+
+    length: int
+    """Bytes of the body."""
+
+    bare: bytes
+    """What the checksum covers, beside the body."""
+
+    checksum: int
+
+
+class Framing:
+    """The messages of one protocol.
+
+    Args:
+        protocol: its name, for errors.
+        mark: the four bytes that each begins with.
+        most: bytes of a body at most.
+    """
+
+    def __init__(self, protocol: str, mark: bytes, most: int) -> None:
+        self._protocol = protocol
+        self._mark = mark
+        self._most = most
+
+    def message(
+        self, kind: int, count: int, body: bytes, *, patience: int = 0, status: int = 0
+    ) -> bytes:
+        """A message, ready to send."""
+        bare = _HEAD.pack(self._mark, kind, status, 0, count, patience, len(body))
+        return bare + _SUM.pack(crc32(body, crc32(bare))) + body
+
+    def head(self, data: bytes) -> Head:
+        """The head of a message, from its ``HEAD_BYTES`` bytes.
+
+        Raises:
+            BadMessage: this is none, or it claims more than there may be.
+        """
+        bare = data[: _HEAD.size]
+        mark, kind, status, zero, count, patience, length = _HEAD.unpack(bare)
+        if mark != self._mark or zero or length > self._most:
+            raise BadMessage(f"no message of the {self._protocol} protocol")
+        (checksum,) = _SUM.unpack_from(data, _HEAD.size)
+        return Head(kind, status, count, patience, length, bare, checksum)
+
+
+def verify(found: Head, body: bytes) -> None:
+    """Nothing, where *body* is the one that was sent.
+
+    Raises:
+        BadMessage: it is not.
+    """
+    if crc32(body, crc32(found.bare)) != found.checksum:
+        raise BadMessage("a message arrived damaged")
+
+
+def summed(data: bytes) -> bytes:
+    """*data* and its CRC-32."""
+    return data + _SUM.pack(crc32(data))
+
+
+def check_sum(data: bytes, what: str) -> bytes:
+    """What :func:`summed` was given; *what* names it.
+
+    Raises:
+        BadMessage: it arrived damaged.
+    """
+    bare = data[: -_SUM.size]
+    if _SUM.unpack_from(data, len(bare)) != (crc32(bare),):
+        raise BadMessage(f"{what} arrived damaged")
+    return bare
