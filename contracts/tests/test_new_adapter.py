@@ -17,6 +17,7 @@ TARGETS = {
     "policy": "{name}",
     "memory": "{name}",
     "checksum": "{name}",
+    "directory": "{name}",
     "device": "{module}.check:candidate",
     "chunker": "{module}.check:candidate",
 }

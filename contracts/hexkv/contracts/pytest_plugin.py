@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "hexkv.contracts.chunk_cache",
     "hexkv.contracts.chunker",
     "hexkv.contracts.device",
+    "hexkv.contracts.directory",
     "hexkv.contracts.memory",
     "hexkv.contracts.plugin",
     "hexkv.contracts.own_memory",

@@ -16,6 +16,7 @@ from hexkv.ports import (
     ChunkService,
     ChunkStore,
     ConfigError,
+    Directory,
     HashFunction,
     HexKVError,
     MemoryProvider,
@@ -32,6 +33,7 @@ _PORTS: Mapping[Kind, type] = {
     "serde": Serde,
     "checksum": HashFunction,
     "node": ChunkService,
+    "directory": Directory,
 }
 
 

@@ -19,7 +19,9 @@ from hexkv.ports import ChunkKey, Clock, HexKVError
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
 
-Kind = Literal["store", "memory", "policy", "serde", "checksum", "device", "wire", "node"]
+Kind = Literal[
+    "store", "memory", "policy", "serde", "checksum", "device", "wire", "node", "directory"
+]
 """What an adapter may be. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 

@@ -11,6 +11,14 @@ from hexkv.ports.chunk_cache import ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
+from hexkv.ports.directory import (
+    REPORT_KEYS,
+    SILENT_HEARTBEATS,
+    Directory,
+    Member,
+    Report,
+    SupportsReplicas,
+)
 from hexkv.ports.dtype import DType
 from hexkv.ports.errors import (
     AdapterUnavailable,
@@ -109,6 +117,8 @@ __all__ = [
     "PAGE",
     "PIECE",
     "RAW",
+    "REPORT_KEYS",
+    "SILENT_HEARTBEATS",
     "STORE_REASONS",
     "AdapterUnavailable",
     "Bounds",
@@ -132,6 +142,7 @@ __all__ = [
     "DType",
     "Deadline",
     "DeviceKV",
+    "Directory",
     "EngineBusy",
     "EngineClosed",
     "Entry",
@@ -160,6 +171,7 @@ __all__ = [
     "LayoutMismatch",
     "Lease",
     "Lookup",
+    "Member",
     "MemoryProvider",
     "MemoryRegion",
     "Miss",
@@ -173,6 +185,7 @@ __all__ = [
     "Publishing",
     "ReadOutcome",
     "Reason",
+    "Report",
     "Retrieved",
     "Serde",
     "ServiceHold",
@@ -193,6 +206,7 @@ __all__ = [
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",
+    "SupportsReplicas",
     "SupportsRuns",
     "SupportsScan",
     "SupportsZeroCopy",

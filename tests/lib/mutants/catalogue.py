@@ -11,6 +11,7 @@ from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract
+from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
@@ -74,6 +75,7 @@ PORTS = (
     Port("checksum", ChecksumContract, ("checksums",)),
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
+    Port("directory", DirectoryContract, ("directories",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

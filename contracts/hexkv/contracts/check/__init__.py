@@ -35,7 +35,8 @@ class Candidate:
     """
 
     subject: object
-    """A store, serde, policy, device, memory provider, chunker or cache, fresh and empty."""
+    """A store, serde, policy, device, memory provider, chunker, directory or cache, fresh and
+    empty."""
 
     raw: RawAccess | None = None
     """The back door to the medium of this very store."""

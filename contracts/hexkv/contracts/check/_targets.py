@@ -24,6 +24,7 @@ from hexkv.ports import (
     ChunkStore,
     ConfigError,
     DeviceKV,
+    Directory,
     HashFunction,
     MemoryProvider,
     Policy,
@@ -40,6 +41,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "device": (DeviceKV, "TestDevice"),
     "chunker": (Chunker, "TestChunker"),
     "checksum": (HashFunction, "TestChecksum"),
+    "directory": (Directory, "TestDirectory"),
     "prefix cache": (PrefixCache, "TestPrefixCache"),
 }
 """The port of each kind that can be checked, and the class that does."""

@@ -13,6 +13,8 @@ from hexkv.contracts.check import Candidate
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.device import DeviceContract, Holed, RawKV
+from hexkv.contracts.directory import DirectoryContract
+from hexkv.contracts.directory._base import Seen, soon
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
@@ -32,6 +34,7 @@ from hexkv.ports import (
     Chunker,
     ChunkStore,
     DeviceKV,
+    Directory,
     DType,
     HashFunction,
     MemoryProvider,
@@ -159,6 +162,23 @@ class TestChecksum(ChecksumContract):
     def checksum(self, candidate: Candidate) -> HashFunction:
         assert isinstance(candidate.subject, HashFunction)
         return candidate.subject
+
+
+class TestDirectory(DirectoryContract):
+    """A directory of which nobody is a member."""
+
+    @pytest.fixture
+    def seen(self, candidate: Candidate) -> Seen:
+        directory = candidate.subject
+        assert isinstance(directory, Directory)
+        if directory.members(soon()):
+            not_offered("a directory without members")
+
+        def seen(name: str) -> Directory:
+            del name
+            return directory
+
+        return seen
 
 
 class TestPrefixCache(PrefixCacheContract):

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     DEVICE = "device"
     CHUNKER = "chunker"
     CHECKSUM = "checksum"
+    DIRECTORY = "directory"
     COMMAND = "command"
     EVENTS = "events"
     TELEMETRY = "telemetry"
