@@ -10,6 +10,7 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
         *(("serde", name) for name in ("fp8", "int4", "int8")),
     ],
     "hexkv-cuda": [("memory", "pinned")],
+    "hexkv-directory": [("directory", "embedded"), ("directory", "static")],
     "hexkv-lmcache": [("store", "lm")],
     "hexkv-lmserver": [("store", "hexkv")],
     "hexkv-local": [("memory", "mmap"), ("store", "disk"), ("store", "fs"), ("store", "memory")],

@@ -1,0 +1,208 @@
+"""A directory on a server, as its clients see it."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from hexkv.adapters.directory.local import Holders, checked
+from hexkv.adapters.directory.table import Rows
+from hexkv.adapters.directory.tags import tags_of
+from hexkv.adapters.directory.wire import (
+    CHALLENGE,
+    HEAD_BYTES,
+    HELLO,
+    MAGIC,
+    MOST_MEMBERS_BYTES,
+    MOST_TAGS,
+    VERSION,
+    Head,
+    Kind,
+    pack_members,
+    unpack,
+    unpack_members,
+)
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage, time_left
+from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
+from hexkv.adapters.net.outcomes import answering, slices
+from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import ChunkKey, Deadline, Member, Report, StoreFull
+
+_CONNECTIONS = 4
+"""Calls that may be under way at a time; others wait."""
+
+_WORDS = 16
+"""Words of a row that a client takes: 1,024 members."""
+
+
+class Wire:
+    """A connection that was greeted."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def reusable(self, *, well: bool) -> bool:
+        """True if the last answer was taken whole."""
+        return well
+
+    def ask(self, parts: Sequence[bytes], deadline: Deadline) -> Head:
+        """Send a request, and receive the head of its answer.
+
+        Raises:
+            BadMessage: that is none.
+        """
+        self.stream.send(parts, deadline)
+        head = unpack(self.stream.take(HEAD_BYTES, deadline))
+        if head.kind not in (Kind.YES, Kind.NO, Kind.FULL):
+            raise BadMessage("the directory answers with a request")
+        return head
+
+
+class RemoteDirectory:
+    """A directory that ``hexkv directory`` serves. Safe from any thread.
+
+    Args:
+        address: of the server.
+        secret: that both know; empty for none.
+        tls: encrypts connections.
+        patience: seconds for a connection, where the deadline does not come first.
+        heartbeat_seconds: between two signs of life, until the server has said so.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        secret: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        patience: float = 1.0,
+        heartbeat_seconds: float = 1.0,
+    ) -> None:
+        self.address = address
+        self._secret = secret
+        self._heartbeat_seconds = heartbeat_seconds
+        self._pool = Pool(address, self._greeted, tls=tls, most=_CONNECTIONS, patience=patience)
+        self._numbers: dict[str, tuple[int, int]] = {}
+        """Generation and number of the membership that each node began here last."""
+        self._holders = Holders()
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        return self._heartbeat_seconds
+
+    def join(
+        self, member: Member, snapshot: Iterable[Sequence[ChunkKey]], deadline: Deadline
+    ) -> bool:
+        text = pack_members([(0, member)])
+        with self._wire(deadline) as wire:
+            head = wire.ask([Head(Kind.JOIN, text=len(text)).pack(), text], deadline)
+            if head.kind is Kind.FULL:
+                raise StoreFull(f"{self.address} takes no more members")
+            if head.kind is Kind.NO:
+                return False
+            for batch in snapshot:
+                tags = tags_of(checked(batch))
+                part = Head(Kind.PART, first=len(tags), number=head.number).pack()
+                wire.stream.send([part, tags.tobytes()], deadline)
+            # NO: the directory forgot this life amid its snapshot, as the next heartbeat will tell.
+            wire.ask([Head(Kind.JOINED, number=head.number).pack()], deadline)
+        self._numbers[member.name] = member.generation, head.number
+        return True
+
+    def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
+        checked(report.added, report.removed)
+        tags = np.concatenate([tags_of(report.added), tags_of(report.removed)])
+        sizes = len(report.added), len(report.removed)
+        return self._say(Kind.REPORT, member, deadline, report.sequence, sizes, tags.tobytes())
+
+    def heartbeat(self, member: Member, sequence: int, deadline: Deadline) -> bool:
+        return self._say(Kind.HEARTBEAT, member, deadline, sequence)
+
+    def leave(self, member: Member, deadline: Deadline) -> None:
+        self._say(Kind.LEAVE, member, deadline)
+
+    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
+        found: list[tuple[Member, ...]] = []
+        with self._wire(deadline) as wire:
+            for part in slices(len(keys), MOST_TAGS):
+                found += self._locate(wire, keys[part.start : part.stop], deadline)
+        return found
+
+    def members(self, deadline: Deadline) -> Sequence[Member]:
+        with self._wire(deadline) as wire:
+            head = wire.ask([Head(Kind.MEMBERS).pack()], deadline)
+            return [member for _, member in self._columns(wire, head, deadline)]
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _locate(
+        self, wire: Wire, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> list[tuple[Member, ...]]:
+        tags, holders = tags_of(keys), self._holders
+        question = Head(Kind.LOCATE, first=len(tags), sequence=holders.version).pack()
+        head = wire.ask([question, tags.tobytes()], deadline)
+        if head.first != len(tags) or not 0 < head.words <= _WORDS:
+            raise BadMessage("the directory answers another question")
+        rows: Rows = np.empty((len(tags), head.words), "<u8")
+        wire.stream.fill(rows.data.cast("B"), deadline)
+        if head.second:
+            holders = Holders(head.sequence, dict(self._columns(wire, head, deadline)))
+            self._holders = holders
+        elif head.sequence != holders.version:
+            holders = Holders(head.sequence, {})  # there are no members
+        return holders.of(rows)
+
+    def _columns(self, wire: Wire, head: Head, deadline: Deadline) -> Iterator[tuple[int, Member]]:
+        if head.second > MOST_MEMBERS_BYTES:
+            raise BadMessage("the directory has more members than there may be")
+        return unpack_members(wire.stream.take(head.second, deadline))
+
+    def _say(
+        self,
+        kind: Kind,
+        member: Member,
+        deadline: Deadline,
+        sequence: int = 0,
+        sizes: tuple[int, int] = (0, 0),
+        tags: bytes = b"",
+    ) -> bool:
+        generation, number = self._numbers.get(member.name, (0, 0))
+        if generation != member.generation:
+            number = 0  # of no membership; the directory is asked all the same, and is there or not
+        head = Head(kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number)
+        with self._wire(deadline) as wire:
+            return wire.ask([head.pack(), tags], deadline).kind is Kind.YES
+
+    @contextmanager
+    def _wire(self, deadline: Deadline) -> Iterator[Wire]:
+        """A connection.
+
+        Raises:
+            StoreUnreachable: there is none in time, or the answer did not come in time.
+            StoreError: the directory is closed.
+        """
+        with answering(self.address), self._pool.connection(deadline) as wire:
+            yield wire
+
+    def _greeted(self, stream: Stream, deadline: Deadline) -> Wire:
+        time_left(deadline)
+        hello = HELLO.pack(MAGIC, VERSION, secrets.token_bytes(NONCE_BYTES))
+        stream.send([hello], deadline)
+        challenge = stream.take(CHALLENGE.size, deadline)
+        magic, version, heartbeat, _ = CHALLENGE.unpack(challenge)
+        if magic != MAGIC:
+            raise BadMessage("no directory answers there")
+        if version != VERSION:
+            raise Refused(f"the directory speaks version {version}, not {VERSION}")
+        if not 0.001 <= heartbeat <= 3600:
+            raise BadMessage("the directory wants no signs of life that can be given")
+        prove(stream, self._secret, hello, challenge, deadline)
+        self._heartbeat_seconds = heartbeat
+        return Wire(stream)

@@ -1,0 +1,208 @@
+"""Tells hexkv about the directories. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hexkv.adapters.net.address import Address
+from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.spec import (
+    AdapterSpec,
+    CommandSpec,
+    OpenContext,
+    SettingError,
+    about,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from hexkv.adapters.directory.client import RemoteDirectory
+
+_SCHEME = "hexkv-directory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """How servers are known, and what they ask for."""
+
+    secret: Secret = NO_SECRET
+    """What servers ask for; empty where they ask for nothing."""
+
+    secret_file: str = ""
+    """A file that holds the secret instead. Line ends at its end do not count."""
+
+    tls: bool = False
+    """Encrypt. A server's certificate must be good for the host in its address."""
+
+    tls_ca: str = ""
+    """A file of authorities to trust instead of the system's."""
+
+    tls_certificate: str = ""
+    """A file with this end's certificate and key, for a server that asks for one."""
+
+    def __post_init__(self) -> None:
+        if self.secret and self.secret_file:
+            raise SettingError("secret", "give secret or secret_file, not both")
+        if (self.tls_ca or self.tls_certificate) and not self.tls:
+            raise SettingError("tls", "tls_ca and tls_certificate mean nothing without it")
+
+    def known(self) -> bytes:
+        """The secret.
+
+        Raises:
+            ConfigError: the file that has it cannot be used.
+        """
+        from hexkv.adapters.net.security import read_secret
+
+        if self.secret_file:
+            with about("secret_file"):
+                return read_secret(self.secret_file)
+        return self.secret.reveal().encode()
+
+    def context(self) -> SSLContext | None:
+        """What encrypts connections to servers, if anything does.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        from hexkv.adapters.net.tls import Trust
+
+        trust = Trust(self.tls_ca, self.tls_certificate, newest=True)
+        return trust.context(setting="tls_ca") if self.tls else None
+
+    def client(self, address: str) -> RemoteDirectory:
+        """The directory at *address*."""
+        from hexkv.adapters.directory.client import RemoteDirectory
+
+        place = Address.of_url(address, _SCHEME)
+        return RemoteDirectory(place, secret=self.known(), tls=self.context())
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSettings(_Access):
+    """Settings of the directory ``embedded``."""
+
+    address: str = "127.0.0.1:7171"
+    """``host:port`` of ``hexkv directory``."""
+
+    second: str = ""
+    """Of another one, which is told the same and asked where the first does not answer."""
+
+    def __post_init__(self) -> None:
+        _Access.__post_init__(self)
+        with about("address"):
+            Address.of_url(self.address, _SCHEME)
+        with about("second"):
+            if self.second and Address.of_url(self.second, _SCHEME) == Address.of_url(
+                self.address, _SCHEME
+            ):
+                raise SettingError("second", "is the first one again")
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSettings(_Access):
+    """Settings of the directory ``static``."""
+
+    peers: tuple[str, ...] = ()
+    """``host:port`` at which each other node listens."""
+
+    listen: str = ""
+    """``host:port`` at which this node answers the others; empty if nobody is to ask it."""
+
+    tls_client_ca: str = ""
+    """A file of authorities whose certificates others must show where this node listens."""
+
+    entries: int = 1 << 22
+    """Chunks of this node that are known at most."""
+
+    def __post_init__(self) -> None:
+        _Access.__post_init__(self)
+        with about("peers"):
+            for peer in self.peers:
+                Address.of_url(peer, _SCHEME)
+        if self.listen:
+            with about("listen"):
+                Address.of_url(self.listen, _SCHEME)
+        if self.entries < 1:
+            raise SettingError("entries", "must be at least 1")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise SettingError("tls_client_ca", "needs tls_certificate")
+
+
+def _open_embedded(settings: EmbeddedSettings, context: OpenContext) -> object:
+    from hexkv.adapters.directory.replicas import ReplicatedDirectory
+
+    first = settings.client(settings.address)
+    if not settings.second:
+        return first
+    return ReplicatedDirectory([first, settings.client(settings.second)], context.clock)
+
+
+def _open_static(settings: StaticSettings, context: OpenContext) -> object:
+    from hexkv.adapters.directory.cell import Cell
+    from hexkv.adapters.directory.local import LocalDirectory
+    from hexkv.adapters.directory.server import DirectoryServer
+    from hexkv.adapters.directory.static import StaticDirectory
+    from hexkv.adapters.net.server import listen
+    from hexkv.adapters.net.tls import server_context
+
+    cell = Cell(context.clock, members=1, entries=settings.entries)
+    server = None
+    if settings.listen:
+        place = Address.of_url(settings.listen, _SCHEME)
+        tls = None
+        if settings.tls_certificate:
+            tls = server_context(settings.tls_certificate, settings.tls_client_ca)
+        with about("listen"):
+            listener = listen(place.host, place.port)
+            try:
+                server = DirectoryServer(
+                    listener, cell, context.clock, secret=settings.known(), tls=tls
+                )
+            except BaseException:
+                listener.close()
+                raise
+    peers = [settings.client(peer) for peer in settings.peers]
+    return StaticDirectory(LocalDirectory(cell), peers, context.clock, server=server)
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.directory.command import run
+
+    return run(arguments)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "directory",
+            "embedded",
+            "a directory that `hexkv directory` serves",
+            _open_embedded,
+            EmbeddedSettings,
+            requires=("numpy",),
+            hint="pip install hexkv-directory",
+            schemes=(_SCHEME,),
+            contract=2,
+        ),
+        AdapterSpec(
+            "directory",
+            "static",
+            "a list of nodes, each of which is asked",
+            _open_static,
+            StaticSettings,
+            requires=("numpy",),
+            hint="pip install hexkv-directory",
+            contract=2,
+        ),
+    ]
+
+
+@hookimpl
+def hexkv_commands() -> Iterable[CommandSpec]:
+    return [CommandSpec("directory", "Say to other nodes which of them holds what", _serve)]

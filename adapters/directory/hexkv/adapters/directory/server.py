@@ -1,0 +1,62 @@
+"""A cell as a server, for other processes' :class:`~hexkv.adapters.directory.client`."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from hexkv.adapters.directory.cell import Cell
+from hexkv.adapters.directory.session import Session
+from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.security import check_exposure
+from hexkv.adapters.net.server import StreamServer
+from hexkv.ports import Clock
+
+_LARGEST = 1 << 20
+"""Bytes of a request or an answer, roughly."""
+
+
+class DirectoryServer(StreamServer):
+    """Answers from a cell, each connection in a thread of its own."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        cell: Cell,
+        clock: Clock,
+        *,
+        secret: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        connections: int = 512,
+        patience: float = 10.0,
+    ) -> None:
+        """Serve what connects to *listener*; :meth:`run` does it.
+
+        Args:
+            listener: bound and listening, from now on the server's.
+            cell: what is served.
+            clock: for deadlines.
+            secret: that clients must know.
+            tls: wraps every connection.
+            connections: how many there may be, as of every :class:`StreamServer`.
+            patience: seconds for a message that has begun.
+
+        Raises:
+            ConfigError: other machines could connect, and nothing keeps anybody out.
+        """
+        host = listener.getsockname()[0] if listener.family != socket.AF_UNIX else "127.0.0.1"
+        check_exposure(host, secret, tls)
+        self._cell = cell
+        self._secret = secret
+        super().__init__(
+            listener,
+            self._run_session,
+            clock,
+            Limits(_LARGEST, patience=patience),
+            connections=connections,
+            tls=tls,
+            name="hexkv directory",
+        )
+
+    def _run_session(self, connection: Connection) -> None:
+        Session(connection, self._cell, self._secret).run()

@@ -1,0 +1,208 @@
+"""A directory without a server of its own: every node is asked for what it holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Condition, Lock, Thread
+from typing import Protocol
+
+from hexkv.adapters.directory.local import LocalDirectory
+from hexkv.adapters.directory.replicas import merged
+from hexkv.adapters.directory.server import DirectoryServer
+from hexkv.ports import (
+    ChunkKey,
+    Clock,
+    Deadline,
+    HexKVError,
+    Member,
+    Report,
+    StoreError,
+    StoreUnreachable,
+)
+
+log = logging.getLogger("hexkv")
+
+_WAITING = 8
+"""Questions to one node that may wait; beyond, it counts as one that does not answer."""
+
+
+class Asked(Protocol):
+    """A node, or whatever asks it: by the directory's wire, or by a question of a channel."""
+
+    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
+        """For each key the node itself, if it holds it. Raises as a directory."""
+        ...
+
+    def members(self, deadline: Deadline) -> Sequence[Member]:
+        """The node itself, if it has joined. Raises as a directory."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class StaticDirectory:
+    """Knows what this node holds, and asks a list of others for what they do.
+
+    Each of them has a thread here, so that the slowest one delays no other. One that does not
+    answer by a deadline is not asked again for a while. A dead node's entries are gone with it.
+
+    Args:
+        own: what this node reports, and answers from.
+        peers: the other nodes.
+        clock: for *pause*.
+        server: answers others from *own*; it runs here. ``None`` where nobody is to ask this node.
+        pause: seconds for which a node that did not answer is left alone.
+    """
+
+    def __init__(
+        self,
+        own: LocalDirectory,
+        peers: Sequence[Asked],
+        clock: Clock,
+        *,
+        server: DirectoryServer | None = None,
+        pause: float = 5.0,
+    ) -> None:
+        self._own = own
+        self._peers = [_Peer(peer, clock, pause) for peer in peers]
+        self._server = server
+        if server is not None:
+            Thread(target=server.run, name="hexkv directory", daemon=True).start()
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        return self._own.heartbeat_seconds
+
+    def join(
+        self, member: Member, snapshot: Iterable[Sequence[ChunkKey]], deadline: Deadline
+    ) -> bool:
+        return self._own.join(member, snapshot, deadline)
+
+    def report(self, member: Member, report: Report, deadline: Deadline) -> bool:
+        return self._own.report(member, report, deadline)
+
+    def heartbeat(self, member: Member, sequence: int, deadline: Deadline) -> bool:
+        return self._own.heartbeat(member, sequence, deadline)
+
+    def leave(self, member: Member, deadline: Deadline) -> None:
+        self._own.leave(member, deadline)
+
+    def locate(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Member]]:
+        mine = self._own.locate(keys, deadline)
+        return merged([mine, *self._ask(keys, deadline)], len(keys))
+
+    def members(self, deadline: Deadline) -> Sequence[Member]:
+        mine = list(self._own.members(deadline))
+        for peer in self._peers:
+            mine += peer.members(deadline)
+        return mine
+
+    def close(self) -> None:
+        self._own.close()
+        if self._server is not None:
+            self._server.stop()
+        for peer in self._peers:
+            peer.close()
+
+    def _ask(
+        self, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> list[Sequence[Sequence[Member]]]:
+        """The answers of those who give one in time."""
+        question = _Question(keys, deadline)
+        asked = [peer for peer in self._peers if peer.ask(question)]
+        question.wait(len(asked))
+        for peer in asked:
+            if peer not in question.done:
+                peer.leave_alone()
+        return question.answers
+
+
+class _Question:
+    """One that several nodes are asked."""
+
+    def __init__(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
+        self.keys = keys
+        self.deadline = deadline
+        self.answers: list[Sequence[Sequence[Member]]] = []
+        self.done: set[_Peer] = set()
+        self._changed = Condition()
+
+    def give(self, peer: _Peer, answer: Sequence[Sequence[Member]] | None) -> None:
+        """Note what *peer* says, if that is anything."""
+        with self._changed:
+            self.done.add(peer)
+            if answer is not None and len(answer) == len(self.keys):
+                self.answers = [*self.answers, answer]
+            self._changed.notify()
+
+    def wait(self, count: int) -> None:
+        """Wait until so many have answered, or the deadline has passed."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.done) >= count, self.deadline.remaining())
+
+
+class _Peer:
+    """A node, and the thread that asks it."""
+
+    def __init__(self, asked: Asked, clock: Clock, pause: float) -> None:
+        self._asked = asked
+        self._clock = clock
+        self._pause = pause
+        self._alone_until = 0.0
+        self._lock = Lock()
+        self._waiting: Queue[_Question | None] = Queue(_WAITING)
+        self._thread: Thread | None = None
+
+    def ask(self, question: _Question) -> bool:
+        """Have it answer *question*. False if it is not asked."""
+        if self._clock.now() < self._alone_until:
+            return False
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="hexkv ask", daemon=True)
+                self._thread.start()
+        try:
+            self._waiting.put_nowait(question)
+        except Full:
+            return False
+        return True
+
+    def members(self, deadline: Deadline) -> Sequence[Member]:
+        """The node, if it answers."""
+        if self._clock.now() < self._alone_until:
+            return ()
+        try:
+            return self._asked.members(deadline)
+        except StoreError:
+            self.leave_alone()
+            return ()
+
+    def leave_alone(self) -> None:
+        """Do not ask it for a while."""
+        self._alone_until = self._clock.now() + self._pause
+
+    def close(self) -> None:
+        """End its connections, and its thread as soon as it notices."""
+        self._asked.close()
+        with suppress(Full):  # then every question fails at once, and it ends with the process
+            self._waiting.put_nowait(None)
+        self._alone_until = float("inf")
+
+    def _run(self) -> None:
+        while (question := self._waiting.get()) is not None:
+            try:
+                answer = self._asked.locate(question.keys, question.deadline)
+            except StoreUnreachable:
+                self.leave_alone()
+                question.give(self, None)
+            except HexKVError as error:
+                log.warning("a node cannot be asked: %s", error)
+                self.leave_alone()
+                question.give(self, None)
+            else:
+                question.give(self, answer)

@@ -1,0 +1,153 @@
+"""Messages between a directory and those who report to it or ask it.
+
+A connection begins with a greeting and a challenge (:mod:`hexkv.adapters.net.handshake`)::
+
+    client  HELLO      magic:8s  version:u16  nonce:32s
+    server  CHALLENGE  magic:8s  version:u16  heartbeat:f64  nonce:32s
+
+Then each request is answered before the next one is sent, except that parts of a snapshot are not
+answered. Both begin with a head, all numbers little-endian::
+
+    kind:u8  words:u8  text:u16  first:u32  second:u32  sequence:i64  number:u64
+
+| request | text | first, second | sequence | number | the answer's |
+| --- | --- | --- | --- | --- | --- |
+| JOIN | a member | | | | kind, number of the membership |
+| PART | | tags | | membership | none |
+| JOINED | | | | membership | kind |
+| REPORT | | tags added, removed | of the report | membership | kind |
+| HEARTBEAT | | | of the last report | membership | kind |
+| LEAVE | | | | membership | kind |
+| LOCATE | | tags | version that the asker knows | | rows of so many words, members |
+| MEMBERS | | | | | members |
+
+The answer to LOCATE has the version as its sequence, as many rows as there were tags, and behind
+them the members of that version, with their columns, unless the asker knows it. *first* is the
+number of rows, *second* the bytes of the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.handshake import NONCE_BYTES
+from hexkv.ports import REPORT_KEYS, InvalidRequest, Member
+
+MAGIC = b"hexkvDIR"
+VERSION = 1
+HELLO = Struct(f"<8sH{NONCE_BYTES}s")
+CHALLENGE = Struct(f"<8sHd{NONCE_BYTES}s")
+
+_HEAD = Struct("<BBHIIqQ")
+HEAD_BYTES = _HEAD.size
+_MEMBER = Struct("<HBHQ")
+
+MOST_TAGS = REPORT_KEYS
+"""Tags of one message."""
+
+_LONGEST_TEXT = _MEMBER.size + 255 + 1024
+MOST_MEMBERS_BYTES = 16 << 20
+"""Bytes of the members of an answer that a client takes."""
+
+
+class Kind(IntEnum):
+    """Of a request, and of an answer."""
+
+    JOIN = 1
+    PART = 2
+    JOINED = 3
+    REPORT = 4
+    HEARTBEAT = 5
+    LEAVE = 6
+    LOCATE = 7
+    MEMBERS = 8
+
+    YES = 32
+    NO = 33
+    """The node is to join again, or is a life that is over."""
+
+    FULL = 34
+    """There are as many members as there may be."""
+
+
+class Head(NamedTuple):
+    """The start of a message."""
+
+    kind: Kind
+    words: int = 0
+    text: int = 0
+    first: int = 0
+    second: int = 0
+    sequence: int = 0
+    number: int = 0
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return _HEAD.pack(*self)
+
+
+def unpack(data: bytes) -> Head:
+    """The head in *data*.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    kind, *rest = _HEAD.unpack(data)
+    try:
+        return Head(Kind(kind), *rest)
+    except ValueError as error:
+        raise BadMessage(f"no message of a directory is of kind {kind}") from error
+
+
+def unpack_request(data: bytes) -> Head:
+    """Likewise, of a request.
+
+    Raises:
+        BadMessage: it is none, or claims more than there may be.
+    """
+    head = unpack(data)
+    if head.text > _LONGEST_TEXT or head.first + head.second > MOST_TAGS:
+        raise BadMessage("a request is longer than any may be")
+    return head
+
+
+def pack_members(columns: Iterable[tuple[int, Member]]) -> bytes:
+    """Members with their columns."""
+    parts = []
+    for column, member in columns:
+        name, address = member.name.encode(), member.address.encode()
+        parts.append(_MEMBER.pack(column, len(name), len(address), member.generation))
+        parts += [name, address]
+    return b"".join(parts)
+
+
+def unpack_members(data: bytes) -> Iterator[tuple[int, Member]]:
+    """What :func:`pack_members` was given.
+
+    Raises:
+        BadMessage: these are no members.
+    """
+    at = 0
+    while at < len(data):
+        start = at + _MEMBER.size
+        if start > len(data):
+            raise BadMessage("a member is cut")
+        column, name, address, generation = _MEMBER.unpack_from(data, at)
+        at = start + name + address
+        if at > len(data):
+            raise BadMessage("a member is cut")
+        try:
+            yield (
+                column,
+                Member(
+                    data[start : start + name].decode(),
+                    generation,
+                    data[start + name : at].decode(),
+                ),
+            )
+        except (UnicodeDecodeError, InvalidRequest) as error:
+            raise BadMessage("a member means nothing") from error

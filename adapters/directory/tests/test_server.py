@@ -1,0 +1,181 @@
+"""A server among strangers, beside another one, and killed."""
+
+import os
+import socket
+import struct
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from directory_servers import SECRET, DirectoryProcess, Served
+from hexkv.adapters.directory.local import LocalDirectory
+from hexkv.adapters.directory.replicas import ReplicatedDirectory
+from hexkv.adapters.directory.static import StaticDirectory
+from hexkv.adapters.directory.wire import (
+    HEAD_BYTES,
+    MOST_TAGS,
+    Kind,
+    pack_members,
+    unpack_members,
+    unpack_request,
+)
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.contracts.cases import each
+from hexkv.contracts.directory._base import batches, holders, life, some, soon
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.plugins.__main__ import main
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Deadline, Member, StoreError, StoreFull, StoreUnreachable
+from processes import PATIENCE, freeze
+
+
+def test_who_does_not_know_the_secret_learns_nothing(served, client):
+    with pytest.raises(StoreUnreachable, match="another secret"):
+        client(served.address, secret=b"some other secret").members(soon())
+    assert client(served.address).members(soon()) == []
+
+
+def test_a_server_that_does_not_know_the_secret_is_told_nothing(clock, client):
+    with Served(clock) as other, closing(socket.socket()) as sock:
+        sock.connect((other.address.host, other.address.port))
+        with pytest.raises(StoreUnreachable):
+            client(other.address, secret=b"what the node knows").join(life("ada"), [], soon())
+        assert other.cell.health()["members"] == 0
+
+
+@settings(max_examples=30)
+@given(data=st.binary(min_size=1, max_size=400))
+def test_bytes_of_any_kind_are_a_message_or_an_error(data):
+    """Nothing is taken for a size that no message has."""
+    with suppress(BadMessage):
+        list(unpack_members(data))
+    try:
+        head = unpack_request(data[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"))
+    except BadMessage:
+        return
+    assert head.first + head.second <= MOST_TAGS
+    assert head.text < 2000
+
+
+@each("members", [[], [(3, Member("a", 1))], [(0, Member("\u00e4" * 100, 2**63 - 1, "h" * 1024))]])
+def test_members_come_as_they_were_packed(members):
+    assert list(unpack_members(pack_members(members))) == members
+
+
+def test_garbage_after_the_greeting_ends_that_connection_alone(served, client):
+    keys, good = some(2), client(served.address)
+    assert good.join(life("ada"), batches(keys), soon())
+    bad = client(served.address)
+    with bad._pool.connection(soon()) as wire:
+        wire.stream.send([os.urandom(4000)], soon())
+        with pytest.raises((StoreError, AssertionError)):
+            assert wire.stream.take(1, soon()) == b"something"
+    with bad._pool.connection(soon()) as wire:
+        huge = struct.pack("<BBHIIqQ", Kind.LOCATE, 0, 0, 2**31, 2**31, 0, 0)
+        wire.stream.send([huge], soon())
+        with pytest.raises(StoreUnreachable):
+            wire.stream.take(1, soon())
+    assert holders(good, keys) == [["ada"]] * 2
+
+
+def test_a_full_directory_says_so_and_lets_the_longest_silent_one_go(clock, client):
+    with Served(clock, members=2) as served:
+        directory = client(served.address)
+        assert directory.join(life("ada"), [], soon())
+        clock.advance(1.0)
+        assert directory.join(life("bob"), batches(some(1)), soon())
+        with pytest.raises(StoreFull):
+            directory.join(life("cyd"), [], soon())
+        clock.advance(2.5)  # ada is silent for too long by now
+        assert directory.join(life("cyd"), batches(some(1)), soon())
+        assert holders(directory, some(1)) == [["bob", "cyd"]]
+        assert not directory.heartbeat(life("ada"), 0, soon())
+
+
+def test_chunks_beyond_the_bound_are_left_out_and_counted(clock, client):
+    with Served(clock, entries=4000) as served:
+        directory, keys = client(served.address), some(30_000)
+        assert directory.join(life("ada"), batches(keys), soon())
+        health = served.cell.health()
+        assert health["chunks"] + health["dropped"] == 30_000
+        assert health["chunks"] >= 4000
+        assert holders(directory, keys[:2000]) == [["ada"]] * 2000, "the newest are known"
+
+
+def test_where_the_first_does_not_answer_the_second_is_asked(clock, client):
+    """Within the deadline; and first, from then on."""
+    keys = some(2)
+    with (
+        Served(clock) as one,
+        Served(clock) as two,
+        FaultProxy((one.address.host, one.address.port)) as proxy,
+    ):
+        first = client(Address.parse(proxy.address))
+        both = ReplicatedDirectory([first, client(two.address)], SystemClock(), PATIENCE)
+        assert both.join(life("ada"), batches(keys), soon())
+        proxy.stall()
+        connections = proxy.traffic.connections
+        found = both.locate(keys, Deadline.after(SystemClock(), 4.0))
+        assert [[it.name for it in row] for row in found] == [["ada"]] * 2
+        assert holders(both, keys) == [["ada"]] * 2
+        assert proxy.traffic.connections == connections, "the first is not asked again"
+
+
+def test_a_node_that_does_not_answer_costs_its_deadline_once(clock, client):
+    """And none of the other nodes' answers."""
+    keys = some(3)
+    with Served(clock) as bob, Served(clock) as cyd, Served(clock) as own:
+        assert client(bob.address).join(life("bob"), batches(keys[:1]), soon())
+        assert client(cyd.address).join(life("cyd"), batches(keys[1:2]), soon())
+        with FaultProxy((bob.address.host, bob.address.port)) as proxy:
+            peers = [client(Address.parse(proxy.address)), client(cyd.address)]
+            mine = LocalDirectory(own.cell)
+            with closing(StaticDirectory(mine, peers, SystemClock(), pause=PATIENCE)) as static:
+                assert static.join(life("ada"), batches(keys[2:]), soon())
+                assert holders(static, keys) == [["bob"], ["cyd"], ["ada"]]
+                proxy.stall()
+                found = static.locate(keys, Deadline.after(SystemClock(), 1.0))
+                assert [[it.name for it in row] for row in found] == [[], ["cyd"], ["ada"]]
+                assert holders(static, keys) == [[], ["cyd"], ["ada"]], "it is not asked again"
+
+
+def test_the_command_keeps_strangers_out(tmp_path, capsys):
+    short = tmp_path / "short"
+    short.write_text("short")
+    short.chmod(0o600)
+    for words, said in (
+        (["--host", "0.0.0.0"], "takes a secret"),
+        (["--secret-file", str(short)], "16 bytes at least"),
+    ):
+        assert main(["directory", "--port", "0", *words]) == 1
+        assert said in capsys.readouterr().err
+    assert main(["directory", "--tls-client-ca", "x"]) == 2
+
+
+@pytest.mark.thorough
+def test_a_process_is_killed_and_frozen_and_comes_back(tmp_path, client):
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    keys = some(5000)
+    options = ["--secret-file", str(secret), "--heartbeat", "60"]
+    with DirectoryProcess(*options) as process:
+        directory = client(process.address)
+        assert directory.join(life("ada"), batches(keys), soon())
+        assert directory.heartbeat_seconds == 60
+        freeze(process.process)
+        with pytest.raises(StoreUnreachable):
+            directory.locate(keys[:1], Deadline.after(SystemClock(), 0.2))
+        process.process.send_signal(18)
+        assert holders(directory, keys) == [["ada"]] * len(keys)
+        process.kill()
+        with pytest.raises(StoreUnreachable):
+            directory.locate(keys[:1], soon())
+        process.start()
+        assert holders(directory, keys[:1]) == [[]]
+        assert not directory.heartbeat(life("ada"), 0, soon())
+        assert directory.join(life("ada"), batches(keys), soon())
+        assert holders(directory, keys) == [["ada"]] * len(keys)
