@@ -361,6 +361,7 @@ class TierStack:
         closing = [self._close_soon(tier) for tier in self.tiers]
         for ticket in closing:
             ticket.wait(deadline)
+        self.runtime.closing()
 
     def _close_soon(self, tier: Tier) -> Ticket[None]:
         lane = self.runtime.lane(f"{tier.name}/close", LaneRules(workers=1))

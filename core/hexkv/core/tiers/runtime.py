@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -32,6 +32,10 @@ RAW = "raw"
 """What frames call a payload that no serde made."""
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Memory, frames, time, workers, and who is told."""
@@ -53,6 +57,9 @@ class Runtime:
 
     history: History = field(default_factory=History)
     """What happened to chunks that are not there."""
+
+    closing: Callable[[], None] = _nothing
+    """Called after the tiers were closed; must not raise."""
 
     lanes: Iterator[int] = field(default_factory=count)
     """Numbers of lanes."""
