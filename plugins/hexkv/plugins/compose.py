@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.half import ChunkHalf
@@ -29,6 +29,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.identity import identify
+from hexkv.plugins.joining import open_joined
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings, TierSettings
@@ -44,6 +45,7 @@ from hexkv.ports import (
     Namespace,
     PrefixCache,
     Serde,
+    SharedMedium,
     StoreError,
     SupportsOwnMemory,
     SupportsRegistration,
@@ -211,7 +213,31 @@ def open_stack(
     runtime = Runtime(
         blocks, codec, clock, executor, telemetry, events, serdes, settings.compute_rate
     )
+    if settings.directory.adapter:
+        with _naming(loaded, ("directory", "settings")):
+            joined = open_joined(settings.directory, registry, clock, _own(loaded, tiers))
+        opened.callback(joined.close)
+        runtime = replace(runtime, events=(*events, joined.reporting), closing=joined.close)
+        joined.reporting.start()
     return TierStack(tiers, runtime)
+
+
+def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
+    """The tiers that a directory is told of: what every node reads itself is no node's."""
+    chosen = loaded.settings.directory.tiers
+    if chosen is None:
+        return [
+            tier.name
+            for tier in tiers
+            if isinstance(tier.store, SupportsZeroCopy | SupportsScan)
+            and not (isinstance(tier.store, SharedMedium) and tier.store.shared)
+        ]
+    names = [tier.name for tier in tiers]
+    for name in chosen:
+        if name not in names:
+            where = loaded.locate(("directory", "tiers"))
+            raise ConfigError(f"{where}: there is no tier {name!r}{suggestion(name, names)}")
+    return list(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +246,7 @@ class Checked:
 
     pool: object
     tiers: tuple[object, ...]
+    directory: object = None
 
 
 def check(loaded: Loaded, registry: Registry) -> Checked:
@@ -243,6 +270,12 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         find("node", "unix", ("node",))
         return Checked(None, ())
     find("checksum", settings.checksum, ("checksum",))
+    directory = None
+    if settings.directory.adapter:
+        find("directory", settings.directory.adapter, ("directory", "adapter"))
+        own = settings.directory.settings
+        place: Path = ("directory", "settings")
+        directory = parse("directory", settings.directory.adapter, own, place)
     find("memory", settings.pool.provider, ("pool", "provider"))
     pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
     tiers = []
@@ -256,7 +289,7 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     for name, values in settings.serdes.items():
         find("serde", name, ("serdes", name))
         parse("serde", name, values, ("serdes", name))
-    return Checked(pool, tuple(tiers))
+    return Checked(pool, tuple(tiers), directory)
 
 
 @contextmanager

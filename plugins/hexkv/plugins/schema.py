@@ -237,6 +237,28 @@ class TenantSettings(Section):
     """Bytes of each tier that are the tenant's alone, by the tier's name."""
 
 
+class DirectorySettings(Section):
+    """Where it is reported which chunks this process holds, for its peers."""
+
+    adapter: str = ""
+    """Which directory adapter; empty: nothing is reported."""
+
+    name: str = Field(default="", max_length=255)
+    """Of this process in the directory; no other process may have it. Empty: host and process."""
+
+    address: str = Field(default="", max_length=1024)
+    """Where peers may read what it holds; empty: nowhere."""
+
+    tiers: tuple[str, ...] | None = None
+    """The tiers that count. ``null``: all that can be listed and that no other process fills."""
+
+    queue: Size = 16 * 2**20
+    """Bytes of changes that may wait; beyond, everything is reported anew."""
+
+    settings: Own = Field(default_factory=dict, repr=False)
+    """The adapter's own."""
+
+
 class EngineSettings(Section):
     """Everything about one engine."""
 
@@ -265,6 +287,8 @@ class EngineSettings(Section):
 
     tiers: tuple[TierSettings, ...] = Field(default=(TierSettings(store="memory"),), min_length=1)
     """From the fastest to the slowest."""
+
+    directory: DirectorySettings = DirectorySettings()
 
     tenants: tuple[TenantSettings, ...] = ()
     """Who has a part of the tiers' budgets for himself."""
@@ -297,7 +321,15 @@ class EngineSettings(Section):
         return tenants
 
 
-_OF_A_NODE = ("pool", "tiers", "tenants", "serdes", "checksum", "compute_rate")
+_OF_A_NODE = (
+    "pool",
+    "tiers",
+    "tenants",
+    "serdes",
+    "checksum",
+    "compute_rate",
+    "directory",
+)
 """Sections of which a node's own configuration has the last word."""
 
 

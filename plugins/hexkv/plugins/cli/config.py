@@ -33,6 +33,9 @@ def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
         tier.model_dump(mode="json") | {"settings": _shown(settings)}
         for tier, settings in zip(loaded.settings.tiers, parsed.tiers, strict=True)
     ]
+    if parsed.directory is not None:
+        own = {"settings": _shown(parsed.directory)}
+        tree["directory"] = loaded.settings.directory.model_dump(mode="json") | own
     return tree
 
 
