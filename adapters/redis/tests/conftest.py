@@ -37,7 +37,7 @@ def open_store(prefix, monkeypatch):
     They wait longer for a login or a word about other servers than the second of the defaults:
     on a busy machine a server that is well may take that long.
     """
-    (spec,) = hexkv_adapters()
+    (spec,) = (it for it in hexkv_adapters() if it.kind == "store")
     opened = []
     monkeypatch.setattr(_routes, "_QUESTION", CONNECTING)
 

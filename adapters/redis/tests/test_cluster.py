@@ -8,47 +8,19 @@ from hexkv.adapters.redis._routes import slots_of
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.ports import Failed, Hit, Item, Miss, Stored, StoreError, StoreUnreachable, namespace_of
-from processes import held_port, until
-from redis_servers import Keys, RedisServer
+from processes import held_port
+from redis_servers import SHARES, Keys, cluster, until_it_serves
 
 KEYS = [chunk_key(str(i)) for i in range(60)]
 ITEMS = [Item(key, memoryview(key * 100)) for key in KEYS]
 WELL = [Stored(4800)] * len(KEYS)
-SHARES = [range(5461), range(5461, 10923), range(10923, 16384)]
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     """Three nodes that have met, each with a third of the slots, all of which go on alone."""
-    options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
-    options += ["--cluster-node-timeout", "60000"]
-    nodes = [RedisServer(tmp_path_factory.mktemp("node"), *options) for _ in SHARES]
-    try:
-        for epoch, (node, share) in enumerate(zip(nodes, SHARES, strict=True), 1):
-            with node.start().admin() as admin:
-                admin.execute_command("CLUSTER ADDSLOTSRANGE", share[0], share[-1])
-                admin.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
-        for node in nodes:
-            with node.admin() as admin:
-                for other in nodes:
-                    admin.execute_command("CLUSTER MEET", "127.0.0.1", other.port)
-        for node in nodes:
-            until_it_serves(node)
+    with cluster(tmp_path_factory.mktemp, SHARES) as nodes:
         yield nodes
-    finally:
-        for node in nodes:
-            node.kill()
-
-
-def until_it_serves(node):
-    """Until *node* knows who has which slot; gossip takes a moment."""
-    with node.admin() as admin:
-
-        def serves():
-            state = admin.execute_command("CLUSTER INFO")["cluster_state"]
-            return state == "ok" and len(admin.execute_command("CLUSTER SLOTS")) >= len(SHARES)
-
-        until(serves)
 
 
 @pytest.fixture(autouse=True)

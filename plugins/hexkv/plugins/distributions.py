@@ -17,7 +17,7 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("store", "mooncake")],
     "hexkv-node": [("memory", "shared"), ("node", "unix")],
-    "hexkv-redis": [("store", "redis")],
+    "hexkv-redis": [("directory", "redis"), ("store", "redis")],
     "hexkv-s3": [("store", "s3")],
 }
 

@@ -151,7 +151,9 @@ def _of_url(
     *,
     destructive: bool,
 ) -> Target:
-    schemes = {scheme: spec for spec in registry.adapters.values() for scheme in spec.schemes}
+    # A service may be a store's and a directory's: the store is meant.
+    specs = sorted(registry.adapters.values(), key=lambda spec: spec.kind == "store")
+    schemes = {scheme: spec for spec in specs for scheme in spec.schemes}
     if (spec := schemes.get(scheme)) is None:
         hint = suggestion(scheme, sorted(schemes))
         raise ConfigError(f"no adapter for {scheme}://{hint}{registry.said_of_broken()}")

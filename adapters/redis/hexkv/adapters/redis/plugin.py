@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import PORT, Location
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
 
+if TYPE_CHECKING:
+    from hexkv.adapters.redis._routes import Route
+
 _PATIENCE = 10.0
 """Seconds after which a server that says nothing to the back door counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class RedisSettings:
-    """Settings of the store ``redis``."""
+class _Servers:
+    """Where the servers are, and how to log in."""
 
     url: str = "redis://localhost:6379/0"
     """``redis[s]://host[:port][/database]`` or ``unix:///path[?db=database]``: no password."""
@@ -49,12 +52,6 @@ class RedisSettings:
     prefix: str = "hexkv:"
     """Of every key."""
 
-    ttl: float | None = None
-    """Seconds after which the server forgets a chunk that was not written again."""
-
-    connect_timeout: float = 1.0
-    """Seconds to wait for a connection, where the call's deadline does not come first."""
-
     def __post_init__(self) -> None:
         with about("url"):
             location = Location.parse(self.url)
@@ -71,50 +68,99 @@ class RedisSettings:
             raise SettingError("tls_certificate", "a certificate and its key go together")
         if not location.tls and (self.tls_authorities or self.tls_certificate):
             raise SettingError("tls_authorities", "certificates are of use with rediss:// only")
+
+    def route(self, patience: float) -> Route:
+        """The way to the servers, to which a connection is made in *patience* seconds.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        from hexkv.adapters.net.tls import Trust
+        from hexkv.adapters.redis._routes import Cluster, Sentinels, Single
+        from hexkv.adapters.redis._server import Login
+
+        location = Location.parse(self.url)
+        trust = Trust(self.tls_authorities, self.tls_certificate, self.tls_key, self.tls_verify)
+        login = Login(
+            self.username,
+            self.password,
+            location.database,
+            trust.context() if location.tls else None,
+            patience,
+        )
+        addresses = [location.address, *(Address.parse(other, PORT) for other in self.others)]
+        if self.topology == "cluster":
+            return Cluster(addresses, login)
+        if self.topology == "sentinel":
+            guards = Login(self.sentinel_username, self.sentinel_password, 0, login.tls, patience)
+            return Sentinels(addresses, self.service, guards, login)
+        return Single(location.address, login)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings(_Servers):
+    """Settings of the store ``redis``."""
+
+    ttl: float | None = None
+    """Seconds after which the server forgets a chunk that was not written again."""
+
+    connect_timeout: float = 1.0
+    """Seconds to wait for a connection, where the call's deadline does not come first."""
+
+    def __post_init__(self) -> None:
+        _Servers.__post_init__(self)
         if self.ttl is not None and not 0.001 <= self.ttl <= 1e9:
             raise SettingError("ttl", "is from a millisecond to thirty years, or null")
         if not 0 < self.connect_timeout <= 3600:
             raise SettingError("connect_timeout", "is more than nothing, and an hour at most")
 
 
+@dataclass(frozen=True, slots=True)
+class DirectorySettings(_Servers):
+    """Settings of the directory ``redis``."""
+
+    prefix: str = "hexkv-directory:"
+    """Of every key; without braces, which mean something to a cluster."""
+
+    ttl: float = 86_400.0
+    """Seconds after which an entry is forgotten; each node renews its own after half of them."""
+
+    heartbeat: float = 1.0
+    """Seconds between two signs of life of a node."""
+
+    connect_timeout: float = 1.0
+    """Seconds to wait for a connection, where the call's deadline does not come first."""
+
+    def __post_init__(self) -> None:
+        _Servers.__post_init__(self)
+        if "{" in self.prefix or "}" in self.prefix:
+            raise SettingError("prefix", "has no braces")
+        if not 60 <= self.ttl <= 1e9:
+            raise SettingError("ttl", "is from a minute to thirty years")
+        if not 0.05 <= self.heartbeat <= 600:
+            raise SettingError("heartbeat", "is from 0.05 to 600 seconds")
+        if not 0 < self.connect_timeout <= 3600:
+            raise SettingError("connect_timeout", "is more than nothing, and an hour at most")
+
+
 def _open(settings: RedisSettings, context: OpenContext) -> object:
     del context
-    from hexkv.adapters.net.tls import Trust
-    from hexkv.adapters.redis._routes import Cluster, Route, Sentinels, Single
-    from hexkv.adapters.redis._server import Login
     from hexkv.adapters.redis.store import RedisStore
 
-    location = Location.parse(settings.url)
-    trust = Trust(
-        settings.tls_authorities,
-        settings.tls_certificate,
-        settings.tls_key,
-        settings.tls_verify,
-    )
-    login = Login(
-        settings.username,
-        settings.password,
-        location.database,
-        trust.context() if location.tls else None,
-        settings.connect_timeout,
-    )
-    addresses = [location.address, *(Address.parse(other, PORT) for other in settings.others)]
-    route: Route
-    match settings.topology:
-        case "single":
-            route = Single(location.address, login)
-        case "cluster":
-            route = Cluster(addresses, login)
-        case "sentinel":
-            guards = Login(
-                settings.sentinel_username,
-                settings.sentinel_password,
-                0,
-                login.tls,
-                settings.connect_timeout,
-            )
-            route = Sentinels(addresses, settings.service, guards, login)
+    route = settings.route(settings.connect_timeout)
     return RedisStore(route, prefix=settings.prefix.encode(), ttl=settings.ttl)
+
+
+def _open_directory(settings: DirectorySettings, context: OpenContext) -> object:
+    from hexkv.adapters.redis.directory import RedisDirectory
+
+    return RedisDirectory(
+        settings.route(settings.connect_timeout),
+        context.clock,
+        prefix=settings.prefix.encode(),
+        ttl=settings.ttl,
+        heartbeat_seconds=settings.heartbeat,
+    )
 
 
 def _back_door(settings: RedisSettings) -> BackDoor | None:
@@ -159,5 +205,16 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             back_door=_back_door,
             isolate={"prefix": "prefix"},
             contract=2,
-        )
+        ),
+        AdapterSpec(
+            "directory",
+            "redis",
+            "who holds what, in a Redis or Valkey that stands already",
+            _open_directory,
+            DirectorySettings,
+            requires=("redis",),
+            hint="pip install hexkv-redis",
+            schemes=("redis", "rediss", "unix"),
+            contract=2,
+        ),
     ]
