@@ -259,7 +259,8 @@ def test_values_are_read_whatever_pieces_they_come_in():
                 stream = Pieces(head + said + b"+next\r\n", size)
                 assert bulks(Wire(stream), len(values), soon(), array=array) == values
                 assert stream.data == b"+next\r\n"
-    for wrong in (b"$5000\r\n", b"$1\r\nab\r\n", b":1\r\n", b"x" * 5000, b"$-2\r\n", b"$1"):
+    wrongs = [b"$8\r\n12345678xx", b"$5000\r\n", b"$1\r\nab\r\n", b":1\r\n", b"x" * 5000]
+    for wrong in (*wrongs, b"$-2\r\n", b"$1"):
         with case(wrong), pytest.raises(StoreUnreachable):
             bulks(Wire(Pieces(wrong, 64)), 1, soon(), array=False)
     with pytest.raises(ErrorReply):

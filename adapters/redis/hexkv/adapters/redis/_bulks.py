@@ -6,6 +6,8 @@ from hexkv.adapters.redis._wire import ErrorReply, Wire, garbled, length
 from hexkv.ports import Deadline
 
 _PIECE = 64 << 10
+_ONE = b"$8\r\n"
+_ONE_BYTES = len(_ONE) + 8 + 2
 _LONGEST = 4096
 """Bytes of a value that is taken so."""
 
@@ -26,6 +28,11 @@ def bulks(wire: Wire, count: int, deadline: Deadline, *, array: bool) -> list[by
     found: list[bytes | None] = []
     data, at = b"", 0
     while len(found) < count:
+        # Nearly all values are those of one holder, or of none.
+        if data.startswith(_ONE, at) and data.startswith(b"\r\n", at + _ONE_BYTES - 2):
+            found.append(data[at + len(_ONE) : at + _ONE_BYTES - 2])
+            at += _ONE_BYTES
+            continue
         end = data.find(b"\r\n", at)
         if end >= 0:
             line = data[at:end]

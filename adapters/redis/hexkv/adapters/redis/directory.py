@@ -225,27 +225,27 @@ class RedisDirectory:
     ) -> tuple[dict[bytes, Member], Sequence[bytes | None]]:
         """Members by their marks, and the marks of each chunk."""
         values: list[bytes | None] = [None] * len(names)
-        members: dict[bytes, Member] | None = None
+        members: dict[bytes, Member] = {}
         home = self._one(self._members, deadline)
-        tasks = dict.fromkeys([home], ()) | dict(self._route.split(names, deadline))
+        tasks: dict[Server, Sequence[int]] = dict(self._route.split(names, deadline))
         apart = isinstance(self._route, Cluster)
-        for server, which in tasks.items():
+        for server in dict.fromkeys([home, *tasks]):
+            which = tasks.get(server, ())
             with server.wire(deadline) as wire:
-                if server is home:
-                    wire.send([self._members_request()], deadline)
-                for start in range(0, len(which), _ASKED):
+                said = self._members_request() if server is home else b""
+                for start in range(0, max(1, len(which)), _ASKED):
                     part = which[start : start + _ASKED]
                     asked = [names[i] for i in part]
-                    wire.send([_gets(asked) if apart else request(b"MGET", *asked)], deadline)
-                    if server is home and members is None:
+                    said += (_gets(asked) if apart else _mget(asked)) if asked else b""
+                    wire.send([said], deadline)
+                    if server is home and not start:
                         members = self._taken(wire.reply(deadline))
-                    for i, value in zip(
-                        part, bulks(wire, len(part), deadline, array=not apart), strict=True
-                    ):
-                        values[i] = value
-                if server is home and members is None:
-                    members = self._taken(wire.reply(deadline))
-        return members or {}, values
+                    if asked:
+                        found = bulks(wire, len(part), deadline, array=not apart)
+                        for i, value in zip(part, found, strict=True):
+                            values[i] = value
+                    said = b""
+        return members, values
 
     def _members_request(self) -> bytes:
         return request(b"EVAL", _scripts.MEMBERS, b"1", self._members, self._sign)
@@ -311,6 +311,14 @@ class RedisDirectory:
 def _gets(names: Sequence[bytes]) -> bytes:
     """A request for each value by itself."""
     return b"".join([b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name) for name in names])
+
+
+def _mget(names: Sequence[bytes]) -> bytes:
+    """A request for all values at once; the names are of one length."""
+    head = b"$%d\r\n" % len(names[0])
+    return (
+        b"*%d\r\n$4\r\nMGET\r\n" % (len(names) + 1) + head + (b"\r\n" + head).join(names) + b"\r\n"
+    )
 
 
 def _marks(value: bytes) -> Iterator[bytes]:
