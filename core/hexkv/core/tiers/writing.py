@@ -120,7 +120,7 @@ class Writer:
             return False
         self.evict(tier, tier.index.restore(entries), background_deadline(self._runtime))
         tier.indexing = False
-        self._runtime.tell(Change.STORED, tier.name, list(tier.index.keys()))
+        self._runtime.tell(Change.STORED, tier.name, tier.index.keys())
         return True
 
     def evict_soon(self, tier: Tier, victims: Sequence[ChunkKey]) -> None:
