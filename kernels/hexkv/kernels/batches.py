@@ -7,6 +7,7 @@ their addresses. No row is read or written but those of the chunks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from ctypes import addressof, c_char
 from typing import Any, NamedTuple, TypeAlias
@@ -96,19 +97,21 @@ def _together(spans: Sequence[Span]) -> Batch | None:
         whole = memoryview(first.data.obj).cast("B")
     except (TypeError, ValueError, BufferError):
         return None  # it does not show its memory a second time, or not as one run of bytes
+    # Numbers of Python's: of a few hundred, NumPy takes longer to find out as much.
     home = _address(whole)
-    places = np.array([_address(span.data) for span in spans]) - home
-    if not 0 <= places.min() <= places.max() <= whole.nbytes - first.data.nbytes:
+    places = [_address(span.data) - home for span in spans]
+    low, high = min(places), max(places)
+    if not 0 <= low <= high <= whole.nbytes - first.data.nbytes:
         return None  # it shows other memory than the first time
     if first.data.readonly:
         whole = whole.toreadonly()
     tokens, starts = first.end - first.start, np.array([span.start for span in spans])
-    steps = np.diff(places)
-    if (steps == steps[0]).all():
-        return Batch(tokens, starts, whole, int(places[0]), int(steps[0]), None)
-    low = int(places.min())
-    step = int(np.gcd.reduce(places - low))
-    return Batch(tokens, starts, whole, low, step, (places - low) // step)
+    step = places[1] - places[0]
+    if step and places == [*range(places[0], places[0] + step * len(places), step)]:
+        return Batch(tokens, starts, whole, places[0], step, None)
+    distances = [place - low for place in places]
+    step = math.gcd(*distances) or 1
+    return Batch(tokens, starts, whole, low, step, np.array(distances) // step)
 
 
 def _address(data: memoryview) -> int:

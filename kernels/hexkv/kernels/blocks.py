@@ -19,7 +19,7 @@ from hexkv.kernels.dtypes import INTEGERS
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.stacks import stacked
-from hexkv.kernels.transfer import transfer_on
+from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
     DType,
     InvalidRequest,
@@ -89,6 +89,7 @@ class BlockMemory:
         self.layout = layout
         self.tokens = block_tokens
         self.device = pages[0].device
+        self.gpus = gpus([self.device])
         for layer, page in enumerate(pages):
             check_memory(page, f"layer {layer}")
             start, end = layout.layer_span(layer, block_tokens)
@@ -205,7 +206,7 @@ class BlockKV:
             moves = self._moves(spans)
             for stacks in self._pages.stacks:
                 stacks.gather(moves, chosen)
-        return transfer_on([self._pages.device])
+        return transfer_on(self._pages.gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self.layout, self.tokens, spans, layers)
@@ -220,7 +221,7 @@ class BlockKV:
                 moves = self._moves(spans)
                 for stacks in self._pages.stacks:
                     stacks.scatter(moves, chosen)
-        return transfer_on([self._pages.device])
+        return transfer_on(self._pages.gpus)
 
     def _between(self, spans: Sequence[Span]) -> list[Places]:
         """The blocks of each span.

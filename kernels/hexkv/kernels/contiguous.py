@@ -11,7 +11,7 @@ from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Run
 from hexkv.kernels.stacks import stacked
-from hexkv.kernels.transfer import transfer_on
+from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import KVLayout, LayoutMismatch, Span, Transfer
 
 
@@ -54,7 +54,9 @@ class ContiguousKV:
                         f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}, "
                         f"not {expected}"
                     )
-        self._devices = {tensor.device for given in tensors for tensor in given}
+        devices = {tensor.device for given in tensors for tensor in given}
+        self._on_host = all(device.type == "cpu" for device in devices)
+        self._gpus = gpus(devices)
         self._fused = None
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
@@ -70,7 +72,7 @@ class ContiguousKV:
     @property
     def background(self) -> bool:
         """True on the CPU; on a GPU the caller's stream says what comes first."""
-        return self._fused is None and all(device.type == "cpu" for device in self._devices)
+        return self._fused is None and self._on_host
 
     @property
     def tokens(self) -> int:
@@ -85,7 +87,7 @@ class ContiguousKV:
             runs = [Run(batch) for batch in batches(spans)]
             for stacks in self._stacks:
                 stacks.gather(runs, chosen)
-        return transfer_on(self._devices)
+        return transfer_on(self._gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         chosen = check_spans(self._layout, self._tokens, spans, layers)
@@ -98,4 +100,4 @@ class ContiguousKV:
             with torch.inference_mode():
                 for stacks in self._stacks:
                     stacks.scatter(runs, chosen)
-        return transfer_on(self._devices)
+        return transfer_on(self._gpus)

@@ -32,11 +32,12 @@ class Run:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        starts, tokens = batch.starts, batch.tokens
-        self._each = [slice(start, start + tokens) for start in starts.tolist()]
+        starts, tokens = batch.starts.tolist(), batch.tokens
+        self._starts = starts
         self._all: slice | None = None
-        if (np.diff(starts) == tokens).all():
-            self._all = slice(self._each[0].start, self._each[-1].stop)
+        end = starts[0] + tokens * len(starts)
+        if starts == [*range(starts[0], end, tokens)]:
+            self._all = slice(starts[0], end)
 
     def gather(self, chunks: Array, memory: Memory) -> None:
         """Copy from *memory*, ``[tokens, ...]``, to *chunks*, ``[rows, tokens, ...]``."""
@@ -44,8 +45,9 @@ class Run:
         if together is not None:
             chunks[self.batch.some] = together
             return
-        for row, at in zip(self.batch.each(chunks), self._each, strict=True):
-            _fetch(row, memory[at])
+        tokens = self.batch.tokens
+        for row, start in zip(self.batch.each(chunks), self._starts, strict=True):
+            _fetch(row, memory[start : start + tokens])
 
     def scatter(self, chunks: Array, memory: Memory) -> None:
         """Copy the other way."""
@@ -53,8 +55,9 @@ class Run:
         if together is not None:
             self._write(together, chunks[self.batch.some])
             return
-        for row, at in zip(self.batch.each(chunks), self._each, strict=True):
-            part = memory[at]
+        tokens = self.batch.tokens
+        for row, start in zip(self.batch.each(chunks), self._starts, strict=True):
+            part = memory[start : start + tokens]
             if isinstance(part, torch.Tensor):
                 part.copy_(_tensor(row), non_blocking=True)
             else:
@@ -67,7 +70,7 @@ class Run:
         if self.batch.rows is not None and chunks[0].nbytes >= _SMALL:
             return None  # NumPy would make a copy of them first
         part = memory[self._all]
-        return part.reshape(len(self._each), self.batch.tokens, *part.shape[1:])
+        return part.reshape(len(self._starts), self.batch.tokens, *part.shape[1:])
 
     def _write(self, part: Array, rows: Array) -> None:
         if part.nbytes >= _LARGE and rows.flags.writeable and _torchs(rows):

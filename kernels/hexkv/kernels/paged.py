@@ -14,7 +14,7 @@ from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.stacks import Stacks, stacked
-from hexkv.kernels.transfer import transfer_on
+from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
 
 
@@ -61,6 +61,7 @@ class PagedMemory:
         self.block = int(block)
         self.blocks = int(blocks)
         self.device = device
+        self.gpus = gpus([device])
         self.fused = Fused.over(layout, pages, fused, direct=direct)
         self._given = [[page.detach() for page in given] for given in pages]
         self._whole: list[Stacks] | None = None
@@ -170,7 +171,7 @@ class PagedKV:
             for rows, moves in self._moves(spans):
                 for stacks in rows:
                     stacks.gather(moves, chosen)
-        return transfer_on([pages.device])
+        return transfer_on(pages.gpus)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         pages = self._pages
@@ -184,7 +185,7 @@ class PagedKV:
                 for rows, moves in self._moves(spans):
                     for stacks in rows:
                         stacks.scatter(moves, chosen)
-        return transfer_on([pages.device])
+        return transfer_on(pages.gpus)
 
     def _at(self, start: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self._slots[start:end])

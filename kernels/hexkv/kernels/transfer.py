@@ -28,7 +28,11 @@ class _Queued:
         return True
 
 
-def transfer_on(devices: Iterable[torch.device]) -> Transfer:
-    """The transfer of the copies just queued on *devices*; finished already on the CPU."""
-    gpus = {device for device in devices if device.type == "cuda"}
-    return _Queued(gpus) if gpus else Finished()
+def gpus(devices: Iterable[torch.device]) -> set[torch.device]:
+    """Those of *devices* that copy behind the caller's back."""
+    return {device for device in devices if device.type == "cuda"}
+
+
+def transfer_on(devices: set[torch.device]) -> Transfer:
+    """The transfer of the copies just queued on *devices*, of :func:`gpus`; finished without."""
+    return _Queued(devices) if devices else Finished()
