@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,11 @@ from benchmarks.rig import TokenArray, disk_tier, engine, memory_engine, prompt
 from benchmarks.scale import Scale
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
+from hexkv.plugins.schema import TierSettings
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lib"))
+
+from redis_servers import RedisServer
 
 PROMPTS = 16
 CHUNKS = 4
@@ -69,7 +75,7 @@ class Requests:
 
 
 def crowd(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
-    """Loads from disk through pools of several sizes, and loads from memory."""
+    """Loads from disk and from Redis through pools of several sizes, and loads from memory."""
     layout = scale.small
     length = CHUNKS * scale.chunk
     devices = [contiguous(layout, length, scale.chunk) for _ in range(PROMPTS)]
@@ -79,6 +85,13 @@ def crowd(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
         with engine(layout, scale.chunk, blocks, tier) as cache:
             name = f"disk, pool of {blocks} blocks"
             yield from _rows(name, Requests(cache, scale.chunk, devices, prompts))
+    with RedisServer(folder) as server:
+        tier = TierSettings(store="redis", settings={"url": server.url, "prefix": "crowd:"})
+        for blocks in POOLS:
+            with engine(layout, scale.chunk, blocks, tier) as cache:
+                name = f"Redis, pool of {blocks} blocks"
+                yield from _rows(name, Requests(cache, scale.chunk, devices, prompts))
+                cache.clear()  # for the next pool, whose engine names chunks alike
     with memory_engine(layout, scale.chunk, PROMPTS * CHUNKS) as cache:
         yield from _rows("memory", Requests(cache, scale.chunk, devices, prompts))
 
