@@ -141,6 +141,7 @@ check: namespace $(VENV)/full
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
 	$(RUN) -m benchmarks.serdes
+	$(RUN) -m benchmarks.directory
 
 quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality

@@ -167,6 +167,8 @@ class Fleet:
         """Nobody is named who has been silent for three heartbeats."""
         now, beat = self.clock.now(), self.cell.heartbeat_seconds
         named = {member.name for member in self.asker.members(self.soon())}
+        for holders in self.asker.locate(self.random.sample(self.keys, 100), self.soon()):
+            named.update(member.name for member in holders)
         for node in self.nodes:
             if not node.alive and now - node.died >= SILENT_HEARTBEATS * beat:
                 assert node.name not in named, f"{node.name} is dead for {now - node.died:.2f} s"
