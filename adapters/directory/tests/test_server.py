@@ -1,16 +1,17 @@
 """A server among strangers, beside another one, and killed."""
 
 import os
-import socket
 import struct
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
+import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory_servers import SECRET, DirectoryProcess, Served
 from hexkv.adapters.directory.local import LocalDirectory
+from hexkv.adapters.directory.plugin import hexkv_adapters
 from hexkv.adapters.directory.replicas import ReplicatedDirectory
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.directory.wire import (
@@ -23,13 +24,23 @@ from hexkv.adapters.directory.wire import (
 )
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.tls import Trust
 from hexkv.contracts.cases import each
 from hexkv.contracts.directory._base import batches, holders, life, some, soon
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, Member, StoreError, StoreFull, StoreUnreachable
-from processes import PATIENCE, freeze
+from hexkv.plugins.settings import parse_settings
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import (
+    Deadline,
+    Member,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    SupportsReplicas,
+)
+from processes import PATIENCE, freeze, held_port
 
 
 def test_who_does_not_know_the_secret_learns_nothing(served, client):
@@ -38,12 +49,55 @@ def test_who_does_not_know_the_secret_learns_nothing(served, client):
     assert client(served.address).members(soon()) == []
 
 
-def test_a_server_that_does_not_know_the_secret_is_told_nothing(clock, client):
-    with Served(clock) as other, closing(socket.socket()) as sock:
-        sock.connect((other.address.host, other.address.port))
+@pytest.fixture
+def configured():
+    """Opens directories as a configuration does; closes them."""
+    specs = {spec.name: spec for spec in hexkv_adapters()}
+    with ExitStack() as opened:
+
+        def configured(name, **wanted):
+            made = parse_settings(specs[name], wanted)
+            directory = specs[name].open(made, OpenContext(SystemClock()))
+            opened.callback(directory.close)
+            return directory
+
+        yield configured
+
+
+def test_nodes_of_a_list_know_each_other_by_certificates_and_a_secret(tmp_path, configured, client):
+    authority, files = trustme.CA(), [tmp_path / "ca.pem", tmp_path / "node.pem"]
+    authority.cert_pem.write_to_path(str(files[0]))
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(files[1]))
+    ca, certificate = map(str, files)
+    places = [f"127.0.0.1:{held_port()}" for _ in range(2)]
+    tls = {"tls": True, "tls_ca": ca, "tls_certificate": certificate, "tls_client_ca": ca}
+    ada, bob = (
+        configured("static", listen=mine, peers=[other], secret=SECRET.decode(), **tls)
+        for mine, other in (places, places[::-1])
+    )
+    keys = some(3)
+    assert ada.join(life("ada"), batches(keys[:1]), soon())
+    assert bob.join(life("bob"), batches(keys[1:2]), soon())
+    assert holders(ada, keys) == holders(bob, keys) == [["ada"], ["bob"], []]
+    assert set(ada.members(soon())) == {life("ada"), life("bob")}
+    place = Address.parse(places[0])
+    for stranger in (Trust(ca), None):
+        context = stranger.context() if stranger else None
         with pytest.raises(StoreUnreachable):
-            client(other.address, secret=b"what the node knows").join(life("ada"), [], soon())
-        assert other.cell.health()["members"] == 0
+            client(place, tls=context).members(soon())
+
+
+def test_a_second_one_is_told_by_itself(served, clock, configured):
+    with Served(clock) as second:
+        places = {"address": str(served.address), "second": str(second.address)}
+        both = configured("embedded", secret=SECRET.decode(), **places)
+        assert isinstance(both, SupportsReplicas)
+        first, other = both.replicas
+        assert first.join(life("ada"), [], soon())
+        assert other.members(soon()) == []
+        assert other.join(life("ada"), [], soon())
+        assert both.members(soon()) == [life("ada")]
 
 
 @settings(max_examples=30)
