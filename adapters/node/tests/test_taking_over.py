@@ -1,12 +1,13 @@
 """A node's place is taken by another process: nothing is lost, and nothing is used twice."""
 
 import json
+import socket
 from contextlib import contextmanager
 from threading import Event
 
 import pytest
 
-from hexkv.adapters.node import giving, taking
+from hexkv.adapters.node import giving, taking, wire
 from hexkv.adapters.node.handover import END, TAKE
 from hexkv.adapters.node.taking import Predecessor
 from hexkv.adapters.node.verbs import VERBS
@@ -169,6 +170,38 @@ def test_what_cannot_be_gone_on_with_is_not_used_until_those_who_had_it_are_gone
         late.close()
         client.close()
         heir.at_rest()
+
+
+def test_what_was_sent_and_not_read_is_answered_by_the_successor(node, client):
+    """Half a message, too; and what is worth least goes first there as it would have here."""
+    some = specs(6)
+    put(client, some[2:5])
+    client.match([some[1].key], soon())
+    with client.hold([some[0]], "use", soon()) as hold:
+        assert hold.wait(soon())
+    ranked = node.served._stack.tiers[0].index.ranked()
+    assert ranked[0] != some[0].key
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(60)
+    sock.connect(str(node.path))
+    sock.sendall(wire.greeting())
+    sock.recv(wire.WELCOME.size)
+    body = wire.pack_keys([some[0].key, some[5].key])
+    asked = wire.message(Verb.MATCH, 1, node.server.generation, body, seconds=60.0)
+    sock.sendall(asked + asked[:31])
+    assert wire.head(sock.recv(wire.HEAD.size)).request == 1
+    assert sock.recv(99)
+    until(lambda: any(session.ahead for session in node.server._sessions))
+    with taken_over(node) as heir:
+        assert heir.served._stack.tiers[0].index.ranked() == ranked
+        sock.sendall(asked[31:])
+        head = wire.head(sock.recv(wire.HEAD.size))
+        assert (head.request, head.status) == (1, wire.Status.DONE)
+        assert wire.read_words(wire.Reader(sock.recv(99)), 2) == ["memory", None]
+        sock.close()
+        client.close()
+        heir.at_rest()
+        node.stop()
 
 
 def test_a_node_that_does_not_fit_is_ended_and_the_new_one_starts_empty(tmp_path):
