@@ -16,6 +16,7 @@ from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.carrying import in_memory
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.compose import check, open_serdes, open_stack
@@ -31,6 +32,7 @@ from hexkv.ports import (
     Change,
     ChunkCache,
     ChunkKey,
+    ChunkSpec,
     Cleared,
     Clock,
     CorruptFrame,
@@ -159,6 +161,14 @@ class ServedChunks:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, HexKVError):
             tenant = ""
         self._stack.assign(prefix, tenant)
+
+    def in_memory(self, after: ChunkKey | None, most: int) -> list[ChunkSpec]:
+        """Some of the chunks of tiers in memory behind *after*, in the order of their keys.
+
+        At most *most*, of a layout each; none only if there are no more.
+        """
+        with self._calls.call():
+            return in_memory(self._stack, after, most)
 
     def clear(
         self, prefixes: Collection[bytes] | None, tiers: Sequence[str] | None, deadline: Deadline

@@ -85,7 +85,7 @@ from hexkv.ports.region import (
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
-from hexkv.ports.service import ChunkService, ServiceHold
+from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
 from hexkv.ports.sink import PIECE, Sink
 from hexkv.ports.store import (
     ChunkStore,
@@ -201,6 +201,7 @@ __all__ = [
     "Stored",
     "SupportsBackground",
     "SupportsClear",
+    "SupportsListing",
     "SupportsOwnMemory",
     "SupportsPrefault",
     "SupportsQuarantine",

@@ -14,6 +14,7 @@ from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.chunk_cache import ChunkLeases
 from hexkv.ports.clock import Deadline
 from hexkv.ports.hold import Hold
+from hexkv.ports.keys import ChunkKey
 from hexkv.ports.results import Cleared, Health
 
 
@@ -76,5 +77,20 @@ class ChunkService(ChunkLeases, Protocol):
         """Give everything back and end the connection. Calling it twice is allowed.
 
         Memory that somebody still looks at stays mapped until the last view of it is gone.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsListing(Protocol):
+    """A service that says what is in its memory, to those who may know."""
+
+    def in_memory(self, after: ChunkKey | None, deadline: Deadline) -> Sequence[ChunkSpec] | None:
+        """Some of the chunks in memory whose keys come behind *after*, in the order of keys.
+
+        All of them are held raw. Empty: there are no more. ``None``: nobody answers.
+
+        Raises:
+            InvalidRequest: this process may not know.
         """
         ...

@@ -7,6 +7,7 @@ nothing is copied to faster tiers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.io.rules import Priority, Refused
@@ -15,8 +16,11 @@ from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.moving import STEP, Mover, label
 from hexkv.core.tiers.rules import Writes
+from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, FrameHeader, Lease, Reason
+from hexkv.ports import ChunkKey, ChunkSpec, Deadline, FrameHeader, Lease, Reason
+
+_LISTING = "list"
 
 _AT_ONCE = 64
 """Keys that tiers are asked for at a time."""
@@ -129,3 +133,26 @@ def lasting(tiers: Sequence[Tier]) -> list[Tier]:
 def writable(tiers: Sequence[Tier]) -> list[Tier]:
     """Those of *tiers* that may be given chunks at all."""
     return [tier for tier in tiers if tier.rules.writes is not Writes.NONE]
+
+
+def in_memory(stack: TierStack, after: ChunkKey | None, most: int) -> list[ChunkSpec]:
+    """Some of the chunks that tiers in memory keep behind *after*, in the order of their keys.
+
+    At most *most*, as they are when they are held: raw. None only if there are no more.
+    """
+    tiers = [tier for tier in stack.tiers if tier.lends]
+    keys = {key for tier in tiers for key in tier.index.keys()}  # noqa: SIM118 - no mapping
+    behind = [key for key in keys if after is None or key > after]
+    while some := nsmallest(most, behind):
+        found: dict[ChunkKey, ChunkSpec] = {}
+        for tier in tiers:
+            for key, lease in zip(some, tier.calls.get_lease(some, _LISTING), strict=True):
+                if lease is None:
+                    continue
+                with lease:
+                    if lease.spec is not None:
+                        found[key] = lease.spec._replace(serde=RAW)
+        if found:
+            return [found[key] for key in some if key in found]
+        behind = [key for key in behind if key > some[-1]]  # all of these went meanwhile
+    return []

@@ -24,6 +24,7 @@ from hexkv.plugins.archives.carrying import (
     writing,
 )
 from hexkv.plugins.archives.format import ArchiveReader
+from hexkv.plugins.archives.node import NodePlace
 from hexkv.plugins.archives.selection import Selection
 from hexkv.plugins.archives.tiers import TieredPlace
 from hexkv.plugins.cli.output import Json, human_size, installed, new_app, print_json, run_app
@@ -31,7 +32,7 @@ from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.described import tokens_in
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
-from hexkv.ports import ConfigError, InvalidRequest
+from hexkv.ports import InvalidRequest
 
 Archive = Annotated[str, typer.Argument(help="The file; - for a pipe.")]
 Config = Annotated[Path | None, typer.Option(help="The configuration whose tiers are meant.")]
@@ -163,9 +164,11 @@ def _place(
     except ValueError as error:
         raise InvalidRequest(f"--memory: {error}") from error
     if loaded.settings.node:
-        raise ConfigError(
-            f"{loaded.locate(('node',))}: give the node's own configuration, whose tiers are meant"
-        )
+        if tiers:
+            raise InvalidRequest("--tier: the tiers are the node's: give its own configuration")
+        with NodePlace(loaded, registry) as node:
+            yield node
+        return
     with TieredPlace(loaded, registry, tiers, size) as place:
         yield place
 

@@ -17,6 +17,7 @@ from hexkv.adapters.node.holds import NodeHold, NodePublishing, late, taken
 from hexkv.adapters.node.keeper import Keeper
 from hexkv.adapters.node.leases import Ledger, NodeLease
 from hexkv.adapters.node.link import Link
+from hexkv.adapters.node.listing import pack_after, read_listing
 from hexkv.adapters.node.wire import (
     MAX_SPACES,
     Malformed,
@@ -44,6 +45,7 @@ from hexkv.ports import (
     Lease,
     Publishing,
     Reason,
+    SupportsListing,
     TierHealth,
     frame_bytes,
 )
@@ -253,6 +255,10 @@ class NodeClient:
 
         return self._ask(Verb.HEALTH, b"", deadline, read)
 
+    def in_memory(self, after: ChunkKey | None, deadline: Deadline) -> Sequence[ChunkSpec] | None:
+        self._check()
+        return self._ask(Verb.LIST, pack_after(after), deadline, read_listing)
+
     def sweep(self, owner: str) -> int:
         return self._ledger.sweep(owner)
 
@@ -354,5 +360,5 @@ def _forked(client: ref[NodeClient]) -> None:
 
 if TYPE_CHECKING:
 
-    def _is_a_service(client: NodeClient) -> ChunkService:
-        return client
+    def _is_a_service(client: NodeClient) -> tuple[ChunkService, SupportsListing]:
+        return client, client

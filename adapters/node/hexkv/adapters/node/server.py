@@ -288,6 +288,7 @@ class NodeServer:
             self._ended,
             self._barrier,
         )
+        session.trusted = uid in (0, os.geteuid())
         why = ""
         if (version, frames) != (VERSION, FRAME_VERSION):
             why = f"it speaks version {version} with frames {frames}"

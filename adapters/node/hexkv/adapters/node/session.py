@@ -117,6 +117,9 @@ class Session:
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self._readable.register(barrier, select.POLLIN)
+        self.trusted = False
+        """True if it may list what others have stored: it is of the node's own user, or root's."""
+
         self._socket = sock
         self._generation = generation
         self._limits = limits

@@ -10,6 +10,7 @@ from struct import pack, unpack
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.node.granted import Grant, Granted
+from hexkv.adapters.node.listing import MOST, pack_listing
 from hexkv.adapters.node.wire import (
     Chunk,
     Head,
@@ -67,6 +68,7 @@ class Client(Protocol):
     spaces: dict[int, Space]
     met: set[tuple[int, bytes]]
     pinned: set[str]
+    trusted: bool
 
     def send(self, asked: Head, status: Status, body: bytes = b"") -> None:
         """Answer a request."""
@@ -218,6 +220,16 @@ def _health(session: Client, asked: Request) -> None:
     session.send(asked.head, Status.DONE, json.dumps(said, default=dict).encode())
 
 
+def _list(session: Client, asked: Request) -> None:
+    reader = Reader(asked.body)
+    after = ChunkKey(reader.data(KEY_BYTES)) if reader.number("B") else None
+    reader.end()
+    if not session.trusted:
+        raise InvalidRequest("only the node's own user and root may list what it holds")
+    found = session.served.in_memory(after, MOST)
+    session.send(asked.head, Status.DONE, pack_listing(found))
+
+
 VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.PING: _ping,
     Verb.MATCH: _match,
@@ -230,6 +242,7 @@ VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.FLUSH: _flush,
     Verb.CLEAR: _clear,
     Verb.HEALTH: _health,
+    Verb.LIST: _list,
 }
 
 

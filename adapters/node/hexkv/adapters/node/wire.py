@@ -67,6 +67,7 @@ class Verb(IntEnum):
     FLUSH = 11
     CLEAR = 12
     HEALTH = 13
+    LIST = 14
 
 
 class Status(IntEnum):
@@ -216,6 +217,11 @@ class Reader:
         """The next *count* keys."""
         data = self.data(count * KEY_BYTES)
         return [ChunkKey(data[i : i + KEY_BYTES]) for i in range(0, len(data), KEY_BYTES)]
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._body) - self._at
 
     def count(self, each: int) -> int:
         """How many rows follow, of at least *each* bytes; checked against what there is."""
