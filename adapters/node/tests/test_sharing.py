@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hexkv.adapters.node import wire
 from hexkv.adapters.node.server import Allowed, Listener
 from hexkv.adapters.node.session import Limits
-from hexkv.adapters.node.wire import Malformed
+from hexkv.adapters.node.verbs import VERBS
+from hexkv.adapters.node.wire import Malformed, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest
@@ -103,6 +104,38 @@ def test_a_client_leases_no_more_than_its_bound(tmp_path):
             assert [lease is not None for lease in hold.leases] == [True] * 3 + [False] * 3
             assert [reason for reason in hold.reasons if reason] == ["refused"] * 3
         greedy.close()
+
+
+def test_requests_of_which_nothing_comes_leave_nothing_on_either_side(node, monkeypatch):
+    """Those that mean nothing, and those that nobody waits for and the node never answers."""
+    client = node.client()
+    link = client._keeper.link
+    (session,) = node.server._sessions
+    huge = specs(1)[0]._replace(tokens=1 << 31)
+    monkeypatch.setattr(client, "fits", lambda size: True)
+    for _ in range(9):
+        assert client.allocate([huge], "huge", soon()) == []
+        with client.hold([huge], "huge", soon()) as hold:
+            assert hold.wait(soon())
+            assert hold.reasons[0] is not None
+    monkeypatch.setitem(VERBS, Verb.PING, lambda session, asked: None)
+    for _ in range(9):
+        link.ask(Verb.PING, b"", soon())
+    assert client.match([specs(1)[0].key], soon()) == [None]
+    assert (len(session.granted), len(link._answers)) == (0, 0)
+    client.close()
+
+
+def test_a_lease_that_was_released_is_not_shared_though_its_block_is_still_in_sight(node):
+    client = node.client()
+    put(client, specs(1))
+    with client.hold(specs(1), "held", soon()) as hold:
+        assert hold.wait(soon())
+        (lease,) = hold.leases
+        client._ledger.release("held", lease.token, lease.block)  # by another thread, just now
+        with pytest.raises(InvalidRequest, match="released"):
+            lease.share("late")
+    client.close()
 
 
 def test_a_header_that_a_client_left_is_void(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from hexkv.adapters.node.wire import ALL, Malformed
-from hexkv.ports import Hold, Lease
+from hexkv.ports import Hold, Lease, frame_bytes
 
 
 class Grant:
@@ -118,8 +118,10 @@ class Granted:
                 grant = self._grants.setdefault(request, Grant())
                 grant.leases += [None] * (place + 1 - len(grant.leases))
                 grant.leases[place] = lease
-                grant.sizes[place] = lease.size
-                self._bytes += lease.size
+                spec = lease.spec
+                size = lease.size if spec is None else frame_bytes(spec.raw_bytes)
+                grant.sizes[place] = size
+                self._bytes += size
                 if fresh:
                     grant.fresh.add(place)
 

@@ -132,13 +132,20 @@ class Ledger:
         return self._enter(NodeLease(self, block, owner, next(self._tokens), spec))
 
     def share(self, lease: NodeLease, frame: memoryview, owner: str) -> NodeLease:
-        """Another lease of the same block."""
+        """Another lease of the same block.
+
+        Raises:
+            InvalidRequest: another thread has released *lease*: the node may lend the block again.
+        """
         mine = NodeLease.__new__(NodeLease)
         mine._ledger = self
         mine.block, mine.spec = lease.block, lease.spec
         mine.owner, mine.token = owner, next(self._tokens)
-        mine._frame = frame
-        return self._enter(mine)
+        with self._lock:
+            if lease.token not in lease.block.shares:
+                raise InvalidRequest("the lease was released")
+            mine._frame = frame
+            return self._enter(mine)
 
     def release(self, owner: str, token: int, block: Block) -> None:
         """End a lease; nothing if it has ended. The node is told with the last share."""

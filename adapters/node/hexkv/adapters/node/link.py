@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import Condition
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.greeting import greet
@@ -104,7 +104,9 @@ class Link:
         self._read = select.poll()
         self._read.register(self._socket, select.POLLIN)
         self._numbers = count(1)
-        self._answers: dict[int, ref[Answer]] = {}
+        self._answers: WeakValueDictionary[int, Answer] = WeakValueDictionary()
+        """By request: those that somebody waits for. To others the node may never answer."""
+
         self._returned: deque[tuple[int, int]] = deque()
         self._owed = 0
         """Bytes that were given back, and the node was not told yet."""
@@ -147,7 +149,7 @@ class Link:
         if len(body) > MAX_BODY:
             raise Malformed(f"a request of {len(body)} bytes")
         answer = Answer(request or self.number())
-        self._answers[answer.request] = ref(answer)
+        self._answers[answer.request] = answer
         data = message(verb, answer.request, self.generation, body, seconds=deadline.remaining())
         return answer if self._send(data, deadline) else None
 
@@ -302,8 +304,7 @@ class Link:
         self.suspect, self._vain = False, 0.0
 
     def _told(self, said: Head, body: bytes) -> None:
-        known = self._answers.get(said.request)
-        answer = None if known is None else known()
+        answer = self._answers.get(said.request)
         if answer is not None:
             try:
                 answer.status = Status(said.status)

@@ -305,18 +305,22 @@ class Session:
         except Malformed as error:
             self.dismiss(str(error))
         except InvalidRequest as error:
-            self.send(what, Status.INVALID, str(error).encode()[:1024])
+            self._refuse(asked, Status.INVALID, str(error).encode()[:1024])
         except EngineClosed:
-            self.send(what, Status.CLOSED)
+            self._refuse(asked, Status.CLOSED)
         except Exception:
             log.exception("node: a request of client %s failed", self.name)
-            self.send(what, Status.FAILED)
-            if grant is not None:
-                self.granted.release(what.request)
+            self._refuse(asked, Status.FAILED)
         finally:
             with self._counting:
                 self._under_way -= 1
                 self._queued -= what.length
+
+    def _refuse(self, asked: _Asked, status: Status, why: bytes = b"") -> None:
+        """Answer that nothing comes of a request; what it was to lease it has not."""
+        if asked.grant is not None:
+            self.granted.release(asked.head.request)
+        self.send(asked.head, status, why)
 
     def _call_reader(self) -> None:
         """See to it that somebody reads on."""
