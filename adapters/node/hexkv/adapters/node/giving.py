@@ -29,8 +29,9 @@ log = logging.getLogger("hexkv")
 REST = 5.0
 """Seconds that requests under way, and then writes that are queued, may take to end."""
 
-_ADOPTING = 20.0
-"""Seconds that the successor has to take the state in; no request is answered meanwhile."""
+_ADOPTING, _EACH = 20.0, 2e-4
+"""Seconds that the successor has to take the state in, and for each chunk of it. No request is
+answered meanwhile; it takes 50 us a chunk, of both processes together."""
 
 
 class Giving:
@@ -65,10 +66,11 @@ class Giving:
                     if session.state == "open":
                         session.dismiss("its request does not end, and the node is handed over")
             parked = [session for session in sessions if session.state == "parked"]
-            said = pack(self._state(parked, *state))
+            whole = self._state(parked, *state)
+            said = pack(whole)
             left = [session for session in sessions if session.state == "dismissed"]
             passed = [*descriptors, *(session.descriptor for session in (*parked, *left))]
-            sock.settimeout(_ADOPTING)
+            sock.settimeout(_ADOPTING + _EACH * len(whole.chunks))
             sock.sendall(STATE.pack(len(said), len(passed)) + said)
             send_descriptors(sock, passed)
             if receive(sock, 1) == HAVE:
