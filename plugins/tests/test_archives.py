@@ -5,6 +5,10 @@ from __future__ import annotations
 import io
 import json
 import random
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -289,6 +293,7 @@ def test_an_archive_goes_through_a_pipe(here, there, hexkv, monkeypatch, capsysb
         (["--tier", "disc"], "--tier: there is no tier 'disc', did you mean 'disk'?"),
         (["--tier", "memory"], "--tier: memory is memory of a process"),
         (["--memory", "much"], "--memory: "),
+        (["--memory", "0"], "--memory: 0 is not 16384 bytes or more"),
         (["--prompt", "/nowhere"], "--prompt: "),
     ],
 )
@@ -298,6 +303,23 @@ def test_what_means_nothing_is_said_in_one_line(tmp_path, here, hexkv, words, sa
         code, _, err = hexkv(command, path, here, *words)
         assert (code, err.count("\n")) == (2, 1)
         assert err.startswith(f"error: {said}")
+
+
+def test_a_disk_that_is_full_leaves_an_archive_that_is_gone_on_with(tmp_path, here, hexkv):
+    path = tmp_path / "full.hexkv"
+    command = [sys.executable, "-m", "hexkv.plugins", "export", path, "--config", here.config]
+    most = PAGE + 5 * FRAME + 100
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    ended = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
+    assert ended.stderr.startswith("error: the archive: ")
+    code, told, _ = hexkv("export", path, here)
+    assert (code, told["before"] + told["frames"]) == (0, 11)
+    assert hexkv("import", tmp_path, here)[2] == "error: the archive: Is a directory\n"
 
 
 def test_no_other_file_is_written_over(tmp_path, archive, here, hexkv):

@@ -26,7 +26,6 @@ from hexkv.ports import (
     FrameHeader,
     InvalidRequest,
     Reason,
-    StoreError,
     frame_bytes,
     namespace_of,
 )
@@ -185,6 +184,7 @@ def export(
     Raises:
         InvalidRequest: the file is another archive, or a damaged one; nothing that is there was
             selected; what is there cannot be listed.
+        OSError: the file cannot be read or written; what is whole of it stays.
     """
     wanted = _wanted(place, selection, identity)
     report = Exported()
@@ -197,7 +197,7 @@ def export(
             if isinstance(frame, Reason):
                 report.lost += frame is not Reason.ABSENT
             else:
-                _append(file, frame)
+                file.write(frame)
                 totals.add(codec.peek(frame))
                 report.frames += 1
                 report.bytes += len(frame)
@@ -220,7 +220,7 @@ def bring_in(
     """Put the frames of an archive where they belong, those of *selection* that are not there.
 
     Raises:
-        ConfigError, AdapterUnavailable: a prompt's chunks cannot be named.
+        OSError: the archive cannot be read.
     """
     report = Imported()
     under_way: deque[tuple[FrameHeader, Taking]] = deque()
@@ -277,9 +277,16 @@ class _Wanted:
         if found is None:
             found = self._selection.takes(prefix, header.identity)
             if found and self._selection.prompt is not None:
-                found = frozenset(self._selection.keys(header.identity))
+                found = self._named(header.identity)
             self._known[prefix] = found
         return found if isinstance(found, bool) else header.key in found
+
+    def _named(self, identity: str) -> frozenset[ChunkKey]:
+        """The prompt's chunks in a namespace; none where they cannot be named."""
+        try:
+            return frozenset(self._selection.keys(identity))
+        except (ConfigError, AdapterUnavailable):
+            return frozenset()
 
 
 def _wanted(place: Place, selection: Selection, identity: str) -> list[ChunkKey]:
@@ -337,14 +344,6 @@ def _continue(
     file.seek(reader.whole)
     file.truncate()
     return had, reader.totals
-
-
-def _append(file: BinaryIO, frame: memoryview) -> None:
-    """Write a whole frame, or raise ``StoreError``."""
-    try:
-        file.write(frame)
-    except OSError as error:
-        raise StoreError(f"the archive cannot be written: {error.strerror}") from error
 
 
 def _refuse(report: Imported, header: FrameHeader, why: str) -> None:

@@ -32,7 +32,7 @@ from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.described import tokens_in
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
-from hexkv.ports import InvalidRequest
+from hexkv.ports import PAGE, InvalidRequest
 
 Archive = Annotated[str, typer.Argument(help="The file; - for a pipe.")]
 Config = Annotated[Path | None, typer.Option(help="The configuration whose tiers are meant.")]
@@ -51,6 +51,7 @@ MemoryOption = Annotated[
     str, typer.Option("--memory", help="Bytes of memory that frames pass through.")
 ]
 _MEMORY = "256MiB"
+_LEAST = 4 * PAGE
 
 
 def export_(
@@ -134,6 +135,9 @@ def _called_well() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("stopped: the same command goes on from here", err=True)
         raise typer.Exit(1) from None
+    except OSError as error:  # of the archive: a place that fails says so in another way
+        typer.echo(f"error: the archive: {error.strerror or error}", err=True)
+        raise typer.Exit(1) from error
 
 
 def _selection(loaded: Loaded, namespace: str, model: str, tenant: str, prompt: str) -> Selection:
@@ -163,6 +167,8 @@ def _place(
         size = int(str(parse_size(memory)))
     except ValueError as error:
         raise InvalidRequest(f"--memory: {error}") from error
+    if not _LEAST <= size < 2**63:
+        raise InvalidRequest(f"--memory: {memory} is not {_LEAST} bytes or more")
     if loaded.settings.node:
         if tiers:
             raise InvalidRequest("--tier: the tiers are the node's: give its own configuration")
