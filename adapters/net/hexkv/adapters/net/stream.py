@@ -159,9 +159,13 @@ class Stream:
     @property
     def quiet(self) -> bool:
         """True if an idle connection is open, and nothing came that was not asked for."""
+        return not self.ready(0.0)
+
+    def ready(self, seconds: float) -> bool:
+        """Wait *seconds* at most until something comes, or the connection is over. True if so."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return self.drained and not poll.poll(0)
+        return not self.drained or bool(poll.poll(seconds * 1000))
 
     @property
     def moved(self) -> int:
