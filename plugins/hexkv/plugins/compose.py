@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.leased.half import LeasedHalf
 from hexkv.core.engine.tiered import TieredHalf
-from hexkv.core.io.breaker import BreakerRules
-from hexkv.core.io.rules import LaneRules
 from hexkv.core.keys.chunking import PrefixChunker
-from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.checked import CheckedSerde
-from hexkv.core.tiers.index import TierIndex
-from hexkv.core.tiers.rules import TierRules, Writes
 from hexkv.core.tiers.runtime import RAW, Runtime
-from hexkv.core.tiers.tenants import DividedIndex, Tenant
+from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
@@ -32,10 +27,11 @@ from hexkv.plugins.identity import identify
 from hexkv.plugins.joining import open_joined
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
-from hexkv.plugins.schema import EngineSettings, TierSettings
+from hexkv.plugins.schema import EngineSettings
 from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.plugins.telemetry import Totals
 from hexkv.plugins.threads import Threads
+from hexkv.plugins.tiers import TierOpener, check_tier, find_adapter, naming, parse_adapter
 from hexkv.ports import (
     PAGE,
     Clock,
@@ -46,9 +42,6 @@ from hexkv.ports import (
     PrefixCache,
     Serde,
     SharedMedium,
-    StoreError,
-    SupportsOwnMemory,
-    SupportsRegistration,
     SupportsScan,
     SupportsZeroCopy,
     Telemetry,
@@ -116,6 +109,11 @@ def build(
     return engine
 
 
+def _block(loaded: Loaded, namespace: Namespace) -> int:
+    """Bytes of the largest frame."""
+    return frame_bytes(namespace.layout.chunk_bytes(loaded.settings.chunk.size))
+
+
 def _over_tiers(
     opened: ExitStack,
     loaded: Loaded,
@@ -127,7 +125,7 @@ def _over_tiers(
 ) -> tuple[ChunkHalf, int]:
     """The pool and the tiers of this process, and where tails of chunks end."""
     settings = loaded.settings
-    block = frame_bytes(namespace.layout.chunk_bytes(settings.chunk.size))
+    block = _block(loaded, namespace)
     _check_sizes(loaded, block)
     serdes = open_serdes(loaded, registry, OpenContext(clock))
     stack = open_stack(opened, loaded, registry, clock, telemetry, events, serdes, block)
@@ -150,7 +148,7 @@ def _over_node(
     """The pool and the tiers of a node, which knows itself which of them keep tails."""
     del namespace, events
     settings = loaded.settings
-    with _naming(loaded, ("node",)):
+    with naming(loaded, ("node",)):
         service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
     opened.callback(service.close)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
@@ -190,31 +188,23 @@ def open_stack(
     pool = settings.pool
     executor = Threads()
     if region is None:
-        with _naming(loaded, ("pool", "settings")):
+        with naming(loaded, ("pool", "settings")):
             provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
         region = provider.allocate(pool.bytes)
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
-    most = Pipelining.of(blocks).keepable(blocks) if block else size
+    opener = TierOpener(loaded, registry, clock, blocks, block)
     tiers = []
-    for index, wanted in enumerate(settings.tiers):
-        with _naming(loaded, ("tiers", index, "settings")):
-            tier = _open_tier(wanted, loaded, registry, clock, most)
+    for index in range(len(settings.tiers)):
+        tier = opener.open(index)
         opened.callback(tier.store.close)
-        if isinstance(tier.store, SupportsRegistration):
-            tier.store.register(region)
-        if wanted.budget is not None and not tier.index.decides:
-            raise ConfigError(
-                f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
-                " list what it holds, so no budget can be kept after a restart"
-            )
         tiers.append(tier)
     runtime = Runtime(
         blocks, codec, clock, executor, telemetry, events, serdes, settings.compute_rate
     )
     if settings.directory.adapter:
-        with _naming(loaded, ("directory", "settings")):
+        with naming(loaded, ("directory", "settings")):
             joined = open_joined(settings.directory, registry, clock, _own(loaded, tiers))
         opened.callback(joined.close)
         runtime = replace(runtime, events=(*events, joined.reporting), closing=joined.close)
@@ -257,13 +247,10 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     """
 
     def find(kind: Kind, name: str, path: Path) -> None:
-        try:
-            registry.find(kind, name)
-        except ConfigError as error:
-            raise ConfigError(f"{loaded.locate(path)}: {error}") from error
+        find_adapter(loaded, registry, kind, name, path)
 
     def parse(kind: Kind, name: str, values: Mapping[str, object], path: Path) -> object:
-        return registry.parse(kind, name, values, lambda inner: loaded.locate((*path, *inner)))
+        return parse_adapter(loaded, registry, kind, name, values, path)
 
     settings = loaded.settings
     if settings.node:
@@ -278,30 +265,11 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
         directory = parse("directory", settings.directory.adapter, own, place)
     find("memory", settings.pool.provider, ("pool", "provider"))
     pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
-    tiers = []
-    for index, tier in enumerate(settings.tiers):
-        find("store", tier.store, ("tiers", index, "store"))
-        find("policy", tier.policy, ("tiers", index, "policy"))
-        for name in tier.serdes:
-            if name != RAW:
-                find("serde", name, ("tiers", index, "serde"))
-        tiers.append(parse("store", tier.store, tier.settings, ("tiers", index, "settings")))
+    tiers = [check_tier(loaded, registry, index) for index in range(len(settings.tiers))]
     for name, values in settings.serdes.items():
         find("serde", name, ("serdes", name))
         parse("serde", name, values, ("serdes", name))
     return Checked(pool, tuple(tiers), directory)
-
-
-@contextmanager
-def _naming(loaded: Loaded, path: Path) -> Iterator[None]:
-    """Errors of opening an adapter whose settings are at *path* say so, and which one it was."""
-    try:
-        yield
-    except (ConfigError, StoreError) as error:
-        if loaded.locate(path) not in str(error):
-            place = loaded.locate((*path, error.setting) if error.setting else path)
-            error.args = (f"{place}: {error}",)
-        raise
 
 
 def _loaded(settings: EngineSettings | Loaded) -> Loaded:
@@ -334,69 +302,6 @@ def open_serdes(loaded: Loaded, registry: Registry, context: OpenContext) -> dic
     for name, path in wanted.items():
         if name != RAW:
             values = settings.serdes.get(name, {})
-            with _naming(loaded, path):
+            with naming(loaded, path):
                 opened[name] = CheckedSerde.of(registry.open("serde", name, values, context))
     return {serde.name: serde for serde in opened.values()} | opened
-
-
-def _open_tier(
-    wanted: TierSettings,
-    loaded: Loaded,
-    registry: Registry,
-    clock: Clock,
-    most: int,
-) -> TierPlan:
-    """A tier; one that keeps blocks of the pool has *most* bytes of it at most."""
-    context = OpenContext(clock, wanted.name, wanted.budget)
-    store = registry.open("store", wanted.store, wanted.settings, context)
-    # What cannot be listed may hold chunks that no index of ours would know of.
-    listed = isinstance(store, SupportsScan)
-    budget = wanted.budget
-    if isinstance(store, SupportsZeroCopy) and not (
-        isinstance(store, SupportsOwnMemory) and store.own_memory
-    ):
-        budget = most if budget is None else min(budget, most)
-    chunk = loaded.settings.chunk
-    tails = isinstance(store, SupportsZeroCopy) if wanted.tails is None else wanted.tails
-    breaker = BreakerRules(
-        wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
-    )
-    rules = TierRules(
-        writes=Writes(wanted.write),
-        reads=wanted.read,
-        promotes=wanted.promote,
-        retries=wanted.retries,
-        shortest=chunk.size if chunk.tail and not tails else 1,
-        serdes=wanted.serdes,
-        lane=LaneRules(wanted.workers, wanted.queue, breaker),
-    )
-    if not listed:
-        return TierPlan(wanted.name, store, rules=rules)
-
-    def index(size: int | None) -> TierIndex:
-        return TierIndex(registry.open("policy", wanted.policy, {}, OpenContext(clock)), size)
-
-    quotas = _quotas(loaded, wanted.name, budget)
-    if not quotas:
-        return TierPlan(wanted.name, store, index(budget), rules)
-    rest = index((budget or 0) - sum(quotas.values()))
-    shares = {tenant: index(quota) for tenant, quota in quotas.items()}
-    return TierPlan(wanted.name, store, DividedIndex(rest, shares), rules)
-
-
-def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:
-    """What each tenant has of *tier*."""
-    tenants = loaded.settings.tenants
-    names = [wanted.name for wanted in loaded.settings.tiers]
-    for number, tenant in enumerate(tenants):
-        for name in tenant.quotas:
-            if name not in names:
-                where = loaded.locate(("tenants", number, "quotas", name))
-                raise ConfigError(f"{where}: there is no such tier{suggestion(name, names)}")
-    quotas = {tenant.name: tenant.quotas[tier] for tenant in tenants if tier in tenant.quotas}
-    if quotas and (budget is None or sum(quotas.values()) > budget):
-        raise ConfigError(
-            f"{loaded.locate(('tenants',))}: the quotas of tier {tier!r} are"
-            f" {sum(quotas.values())} bytes together, its budget is {budget}"
-        )
-    return quotas
