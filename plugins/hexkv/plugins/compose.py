@@ -19,6 +19,7 @@ from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.administering import let_attach
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
@@ -105,6 +106,11 @@ def build(
                 for tenant in settings.tenants
             ],
         )
+        opened.pop_all()
+        opened.callback(engine.close)
+        if isinstance(half, TieredHalf):
+            admin, block = engine.admin.chunks, _block(loaded, namespace)
+            let_attach(admin, half.stack, loaded, registry, clock, block)
         opened.pop_all()
     return engine
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
 from hexkv.core.memory.pool import BlockLease
@@ -18,6 +19,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.carrying import in_memory
 from hexkv.core.tiers.tier import Tier
+from hexkv.plugins.administering import let_attach
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.compose import check, open_serdes, open_stack
 from hexkv.plugins.config import Loaded
@@ -50,6 +52,12 @@ log = logging.getLogger("hexkv")
 
 _PATIENCE = 60.0
 """Seconds that opening waits for what a tier holds, and closing for what is under way."""
+
+_LOOK = 5.0
+"""Seconds that a look of an operator's may take."""
+
+_PIN = 600.0
+"""Seconds that an operator's pin lasts that says nothing else."""
 
 
 class ServedChunks:
@@ -111,6 +119,17 @@ class ServedChunks:
         self._calls = Calls(self._half, _PATIENCE)
         self.inheritance = Inheritance(self._stack, self.place)
         self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
+        self.admin = KeyedAdmin(
+            self._half,
+            self._calls,
+            look=_LOOK,
+            work=_PATIENCE,
+            pin=_PIN,
+            tenants=by_digest,
+        )
+        """Administration, which the configuration may have served to others."""
+
+        let_attach(self.admin, self._stack, loaded, registry, clock, None)
 
     def headers(self) -> Iterator[FrameHeader]:
         """What lies on tiers that outlive a process, chunk by chunk. For the start.
@@ -130,6 +149,11 @@ class ServedChunks:
     def stack(self) -> TierStack:
         """The tiers, for what works on whole frames."""
         return self._stack
+
+    @property
+    def frozen(self) -> bool:
+        """True while nothing is to be stored."""
+        return self._calls.frozen
 
     @property
     def region(self) -> MemoryRegion:

@@ -3,9 +3,11 @@
 Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
 the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
 then ``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock``, ``errors`` as needed.
-An engine's side begins with ``prefix_cache``, and with ``results``.
+An engine's side begins with ``prefix_cache``, and with ``results``; an operator's with
+``administration``.
 """
 
+from hexkv.ports.administration import Administration
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
@@ -60,6 +62,15 @@ from hexkv.ports.keys import (
 from hexkv.ports.layerwise import LayeredRead, LayeredWrite, LayerwiseCache
 from hexkv.ports.layout import KVLayout, LayerGroup, Plane
 from hexkv.ports.lifecycle import CacheLifecycle
+from hexkv.ports.maintenance import (
+    NamespaceState,
+    Progress,
+    Selection,
+    TierState,
+    Watch,
+    Why,
+    WorkReport,
+)
 from hexkv.ports.memory import Lease, SupportsOwnMemory, SupportsZeroCopy
 from hexkv.ports.outcomes import (
     STORE_REASONS,
@@ -121,6 +132,7 @@ __all__ = [
     "SILENT_HEARTBEATS",
     "STORE_REASONS",
     "AdapterUnavailable",
+    "Administration",
     "Bounds",
     "CacheEvent",
     "CacheLifecycle",
@@ -176,17 +188,20 @@ __all__ = [
     "MemoryRegion",
     "Miss",
     "Namespace",
+    "NamespaceState",
     "Outcome",
     "ParallelSlice",
     "Plane",
     "Policy",
     "PoolExhausted",
     "PrefixCache",
+    "Progress",
     "Publishing",
     "ReadOutcome",
     "Reason",
     "Report",
     "Retrieved",
+    "Selection",
     "Serde",
     "ServiceHold",
     "SharedMedium",
@@ -213,9 +228,13 @@ __all__ = [
     "SupportsZeroCopy",
     "Telemetry",
     "TierHealth",
+    "TierState",
     "TimedOut",
     "Tokens",
     "Transfer",
+    "Watch",
+    "Why",
+    "WorkReport",
     "WriteOutcome",
     "frame_bytes",
     "namespace_of",

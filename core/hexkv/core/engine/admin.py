@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.explain import Explanation, explain
+from hexkv.core.engine.keyed_admin import KeyedAdmin, changed_rules
 from hexkv.core.engine.naming import Naming
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.moving import Moved, Mover
@@ -30,8 +30,12 @@ class Admin:
         calls: Calls,
         naming: Naming,
         deadlines: Deadlines,
+        chunks: KeyedAdmin,
     ) -> None:
         """Of the engine that these are parts of."""
+        self.chunks = chunks
+        """Administration by key: what is served to others."""
+
         self._stack = stack
         self._calls = calls
         self._naming = naming
@@ -173,21 +177,8 @@ class Admin:
         """
         with self._calls.call():
             (place,) = self._stack.named([tier])
-            rules = place.rules
-            try:
-                kept = rules.writes if writes is None else Writes(writes)
-            except ValueError as error:
-                known = ", ".join(Writes)
-                raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
-            self._stack.change_rules(
-                place,
-                replace(
-                    rules,
-                    reads=rules.reads if reads is None else reads,
-                    writes=kept,
-                    promotes=rules.promotes if promotes is None else promotes,
-                ),
-            )
+            changed = changed_rules(place.rules, reads=reads, writes=writes, promotes=promotes)
+            self._stack.change_rules(place, changed)
 
     def _chosen(
         self, tokens: Tokens | None, tier: Tier, namespace: Namespace | None, until: Deadline

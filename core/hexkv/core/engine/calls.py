@@ -186,6 +186,10 @@ class Calls:
             below = self._half.health(Deadline.after(self._clock, seconds))
             return replace(below, state=self.state, frozen=self.frozen)
 
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Do *work*, which never raises and does not refer to the engine, when that ends."""
+        self._ending.first.append(work)
+
     def close(self) -> None:
         if self.door.home.left:
             return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from _thread import start_new_thread
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from warnings import warn
 
 from hexkv.core.engine.half import ChunkHalf
@@ -22,11 +23,15 @@ class Ending:
     half: ChunkHalf
     home: Home
     seconds: float
+    first: list[Callable[[], None]] = field(default_factory=list)
+    """Ends what others have set up beside the engine. Never raises, and does not refer to it."""
 
     def run(self, until: Deadline | None = None) -> None:
         """Write what is queued and close the tiers, up to a deadline. Never raises."""
         if until is None:
             until = Deadline.after(self.half.runtime.clock, self.seconds)
+        while self.first:
+            self.first.pop()()
         self.half.prefetches.close()
         self.half.copier.reap(until)
         self.half.runtime.executor.close(LANE)

@@ -20,6 +20,7 @@ from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.guarded import GuardedRead, GuardedWrite
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.keyed import KeyedCache
+from hexkv.core.engine.keyed_admin import keyed_admin
 from hexkv.core.engine.naming import Naming, meet
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
@@ -111,6 +112,7 @@ class CacheEngine:
         self._calls = Calls(half, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(half, self._calls, deadlines.pin)
+        self._keyed_admin = keyed_admin(half, self._calls, deadlines, tenants)
 
     @property
     def admin(self) -> Admin:
@@ -119,9 +121,10 @@ class CacheEngine:
         Raises:
             InvalidRequest: the tiers are not this process's.
         """
-        if not isinstance(self._half, TieredHalf):
+        if not isinstance(self._half, TieredHalf) or self._keyed_admin is None:
             raise InvalidRequest("the tiers are a node's, which has to be asked itself")
-        return Admin(self._half.stack, self._calls, self._naming, self._deadlines)
+        stack, chunks = self._half.stack, self._keyed_admin
+        return Admin(stack, self._calls, self._naming, self._deadlines, chunks)
 
     @property
     def telemetry(self) -> Telemetry:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import NamedTuple
 
 from hexkv.core.keys.hashing import NamespaceHasher
@@ -21,21 +22,10 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkSpec, Deadline, Reason, Tokens
+from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, Why
 
 _SHOWN = 16
 """Chunks that are explained one by one; the others are counted."""
-
-
-class Why(NamedTuple):
-    """Why a chunk would come from a tier, or would not."""
-
-    reason: Reason
-
-    when: float | None = None
-    """Wall-clock seconds at which that happened, where something happened."""
-
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +126,10 @@ def explain(
         starts, ends = prompt.unnamed
         late = Missed(0, starts[0], ends[0], reason=Reason.TIMED_OUT)
         return Explanation(prompt.length, len(ends), 0, 0, (late,), {}, ())
-    answers = {tier.name: _answers(stack, tier, prompt, deadline) for tier in stack.tiers}
+    sizes = list(map(sub, prompt.ends, prompt.starts))
+    answers = {
+        tier.name: explain_tier(stack, tier, prompt.keys, sizes, deadline) for tier in stack.tiers
+    }
     there = [
         any(whys[i].reason is Reason.PRESENT for whys in answers.values())
         for i in range(len(prompt))
@@ -184,30 +177,37 @@ def differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> tuple
     )
 
 
-def _answers(stack: TierStack, tier: Tier, prompt: Prompt, deadline: Deadline) -> list[Why]:
-    """For each chunk whether *tier* would serve it, or why not."""
-    keys, failures, indexing = prompt.keys, tier.failures, tier.indexing
+def explain_tier(
+    stack: TierStack,
+    tier: Tier,
+    keys: Sequence[ChunkKey],
+    tokens: Iterable[int],
+    deadline: Deadline,
+) -> list[Why]:
+    """For each chunk, of so many *tokens*, whether *tier* would serve it, or why not."""
+    failures, indexing = tier.failures, tier.indexing
     asked = tier.remote
     # An index answers also while its store is left alone.
     here = contains_by_deadline(tier, keys, deadline) if asked else tier.contains(keys, deadline)
     silent = asked and (tier.failures != failures or deadline.expired)
     return [
-        _why(stack, tier, prompt.spec(i), there, asked=asked, silent=silent, indexing=indexing)
-        for i, there in enumerate(here)
+        _why(stack, tier, key, count, there, asked=asked, silent=silent, indexing=indexing)
+        for key, count, there in zip(keys, tokens, here, strict=False)
     ]
 
 
 def _why(
     stack: TierStack,
     tier: Tier,
-    spec: ChunkSpec,
+    key: ChunkKey,
+    tokens: int,
     there: bool,
     *,
     asked: bool,
     silent: bool,
     indexing: bool,
 ) -> Why:
-    note = stack.runtime.history.find(spec.key, tier.name)
+    note = stack.runtime.history.find(key, tier.name)
     off = _off(tier)
     if off and (there or asked):
         return Why(Reason.TIER_OFF, detail=off)
@@ -221,7 +221,7 @@ def _why(
     if indexing:
         return Why(Reason.INDEXING)
     never = "" if tier.rules.writes is Writes.ALL else f"the tier takes {tier.rules.writes}"
-    if spec.tokens < tier.rules.shortest:
+    if tokens < tier.rules.shortest:
         never = f"the tier takes no chunk of fewer than {tier.rules.shortest} tokens"
     return Why(Reason.NEVER_STORED, detail=never)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.engine.half import ChunkHalf
+from hexkv.core.engine.tiered import Published
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.retrieve import retrieved
@@ -59,6 +60,8 @@ class KeyedCache:
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
     ) -> Publishing:
         with self._calls.call():
+            if self._calls.frozen:
+                return Published({})
             publishing = self._half.publish(leases, after, deadline)
             return GuardedPublishing(publishing, self._calls.door)
 

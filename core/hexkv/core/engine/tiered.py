@@ -102,7 +102,7 @@ class TieredHalf:
 
     @property
     def prefixes(self) -> Collection[bytes]:
-        return self.stack.prefixes
+        return self.stack.tenants
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         found = self.stack.match(keys, deadline)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from weakref import ref
 
 from hexkv.core.tiers.checked import CheckedPolicy
@@ -183,6 +183,10 @@ class Bookkeeping:
         """Every resident chunk, the one that is worth least first."""
         with self._lock:
             return list(self._policy.victims())
+
+    def shares(self) -> Sequence[Self]:
+        """The indexes of which each has a policy of its own: this one alone."""
+        return [self]
 
     def pinned_by(self, owner: str) -> list[ChunkKey]:
         """The chunks that *owner* pins."""

@@ -321,10 +321,10 @@ class TierStack:
         return part_with(self.runtime, tiers, work, deadline)
 
     @property
-    def prefixes(self) -> Collection[bytes]:
-        """How the keys begin of every namespace that was met."""
+    def tenants(self) -> Mapping[bytes, str]:
+        """By how its keys begin, whose each namespace is that was met; empty for nobody's."""
         with self._arranging:
-            return frozenset(self._tenants)
+            return dict(self._tenants)
 
     def drop(self, specs: Sequence[ChunkSpec], reason: Reason) -> None:
         """Count chunks that none of the tiers that take new ones was given."""

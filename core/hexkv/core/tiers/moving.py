@@ -136,7 +136,8 @@ class Mover:
         self._stack = stack
         self._runtime = stack.runtime
         self._owner = owner
-        self._deadline = deadline
+        self.deadline = deadline
+        """Of all of it."""
 
     def copy(self, keys: Sequence[ChunkKey], source: Tier, target: Tier) -> Moved:
         """Write the frames of *source* to *target*, too."""
@@ -179,6 +180,13 @@ class Mover:
 
         return self._change(keys, tier, change)
 
+    def spec(self, key: ChunkKey, tier: Tier) -> ChunkSpec | None:
+        """What a chunk of *tier* says of itself; ``None`` if it cannot be read."""
+        for got in self.obtain([key], tier, 1):
+            for lease in got.leases.values():
+                return lease.spec
+        return None
+
     def _transfer(
         self, keys: Sequence[ChunkKey], source: Tier, target: Tier, *, delete: bool
     ) -> Moved:
@@ -190,15 +198,15 @@ class Mover:
             failed += got.failed
             here = list(got.leases)
             batch = Batch(here, list(got.leases.values()), None)
-            written = self._stack.writer.put(target, batch, self._deadline)
-            written.wait(self._deadline)
+            written = self._stack.writer.put(target, batch, self.deadline)
+            written.wait(self.deadline)
             there = [key for key, ok in zip(here, written.result, strict=True) if ok]
             done += len(there)
             failed += len(here) - len(there)
             if delete and there:
                 self._stack.moves += 1
                 why = Reason.MOVED, f"to {target.name}"
-                self._stack.forget(there, [source], self._deadline, why)
+                self._stack.forget(there, [source], self.deadline, why)
         return Moved(done, absent, failed)
 
     def _change(
@@ -222,7 +230,7 @@ class Mover:
                     continue
                 with block:
                     before = counted(tier, key, lease)
-                    if replace(self._stack.writer, tier, key, block, self._owner, self._deadline):
+                    if replace(self._stack.writer, tier, key, block, self._owner, self.deadline):
                         done += 1
                         saved += before - counted(tier, key, block)
                     else:
@@ -269,7 +277,7 @@ class Mover:
                 keys,
                 sink,
                 lambda i, header: label(sink.leases.get(i), header),
-                self._deadline,
+                self.deadline,
             )
             for i, reason in enumerate(why):
                 if reason is None:
@@ -283,10 +291,10 @@ class Mover:
             return True, well
 
         try:
-            ticket = tier.submit(Priority.GET, 0, work, self._deadline)
+            ticket = tier.submit(Priority.GET, 0, work, self.deadline)
         except Refused:
             return Obtained(failed=len(keys))
-        if not (ticket.wait(self._deadline) and ticket.result):
+        if not (ticket.wait(self.deadline) and ticket.result):
             sink.drop()
             return Obtained(failed=len(keys))
         got = Obtained(again=[keys[i] for i in sorted(sink.short)])
@@ -309,10 +317,10 @@ class Mover:
     def _await_block(self, payload_bytes: int) -> bool:
         """Wait until there is such a block. Whether it came in time."""
         try:
-            self._runtime.pool.lease(payload_bytes, self._owner, self._deadline).release()
+            self._runtime.pool.lease(payload_bytes, self._owner, self.deadline).release()
         except PoolExhausted:
             return False
-        return not self._deadline.expired
+        return not self.deadline.expired
 
 
 def label(lease: BlockLease | None, header: FrameHeader) -> Reason | None:

@@ -123,6 +123,9 @@ class DividedIndex:
     def ranked(self) -> list[ChunkKey]:
         return list(chain.from_iterable(index.ranked() for index in self._all()))
 
+    def shares(self) -> Sequence[TierIndex]:
+        return self._all()
+
     def pinned_by(self, owner: str) -> list[ChunkKey]:
         return list(chain.from_iterable(index.pinned_by(owner) for index in self._all()))
 

@@ -119,6 +119,8 @@ def _hold(session: Client, asked: Request) -> None:
 
 def _allocate(session: Client, asked: Request) -> None:
     wanted, specs, grant = _wanted(session, asked)
+    if session.served.frozen:
+        specs = []  # what could not be published need not be copied
     room = session.granted.reserve(grant, [frame_bytes(spec.raw_bytes) for spec in specs])
     for number, key in zip(wanted.spaces, wanted.keys, strict=True):
         pair = number, key[:NAMESPACE_BYTES]

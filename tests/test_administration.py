@@ -1,0 +1,111 @@
+"""Administration by key: its contract in this process, and what only the core can tell."""
+
+import pytest
+from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
+
+from configured import CHUNK, FRAME, built
+from dict_store import DictStore
+from hexkv.adapters.local.memory import MemoryStore
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import PAGE, InvalidRequest, Selection
+from rigging import LAYOUT, rigging, tier
+
+RED = Selection(tenant="red")
+
+
+def managed_by(engine):
+    return Managed(engine, engine.admin.chunks, CHUNK, engine.close)
+
+
+class TestInThisProcess(AdministrationContract):
+    @pytest.fixture
+    def managed(self, tmp_path):
+        with built(tmp_path / "disk", tenants=TENANTS) as engine:
+            yield managed_by(engine)
+
+
+def frames_in(path):
+    return [f for f in path.rglob("[!.]*") if f.is_file() and f.stat().st_size > PAGE]
+
+
+def test_namespaces_of_an_earlier_life_are_their_tenants(tmp_path):
+    model = {"lora": "an earlier one"}
+    with built(tmp_path, model=model, tenants=TENANTS) as engine:
+        managed_by(engine).store(0, SALT)
+        managed_by(engine).store(1)
+    with built(tmp_path, tenants=TENANTS) as engine:
+        managed = managed_by(engine)
+        done = managed.admin.clear(RED)
+        assert (done.done, done.complete) == (CHUNKS, True)
+        assert managed.counts() == {"memory": 0, "disk": CHUNKS}
+
+
+def test_chunks_whose_owner_cannot_be_read_are_reported_as_left(tmp_path):
+    with built(tmp_path, model={"lora": "an earlier one"}, tenants=TENANTS) as engine:
+        managed_by(engine).store(0, SALT)
+    for frame in frames_in(tmp_path):
+        frame.write_bytes(bytes(frame.stat().st_size))
+    with built(tmp_path, tenants=TENANTS) as engine:
+        managed = managed_by(engine)
+        managed.store(1, SALT)
+        done = managed.admin.clear(RED, ["disk"])
+        assert done.done == CHUNKS
+        assert not done.complete
+        assert "cannot be read" in done.left["disk"]
+
+
+def test_the_oldest_part_is_taken_from_each_tenant_s_share(tmp_path):
+    quotas = {"disk": 2 * CHUNKS * FRAME}
+    tenants = [{**TENANTS[0], "quotas": quotas}]
+    with built(tmp_path, budget=4 * CHUNKS * FRAME, tenants=tenants) as engine:
+        managed = managed_by(engine)
+        managed.store(0, SALT)
+        managed.store(1)
+        done = managed.admin.clear(Selection(everything=True, oldest=0.5), ["disk"])
+        assert done.done == CHUNKS
+        left = {it.tenant: it.chunks["disk"] for it in managed.admin.namespaces()}
+        assert left == {"red": CHUNKS // 2, "": CHUNKS // 2}
+
+
+def test_memory_is_no_other_place_for_what_a_drained_disk_has(tmp_path):
+    with built(tmp_path / "disk") as engine:
+        managed = managed_by(engine)
+        managed.store()
+        managed.admin.rules("disk", writes="none")
+        with pytest.raises(InvalidRequest, match=r"'tape'|no tier"):
+            managed.admin.drain("disk", "tape")
+        new = {"store": "disk", "name": "new", "settings": {"root": str(tmp_path / "new")}}
+        managed.admin.attach(new)
+        assert managed.admin.drain("disk").done == CHUNKS
+        assert managed.counts() == {"memory": CHUNKS, "disk": CHUNKS, "new": CHUNKS}
+        managed.admin.rules("memory", writes="none")
+        with pytest.raises(InvalidRequest, match="is written to"):
+            managed.admin.drain("new")
+        assert managed.admin.tiers()[2].writes == "all"
+
+
+def test_a_tier_that_only_its_store_knows_is_cleared_by_key_and_refused_otherwise():
+    medium = {}
+    with rigging() as build:
+        plans = [tier("memory", MemoryStore(SystemClock())), TierPlan("far", DictStore(medium))]
+        engine = build(plans, clock=SystemClock()).engine
+        admin = engine.admin.chunks
+        tokens = list(range(64))
+        engine.store(tokens, HeapKV(LAYOUT, 64).compute(tokens))
+        keys = tuple(engine.chunk_keys(tokens))
+        assert len(medium) == len(keys) == 4
+        for verb in (
+            lambda: admin.copy(ALL, "far", "memory"),
+            lambda: admin.clear(Selection(everything=True, oldest=0.5), ["far"]),
+            lambda: admin.drain("far"),
+        ):
+            with pytest.raises(InvalidRequest, match="only the store"):
+                verb()
+        assert admin.tiers()[1].writes == "all"
+        assert admin.move(Selection(keys=keys[:2]), "far", "memory").done == 2
+        assert len(medium) == 2
+        admin.clear(Selection(keys=keys[2:]))
+        assert medium == {}
+        assert "cannot list" in admin.clear(ALL).left["far"]
