@@ -89,7 +89,9 @@ SETTINGS = [(spec, field.name) for spec in SPECS for field in fields(spec.settin
 def test_any_value_of_any_setting_is_taken_or_refused_by_its_name(setting, value):
     spec, name = setting
     beside = {f.name: NEEDED[f.name] for f in fields(spec.settings) if f.name == "root"}
-    if spec.url_setting:
+    if spec.kind == "admin":
+        beside["address"] = "/run/hexkv/admin.sock"
+    elif spec.url_setting:
         host = "bucket" if spec.name == "s3" else "127.0.0.1:7"
         beside[spec.url_setting] = f"{spec.schemes[0]}://{host}"
     try:

@@ -29,7 +29,7 @@ MARK = "mArKeD"
 WORDS = {"password", "passwd", "passphrase", "secret", "secrets", "token", "credential"}
 WORDS |= {"credentials", "key", "keys", "apikey", "auth", "login", "salt"}
 
-PATHS = {("redis", "tls_key"), ("hexkv", "secret_file")}
+PATHS = {("redis", "tls_key"), ("hexkv", "secret_file"), ("socket", "secret_file")}
 PATHS |= {("embedded", "secret_file"), ("static", "secret_file")}
 """Settings that sound like secrets, and name files that hold them."""
 
@@ -69,6 +69,8 @@ def marked(spec):
     urls = {"s3": "s3://bucket", "mooncake": address}
     url = urls.get(spec.name, f"{spec.schemes[0]}://{address}" if spec.schemes else "")
     found = {spec.url_setting: url} if url else {}
+    if spec.kind == "admin":
+        found["address"] = address
     if spec.name == "s3":
         found |= {"endpoint": f"http://{address}", "client": "http"}
     return found | {name: f"{MARK}-{name}" for name in secrets_of(spec)}
@@ -133,12 +135,13 @@ def test_no_address_takes_a_password_nor_repeats_it(out):
 def configuration():
     tiers = [{"store": "memory"}]
     tiers += [{"store": spec.name, "settings": marked(spec)} for spec in STORES]
+    (admin,) = [marked(spec) for spec in HIDING if spec.kind == "admin"]
     directory = REGISTRY.find("directory", "embedded")
     salts = {"model": {"salt": f"{MARK}-model"}, "tenants": [{"name": "a", "salt": f"{MARK}-a"}]}
     calls = {"lookup": 0.5, "retrieve": 0.5, "store": 0.5}
     sizes = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "deadlines": calls}
     reported = {"adapter": directory.name, "settings": marked(directory)}
-    return sizes | salts | {"tiers": tiers, "directory": reported}
+    return sizes | salts | {"tiers": tiers, "directory": reported, "admin": admin}
 
 
 def test_an_engine_whose_servers_are_not_there_says_no_secret(out):

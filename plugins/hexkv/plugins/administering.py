@@ -1,7 +1,8 @@
-"""Administration of a cache that is being built: what its verbs need."""
+"""Administration of a cache that is being built: what its verbs need, and where it is served."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from hexkv.core.engine.keyed_admin import KeyedAdmin
@@ -9,8 +10,9 @@ from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.registry import Registry
-from hexkv.plugins.tiers import TierOpener
-from hexkv.ports import Clock
+from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.tiers import TierOpener, naming
+from hexkv.ports import AdminAccess, Clock
 
 
 def let_attach(
@@ -38,3 +40,28 @@ def let_attach(
         return opener.added(section, names, stack.runtime.serdes)
 
     admin.open_tier = open_tier
+
+
+def serve_admin(
+    admin: KeyedAdmin, loaded: Loaded, registry: Registry, clock: Clock, *, rank: int = 0
+) -> None:
+    """Serve *admin*, until its cache ends, if a configuration that was checked says where.
+
+    Args:
+        admin: of the cache.
+        loaded: its configuration.
+        registry: what is installed.
+        clock: of the cache.
+        rank: what ``{rank}`` in the address stands for; ``{pid}`` is the process.
+
+    Raises:
+        ConfigError: nothing can be served there.
+    """
+    if not loaded.settings.admin:
+        return
+    values = dict(loaded.settings.admin)
+    if isinstance(address := values.get("address"), str):
+        values["address"] = address.replace("{rank}", str(rank)).replace("{pid}", str(os.getpid()))
+    with naming(loaded, ("admin",)):
+        access: AdminAccess = registry.open("admin", "socket", values, OpenContext(clock))
+        admin.at_close(access.serve(admin).close)

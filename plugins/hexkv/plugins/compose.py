@@ -19,7 +19,7 @@ from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.plugins.administering import let_attach
+from hexkv.plugins.administering import let_attach, serve_admin
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
@@ -111,6 +111,7 @@ def build(
         if isinstance(half, TieredHalf):
             admin, block = engine.admin.chunks, _block(loaded, namespace)
             let_attach(admin, half.stack, loaded, registry, clock, block)
+            serve_admin(admin, loaded, registry, clock, rank=namespace.parallel.rank)
         opened.pop_all()
     return engine
 
@@ -243,6 +244,8 @@ class Checked:
     pool: object
     tiers: tuple[object, ...]
     directory: object = None
+    admin: object = None
+    """``None`` where administration is not served."""
 
 
 def check(loaded: Loaded, registry: Registry) -> Checked:
@@ -275,7 +278,11 @@ def check(loaded: Loaded, registry: Registry) -> Checked:
     for name, values in settings.serdes.items():
         find("serde", name, ("serdes", name))
         parse("serde", name, values, ("serdes", name))
-    return Checked(pool, tuple(tiers), directory)
+    admin = None
+    if settings.admin:
+        find("admin", "socket", ("admin",))
+        admin = parse("admin", "socket", settings.admin, ("admin",))
+    return Checked(pool, tuple(tiers), directory, admin)
 
 
 def _loaded(settings: EngineSettings | Loaded) -> Loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hexkv.plugins.spec import Kind
 
 _BRINGS: dict[str, list[tuple[Kind, str]]] = {
+    "hexkv-admin": [("admin", "socket")],
     "hexkv-cachegen": [
         *(("serde", f"cachegen{level}") for level in ("", "-fine", "-small", "-tiny")),
         *(("serde", name) for name in ("fp8", "int4", "int8")),

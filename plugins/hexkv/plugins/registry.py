@@ -13,6 +13,7 @@ from hexkv.plugins.places import Locate, suggestion
 from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
+    AdminAccess,
     ChunkService,
     ChunkStore,
     ConfigError,
@@ -34,6 +35,7 @@ _PORTS: Mapping[Kind, type] = {
     "checksum": HashFunction,
     "node": ChunkService,
     "directory": Directory,
+    "admin": AdminAccess,
 }
 
 

@@ -293,6 +293,10 @@ class EngineSettings(Section):
     tenants: tuple[TenantSettings, ...] = ()
     """Who has a part of the tiers' budgets for himself."""
 
+    admin: Own = Field(default_factory=dict, repr=False)
+    """Where administration from outside is served: settings of the adapter ``socket``. Empty:
+    nowhere."""
+
     @property
     def shared(self) -> bool:
         """True if another process, or a later one, may meet what is stored."""
@@ -329,6 +333,7 @@ _OF_A_NODE = (
     "checksum",
     "compute_rate",
     "directory",
+    "admin",
 )
 """Sections of which a node's own configuration has the last word."""
 

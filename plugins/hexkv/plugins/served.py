@@ -19,7 +19,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.carrying import in_memory
 from hexkv.core.tiers.tier import Tier
-from hexkv.plugins.administering import let_attach
+from hexkv.plugins.administering import let_attach, serve_admin
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.compose import check, open_serdes, open_stack
 from hexkv.plugins.config import Loaded
@@ -130,6 +130,15 @@ class ServedChunks:
         """Administration, which the configuration may have served to others."""
 
         let_attach(self.admin, self._stack, loaded, registry, clock, None)
+        self._opening = loaded, registry, clock
+
+    def serve_admin(self) -> None:
+        """Serve administration where the configuration says, if it does, until :meth:`close`.
+
+        Raises:
+            ConfigError: it cannot be served there.
+        """
+        serve_admin(self.admin, *self._opening)
 
     def headers(self) -> Iterator[FrameHeader]:
         """What lies on tiers that outlive a process, chunk by chunk. For the start.

@@ -20,7 +20,16 @@ hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
 
 Kind = Literal[
-    "store", "memory", "policy", "serde", "checksum", "device", "wire", "node", "directory"
+    "store",
+    "memory",
+    "policy",
+    "serde",
+    "checksum",
+    "device",
+    "wire",
+    "node",
+    "directory",
+    "admin",
 ]
 """What an adapter may be. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""

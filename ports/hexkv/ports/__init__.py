@@ -7,6 +7,7 @@ An engine's side begins with ``prefix_cache``, and with ``results``; an operator
 ``administration``.
 """
 
+from hexkv.ports.admin_access import AdminAccess, ServedAdministration
 from hexkv.ports.administration import Administration
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import ChunkCache, ChunkLeases
@@ -132,6 +133,7 @@ __all__ = [
     "SILENT_HEARTBEATS",
     "STORE_REASONS",
     "AdapterUnavailable",
+    "AdminAccess",
     "Administration",
     "Bounds",
     "CacheEvent",
@@ -203,6 +205,7 @@ __all__ = [
     "Retrieved",
     "Selection",
     "Serde",
+    "ServedAdministration",
     "ServiceHold",
     "SharedMedium",
     "Sink",

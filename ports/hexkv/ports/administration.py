@@ -1,7 +1,7 @@
 """Administration: what operators do with a running cache, by key and while it serves.
 
 One process at a time decides what a tier holds, so the verbs run there: in the process of the
-engine, or in a node's.
+engine, or in a node's. Others reach them through an :class:`~hexkv.ports.AdminAccess`.
 """
 
 from __future__ import annotations

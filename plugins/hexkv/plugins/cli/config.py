@@ -36,6 +36,7 @@ def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
     if parsed.directory is not None:
         own = {"settings": _shown(parsed.directory)}
         tree["directory"] = loaded.settings.directory.model_dump(mode="json") | own
+    tree["admin"] = {} if parsed.admin is None else _shown(parsed.admin)
     return tree
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Annotated
 
 import typer
@@ -23,9 +25,14 @@ from hexkv.plugins.compose import check
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import Clock, ConfigError
+from hexkv.ports import Clock, ConfigError, Deadline
+
+log = logging.getLogger("hexkv")
 
 SOCKET = "/run/hexkv/node.sock"
+
+_PARTING = 60.0
+"""Seconds in which a node that was taken over ends."""
 
 
 def node(
@@ -63,7 +70,10 @@ def node(
     given = load(config)
     if given.settings.node:
         raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
-    loaded = load(config, defaults={"pool": {"provider": "shared"}})
+    defaults: dict[str, object] = {"pool": {"provider": "shared"}}
+    if "admin" not in given.settings.model_fields_set and installed().names("admin"):
+        defaults["admin"] = {"address": f"{path.absolute()}.admin"}
+    loaded = load(config, defaults=defaults)
     with ExitStack() as opened:
         served, listener, inherited = _open(
             opened, loaded, path, permissions, clock, take_over=take_over
@@ -80,8 +90,13 @@ def node(
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())
+        if inherited is None:
+            served.serve_admin()
+        else:  # which the node before serves until it has ended
+            Thread(target=_serve_admin_late, args=(served, clock), daemon=True).start()
         chunks = 0 if inherited is None else len(inherited.state.chunks)
         said = {"socket": str(path), "pool": pool, "pid": os.getpid(), "chunks": chunks}
+        said["admin"] = str(loaded.settings.admin.get("address", ""))
         if as_json:
             print_json(said)
         else:
@@ -129,6 +144,21 @@ def _open(
     # Listening first: what is refused is refused before memory is taken.
     listener = opened.enter_context(Listener(path, mode))
     return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
+
+
+def _serve_admin_late(served: ServedChunks, clock: Clock) -> None:
+    """Serve administration as soon as nobody else does where it is to be served."""
+    until, pause = Deadline.after(clock, _PARTING), Event()
+    while True:
+        try:
+            served.serve_admin()
+        except ConfigError as error:
+            if until.expired:
+                log.warning("node: administration is not served: %s", error)
+                return
+            pause.wait(0.1)
+        else:
+            return
 
 
 def _mode(text: str) -> int:

@@ -1,0 +1,204 @@
+"""The client of administration: each verb is a connection of its own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from hexkv.adapters.admin import wire
+from hexkv.adapters.admin.handshake import greet
+from hexkv.adapters.admin.wire import VERBS, Kind
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
+from hexkv.adapters.net.stream import Stream, connect
+from hexkv.ports import (
+    Administration,
+    ChunkKey,
+    Clock,
+    Deadline,
+    Health,
+    InvalidRequest,
+    NamespaceState,
+    Progress,
+    Selection,
+    StoreUnreachable,
+    TierState,
+    Watch,
+    Why,
+    WorkReport,
+)
+
+_CONNECTING = 10.0
+
+_LOOK_UP = 0.1
+"""Seconds of waiting, after which a watch is asked again whether to go on."""
+
+
+class RemoteAdministration:
+    """The verbs of a cache in another process; see :class:`hexkv.ports.Administration`.
+
+    Beside what they raise there, each raises ``StoreUnreachable``. Safe from any thread. Holds no
+    connection between two verbs.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        secret: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        patience: float = 120.0,
+    ) -> None:
+        """Of the server at *address*.
+
+        Args:
+            address: where it listens.
+            clock: for deadlines.
+            secret: that it asks for.
+            tls: encrypts, if given.
+            patience: seconds that it may take for a few chunks, or for a verb that does not say
+                how far it has come.
+        """
+        self._address = address
+        self._clock = clock
+        self._secret = secret
+        self._tls = tls
+        self._patience = patience
+
+    def status(self) -> Health:
+        return cast("Health", self._call("status"))
+
+    def tiers(self) -> Sequence[TierState]:
+        return cast("Sequence[TierState]", self._call("tiers"))
+
+    def namespaces(self) -> Sequence[NamespaceState]:
+        return cast("Sequence[NamespaceState]", self._call("namespaces"))
+
+    def lookup(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
+        found: list[str | None] = []
+        for start in range(0, len(keys), wire.MAX_KEYS):
+            found += self._call("lookup", tuple(keys[start : start + wire.MAX_KEYS]))
+        return found
+
+    def explain(self, keys: Sequence[ChunkKey]) -> Sequence[Mapping[str, Why]]:
+        found: list[Mapping[str, Why]] = []
+        for start in range(0, len(keys), wire.MAX_KEYS):
+            found += self._call("explain", tuple(keys[start : start + wire.MAX_KEYS]))
+        return found
+
+    def pin(self, owner: str, chosen: Selection, seconds: float | None = None) -> int:
+        return int(self._call("pin", owner, chosen, seconds))
+
+    def unpin(self, owner: str) -> int:
+        return int(self._call("unpin", owner))
+
+    def freeze(self, frozen: bool = True) -> None:
+        self._call("freeze", frozen)
+
+    def flush(self, seconds: float | None = None) -> bool:
+        return bool(self._call("flush", seconds, patience=seconds or 0.0))
+
+    def clear(
+        self, chosen: Selection, tiers: Sequence[str] | None = None, watch: Watch | None = None
+    ) -> WorkReport:
+        named = None if tiers is None else tuple(tiers)
+        return cast("WorkReport", self._call("clear", chosen, named, watch=watch))
+
+    def copy(
+        self, chosen: Selection, source: str, target: str, watch: Watch | None = None
+    ) -> WorkReport:
+        return cast("WorkReport", self._call("copy", chosen, source, target, watch=watch))
+
+    def move(
+        self, chosen: Selection, source: str, target: str, watch: Watch | None = None
+    ) -> WorkReport:
+        return cast("WorkReport", self._call("move", chosen, source, target, watch=watch))
+
+    def compress(
+        self, chosen: Selection, tier: str, serde: str, watch: Watch | None = None
+    ) -> WorkReport:
+        return cast("WorkReport", self._call("compress", chosen, tier, serde, watch=watch))
+
+    def drain(self, tier: str, target: str | None = None, watch: Watch | None = None) -> WorkReport:
+        return cast("WorkReport", self._call("drain", tier, target, watch=watch))
+
+    def attach(self, tier: Mapping[str, object], position: int | None = None) -> None:
+        self._call("attach", dict(tier), position)
+
+    def detach(self, tier: str) -> bool:
+        return bool(self._call("detach", tier))
+
+    def rules(
+        self,
+        tier: str,
+        *,
+        reads: bool | None = None,
+        writes: str | None = None,
+        promotes: bool | None = None,
+    ) -> None:
+        self._call("rules", tier, reads, writes, promotes)
+
+    def _call(
+        self, name: str, *given: Any, watch: Watch | None = None, patience: float = 0.0
+    ) -> Any:
+        arguments = VERBS[name].arguments.dump_json(given)
+        body = b'["%s",%s]' % (name.encode(), arguments)
+        if len(body) > wire.MAX_REQUEST:
+            raise InvalidRequest(f"more than {wire.MAX_KEYS} keys at once")
+        stream = None
+        try:
+            stream = self._connect()
+            wire.send(stream, Kind.VERB, body, Deadline.after(self._clock, self._patience))
+            return self._hear(stream, name, watch, self._patience + patience)
+        except OutOfTime as error:
+            raise StoreUnreachable(f"{self._address} does not answer") from error
+        except BadMessage as error:
+            raise StoreUnreachable(f"{self._address}: {error}") from error
+        finally:
+            if stream is not None:
+                stream.close()
+
+    def _connect(self) -> Stream:
+        until = Deadline.after(self._clock, _CONNECTING)
+        stream = connect(self._address, until, self._tls)
+        try:
+            stream.secure(until)
+            greet(stream, self._secret, until)
+        except ConnectionBroken as error:
+            stream.close()
+            raise ConnectionBroken(f"{error}: it may not let us in; its log says why") from error
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _hear(self, stream: Stream, name: str, watch: Watch | None, patience: float) -> Any:
+        progress: Progress | None = None
+        while True:
+            until = Deadline.after(self._clock, patience)
+            while watch is not None and not stream.ready(_LOOK_UP) and not until.expired:
+                if progress is not None and not watch(progress):
+                    wire.send(stream, Kind.STOP, b"", until)
+                    watch = None
+                    break
+            kind, body = wire.receive(stream, wire.MAX_ANSWER, until)
+            if kind == Kind.PROGRESS:
+                (progress,) = wire.read(wire.PROGRESS, body)
+                if watch is not None and not watch(progress):
+                    wire.send(stream, Kind.STOP, b"", until)
+                    watch = None
+            elif kind == Kind.DONE:
+                (found,) = wire.read(VERBS[name].answer, body)
+                return found
+            elif kind == Kind.ERROR:
+                raise wire.read_error(body)
+            else:
+                raise BadMessage(f"a message of kind {kind}")
+
+
+if TYPE_CHECKING:
+
+    def _is_administration(remote: RemoteAdministration) -> Administration:
+        return remote

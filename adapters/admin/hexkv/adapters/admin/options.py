@@ -1,0 +1,81 @@
+"""Options that several verbs have, and where the cache is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hexkv.adapters.admin.choosing import Words
+from hexkv.api.admin import connect
+from hexkv.plugins.config import load
+from hexkv.ports import Administration
+
+Tokens = Annotated[
+    str, typer.Option("--tokens", help="A prompt: file of token ids, JSON or words; - for stdin.")
+]
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", help="A chunk, in hexadecimal. May be repeated.")
+]
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", help="The first digits of a namespace. May be repeated."),
+]
+Tenant = Annotated[str, typer.Option("--tenant", help="All namespaces of a tenant, by name.")]
+Everything = Annotated[bool, typer.Option("--everything", help="All chunks.")]
+Oldest = Annotated[
+    str, typer.Option("--oldest", help="Of these the part that each tier values least: 50%.")
+]
+TierName = Annotated[str, typer.Argument(help="Name of a tier.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cache that the command line names."""
+
+    address: str
+    secret: str
+    secret_file: str
+    tls_ca: str
+
+    @classmethod
+    def of(cls, address: str, secret_file: str, tls_ca: str, config: Path | None) -> Target:
+        """What is not given is taken from section ``admin`` of a configuration.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        said = load(config).settings.admin
+        secret = "" if secret_file else str(said.get("secret") or "")
+        file = secret_file or ("" if secret else str(said.get("secret_file") or ""))
+        return cls(address, secret, file, tls_ca or str(said.get("tls_ca") or ""))
+
+    def connect(self) -> Administration:
+        """The administration there.
+
+        Raises:
+            ConfigError, StoreUnreachable
+        """
+        return connect(
+            self.address, secret=self.secret, secret_file=self.secret_file, tls_ca=self.tls_ca
+        )
+
+
+def target_of(context: typer.Context) -> Administration:
+    """The administration that a verb is for."""
+    target: Target = context.obj
+    return target.connect()
+
+
+def words(
+    tokens: str = "",
+    keys: list[str] | None = None,
+    namespaces: list[str] | None = None,
+    tenant: str = "",
+    everything: bool = False,
+    oldest: str = "",
+) -> Words:
+    """What the options that choose chunks were given."""
+    return Words(tokens, keys or (), namespaces or (), tenant, everything, oldest)

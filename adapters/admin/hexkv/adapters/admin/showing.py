@@ -1,0 +1,188 @@
+"""What ``hexkv admin`` prints: answers for people, and how far a verb has come."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+from hexkv.adapters.admin.wire import VERBS
+from hexkv.plugins.cli.inspect import model_and_layout
+from hexkv.plugins.cli.output import human_age, human_size, print_json, print_table
+from hexkv.ports import Health, NamespaceState, Progress, TierState, Watch, WorkReport
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_SOON = 1.0
+"""Seconds after which a verb shows how far it has come."""
+
+
+def as_json(verb: str, found: object) -> None:
+    """Print an answer for programs, with keys in hexadecimal."""
+    print_json(json.loads(VERBS[verb].answer.dump_json((found,)))[0])
+
+
+def show_status(health: Health) -> None:
+    """Print the state of a cache in a few lines."""
+    frozen = ", frozen" if health.frozen else ""
+    used = f"{human_size(health.pool_held_bytes)} of {human_size(health.pool_bytes)}"
+    typer.echo(f"{health.state}{frozen}; pool: {used} held; {health.prefetches} prefetches")
+    for owner, count in health.leases.items():
+        typer.echo(f"  {owner}: {count} leases")
+    for owner, count in health.pins.items():
+        seconds = health.pin_seconds.get(owner)
+        until = "" if seconds is None else f", for {human_age(seconds)}"
+        typer.echo(f"  {owner}: {count} chunks pinned{until}")
+    print_table(
+        ["tier", "chunks ", "used ", "budget ", "queued ", "failures ", "reading", "writing"],
+        [
+            (
+                tier.name,
+                "?" if tier.chunks is None else str(tier.chunks),
+                "?" if tier.used_bytes is None else human_size(tier.used_bytes),
+                "" if tier.budget_bytes is None else human_size(tier.budget_bytes),
+                human_size(tier.queued_bytes),
+                str(tier.failures),
+                _breaker(tier.reading),
+                _breaker(tier.writing),
+            )
+            for tier in health.tiers
+        ],
+    )
+
+
+def show_tiers(tiers: Sequence[TierState]) -> None:
+    """Print tiers and what is done with them."""
+    print_table(
+        ["tier", "chunks ", "used ", "budget ", "policy", "read", "write", "promote", "tenants"],
+        [
+            (
+                tier.health.name + (" (indexing)" if tier.health.indexing else ""),
+                "?" if tier.health.chunks is None else str(tier.health.chunks),
+                "?" if tier.health.used_bytes is None else human_size(tier.health.used_bytes),
+                "" if tier.health.budget_bytes is None else human_size(tier.health.budget_bytes),
+                tier.policy or "the store's",
+                "yes" if tier.reads else "no",
+                tier.writes,
+                "yes" if tier.promotes else "no",
+                ", ".join(f"{n}: {human_size(u)}" for n, u in tier.health.tenants.items()),
+            )
+            for tier in tiers
+        ],
+    )
+
+
+def show_namespaces(states: Sequence[NamespaceState]) -> None:
+    """Print whose chunks there are."""
+    print_table(
+        ["namespace", "tenant", "model", "layout", "chunks"],
+        [
+            (
+                state.prefix.hex()[:12],
+                state.tenant,
+                *model_and_layout(identity_of(state)),
+                ", ".join(f"{tier}: {count}" for tier, count in state.chunks.items()),
+            )
+            for state in states
+        ],
+    )
+
+
+def identity_of(state: NamespaceState) -> object:
+    """The identity as JSON values; as text, if another version wrote something else."""
+    try:
+        return json.loads(state.identity)
+    except (ValueError, RecursionError):
+        return state.identity or "?"
+
+
+def show_report(report: WorkReport) -> None:
+    """Print what became of chunks; exit code 1 unless all is as it was wanted."""
+    words = [f"{report.done} of {report.chunks} chunks done"]
+    words += [f"{report.absent} were not there"] if report.absent else []
+    words += [f"{report.failed} failed"] if report.failed else []
+    words += [f"{human_size(report.saved_bytes)} saved"] if report.saved_bytes > 0 else []
+    words += [f"{human_size(-report.saved_bytes)} more"] if report.saved_bytes < 0 else []
+    words += ["stopped before the end"] if report.stopped else []
+    typer.echo("; ".join(words))
+    for tier, why in report.left.items():
+        typer.echo(f"{tier}: there may be more: {why}")
+    if report.kept:
+        more = "" if len(report.kept) < 1000 else " or more"
+        typer.echo(f"{len(report.kept)}{more} chunks are nowhere else:")
+        for key in report.kept[:20]:
+            typer.echo(f"  {key.hex()}")
+
+
+@contextmanager
+def watching(what: str) -> Iterator[Watch]:
+    """Shows how far a verb has come, on a terminal and if it takes longer than a second.
+
+    The first Ctrl-C stops it before its next chunks, the second one leaves at once.
+    """
+    stopped = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        if stopped:
+            signal.default_int_handler(number, frame)
+        stopped = True
+        typer.echo("stopping before the next chunks", err=True)
+
+    begun = time.monotonic()
+    bar: Bar | None = None
+
+    def watch(progress: Progress) -> bool:
+        nonlocal bar
+        if bar is None and sys.stderr.isatty() and time.monotonic() - begun > _SOON:
+            bar = _bar(what)
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=progress.chunks, total=progress.of)
+        return not stopped
+
+    former = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield watch
+    finally:
+        signal.signal(signal.SIGINT, former)
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(what: str) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(what, total=None)
+    bar.start()
+    return bar
+
+
+def _breaker(state: str) -> str:
+    return "" if state == "closed" else f"breaker {state}"
+
+
+def summed(tiers: Sequence[str | None]) -> str:
+    """How many chunks each tier has, in words."""
+    counts: dict[str, int] = {}
+    for tier in tiers:
+        if tier is not None:
+            counts[tier] = counts.get(tier, 0) + 1
+    return ", ".join(f"{tier}: {count}" for tier, count in counts.items())

@@ -1,0 +1,211 @@
+"""The protocol of administration: a greeting, one verb, and what became of it.
+
+A connection is for one verb. After the greeting (:mod:`hexkv.adapters.admin.handshake`) come
+messages: ``length:u32 kind:u8``, little-endian, and a body of JSON, in which keys are written in
+hexadecimal. The client sends the verb, and may send ``STOP``; the server tells how far it has come,
+then what became of it or why it cannot be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from types import GenericAlias
+from typing import Any
+
+from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
+
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import (
+    Administration,
+    ChunkKey,
+    ConfigError,
+    Deadline,
+    EngineClosed,
+    Health,
+    InvalidRequest,
+    NamespaceState,
+    Progress,
+    Selection,
+    StoreBusy,
+    StoreError,
+    TierState,
+    Watch,
+    Why,
+    WorkReport,
+)
+
+HEAD = Struct("<IB")
+
+MAX_REQUEST = 4 << 20
+"""Bytes of a verb with its arguments: forty thousand keys."""
+
+MAX_ANSWER = 32 << 20
+
+MAX_KEYS = 32_768
+"""Keys of one verb."""
+
+_CONFIG = ConfigDict(
+    strict=True,
+    extra="forbid",
+    val_json_bytes="hex",
+    ser_json_bytes="hex",
+    ser_json_inf_nan="constants",
+    hide_input_in_errors=True,
+)
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    VERB = 1
+    STOP = 2
+    PROGRESS = 3
+    DONE = 4
+    ERROR = 5
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=_CONFIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of :class:`hexkv.ports.Administration`, as it goes over the wire."""
+
+    arguments: TypeAdapter[Any]
+    """A tuple of what the method takes, in order and without a watch."""
+
+    answer: TypeAdapter[Any]
+    """A tuple of what it gives."""
+
+    call: Callable[[Administration, tuple[Any, ...], Watch], object]
+    changes: bool = True
+    watched: bool = False
+
+
+def _look(answer: Any, name: str, *arguments: Any) -> Verb:
+    return _plain(answer, name, *arguments, changes=False)
+
+
+def _plain(answer: Any, name: str, *arguments: Any, changes: bool = True) -> Verb:
+    def call(target: Administration, given: tuple[Any, ...], watch: Watch) -> object:
+        del watch
+        return getattr(target, name)(*given)
+
+    return Verb(_adapter(_tuple(arguments)), _adapter(tuple[answer]), call, changes)
+
+
+def _watched(name: str, *arguments: Any) -> Verb:
+    def call(target: Administration, given: tuple[Any, ...], watch: Watch) -> object:
+        return getattr(target, name)(*given, watch)
+
+    return Verb(_adapter(_tuple(arguments)), _adapter(tuple[WorkReport]), call, watched=True)
+
+
+def _tuple(parts: tuple[Any, ...]) -> Any:
+    return GenericAlias(tuple, parts)
+
+
+def _rules(target: Administration, given: tuple[Any, ...], watch: Watch) -> None:
+    del watch
+    tier, reads, writes, promotes = given
+    target.rules(tier, reads=reads, writes=writes, promotes=promotes)
+
+
+_Keys = tuple[ChunkKey, ...]
+
+VERBS: Mapping[str, Verb] = {
+    "status": _look(Health, "status"),
+    "tiers": _look(Sequence[TierState], "tiers"),
+    "namespaces": _look(Sequence[NamespaceState], "namespaces"),
+    "lookup": _look(Sequence[str | None], "lookup", _Keys),
+    "explain": _look(Sequence[Mapping[str, Why]], "explain", _Keys),
+    "pin": _plain(int, "pin", str, Selection, float | None),
+    "unpin": _plain(int, "unpin", str),
+    "freeze": _plain(None, "freeze", bool),
+    "flush": _plain(bool, "flush", float | None),
+    "clear": _watched("clear", Selection, tuple[str, ...] | None),
+    "copy": _watched("copy", Selection, str, str),
+    "move": _watched("move", Selection, str, str),
+    "compress": _watched("compress", Selection, str, str),
+    "drain": _watched("drain", str, str | None),
+    "attach": _plain(None, "attach", dict[str, JsonValue], int | None),
+    "detach": _plain(bool, "detach", str),
+    "rules": Verb(
+        _adapter(tuple[str, bool | None, str | None, bool | None]), _adapter(tuple[None]), _rules
+    ),
+}
+
+REQUEST = _adapter(tuple[str, JsonValue])
+ARGUMENTS = _adapter(JsonValue)
+PROGRESS = _adapter(tuple[Progress])
+ERROR = _adapter(tuple[str, str])
+
+_ERRORS: Mapping[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (ConfigError, EngineClosed, InvalidRequest, StoreBusy, StoreError)
+}
+
+
+def pack_error(error: Exception) -> bytes:
+    """The body of ``ERROR``."""
+    name = next((n for n, kind in _ERRORS.items() if type(error) is kind), "")
+    if not name:
+        name = next((n for n, kind in _ERRORS.items() if isinstance(error, kind)), "StoreError")
+    return ERROR.dump_json((name, " ".join(str(error).split())[:4096]))
+
+
+def read_error(body: bytes) -> Exception:
+    """The error that the other end raised, or the nearest one.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    name, text = read(ERROR, body)
+    return _ERRORS.get(name, StoreError)(text)
+
+
+def read(adapter: TypeAdapter[Any], body: bytes) -> Any:
+    """A body as *adapter* has it.
+
+    Raises:
+        BadMessage: it is something else. Says where, and nothing of what it holds.
+    """
+    try:
+        return adapter.validate_json(body)
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise BadMessage(_said(error)) from None
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}" if place else first["msg"]
+    return "no JSON"
+
+
+def send(stream: Stream, kind: Kind, body: bytes, deadline: Deadline) -> None:
+    """Send a message.
+
+    Raises:
+        OutOfTime, ConnectionBroken
+    """
+    stream.send([HEAD.pack(len(body), kind), body], deadline)
+
+
+def receive(stream: Stream, most: int, deadline: Deadline) -> tuple[int, bytes]:
+    """The next message: its kind, and its body of *most* bytes at most.
+
+    Raises:
+        BadMessage: it is longer.
+        OutOfTime, ConnectionBroken
+    """
+    length, kind = HEAD.unpack(stream.take(HEAD.size, deadline))
+    if length > most:
+        raise BadMessage(f"a message of {length} bytes, of which there may be {most}")
+    return kind, stream.take(length, deadline)

@@ -1,0 +1,65 @@
+"""Administration of a running cache, from a program: ``hexkv admin`` for scripts.
+
+Needs ``hexkv-admin``. As in :mod:`hexkv.api`, importing this starts nothing.
+
+* :func:`connect` gives an :class:`Administration`
+* what its verbs take: :class:`Selection`, and a :data:`Watch` that is told :class:`Progress`
+* what they give: :class:`WorkReport`, :class:`Health`, :class:`TierState`,
+  :class:`NamespaceState`, :class:`Why`
+"""
+
+from __future__ import annotations
+
+from hexkv.ports import (
+    Administration,
+    Health,
+    NamespaceState,
+    Progress,
+    Selection,
+    TierState,
+    Watch,
+    Why,
+    WorkReport,
+)
+
+__all__ = [
+    "Administration",
+    "Health",
+    "NamespaceState",
+    "Progress",
+    "Selection",
+    "TierState",
+    "Watch",
+    "Why",
+    "WorkReport",
+    "connect",
+]
+
+
+def connect(
+    address: str, *, secret: str = "", secret_file: str = "", tls_ca: str = ""
+) -> Administration:
+    """The administration of a running cache, which has answered.
+
+    Its verbs raise ``StoreUnreachable`` once the cache is gone. Nothing is held between two of
+    them, so nothing has to be closed.
+
+    Args:
+        address: the path of a Unix socket, or ``host:port``.
+        secret: what both ends know, where the other end asks for it.
+        secret_file: a file that holds it instead, which only its owner can read.
+        tls_ca: a file of authorities, for an end that speaks TLS.
+
+    Raises:
+        ConfigError: an argument means nothing, or ``hexkv-admin`` is not installed.
+        StoreUnreachable: nobody answers there, or does not let this process in.
+    """
+    from hexkv.plugins.clock import SystemClock
+    from hexkv.plugins.discovery import discover
+    from hexkv.plugins.spec import OpenContext
+    from hexkv.ports import AdminAccess
+
+    given = {"secret": secret, "secret_file": secret_file, "tls_ca": tls_ca}
+    settings = {"address": address} | {name: value for name, value in given.items() if value}
+    access: AdminAccess = discover().open("admin", "socket", settings, OpenContext(SystemClock()))
+    return access.connect()
