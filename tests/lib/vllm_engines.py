@@ -151,10 +151,12 @@ class Engine:
         self._process.stdin.flush()
         return self._hear()
 
-    def generate(self, *prompts, tokens=8, extra=None, lora=None, images=None, embedded=False):
+    def generate(
+        self, *prompts, tokens=8, extra=None, lora=None, images=None, embedded=False, salt=""
+    ):
         """The answers to *prompts*, which run at once. Totals are in ``last``."""
         asked = {"prompts": prompts, "tokens": tokens, "extra": extra, "lora": lora or None}
-        self.last = self.ask("generate", **asked, images=images, embedded=embedded)
+        self.last = self.ask("generate", **asked, images=images, embedded=embedded, salt=salt)
         return [Answer(**answer) for answer in self.last["answers"]]
 
     def metrics(self):
@@ -220,9 +222,9 @@ class Reference:
                 [self._known[prompt]] = self._engine.generate(prompt)
         return [self._known[tuple(prompt)] for prompt in prompts]
 
-    def same(self, engine, *prompts):
+    def same(self, engine, *prompts, salt=""):
         """Run *prompts* at once: they get the same. How many tokens of each were cached."""
-        answers = engine.generate(*prompts)
+        answers = engine.generate(*prompts, salt=salt)
         assert agree(answers, self(*prompts))
         return [answer.cached for answer in answers]
 

@@ -46,8 +46,11 @@ class Phase:
         lora: Json | None = None,
         images: Sequence[Sequence[int]] | None = None,
         embedded: bool = False,
+        salt: str = "",
     ) -> Json:
         """Run all *prompts* at once; for each what came out, what was cached, and when.
+
+        A *salt* is that of a tenant, whose prompts they all are.
 
         *Images* are the seeds of those of each prompt, in the order of their placeholders. Prompts
         that are *embedded* are seeds of embeddings, and how many, instead of tokens.
@@ -70,7 +73,7 @@ class Phase:
             if embedded:
                 asked = self._embeddings(*prompt)
             else:
-                asked = _asked(prompt, images[place] if images else ())
+                asked = _asked(prompt, images[place] if images else (), salt)
             self._engine.add_request(name, asked, wanted, lora_request=adapter)
         first: dict[str, float] = {}
         hooked = 0.0
@@ -151,9 +154,11 @@ def _flush(worker: object, seconds: float) -> bool:
     return bool(engine.flush(seconds))
 
 
-def _asked(words: Sequence[int], images: Sequence[int]) -> PromptType:
+def _asked(words: Sequence[int], images: Sequence[int], salt: str) -> PromptType:
     from vllm.inputs import TokensPrompt
 
+    if salt:
+        return TokensPrompt(prompt_token_ids=list(words), cache_salt=salt)
     if not images:
         return TokensPrompt(prompt_token_ids=list(words))
     seen = {"image": [_image(seed) for seed in images]}
