@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configured import CHUNK, LAYOUT, NAMESPACE, PROMPT
+from hexkv.contracts.chunk_cache._base import put, soon, specs
 from hexkv.contracts.directory.double import DictDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key, deadline
 from hexkv.contracts.heap_kv import HeapKV
@@ -14,8 +15,16 @@ from hexkv.plugins.config import load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin
 from hexkv.plugins.reporting import HeldChunks, Reporter, Reporting
+from hexkv.plugins.served import ServedChunks
 from hexkv.plugins.spec import AdapterSpec
-from hexkv.ports import REPORT_KEYS, CacheEvent, Change, Member, StoreUnreachable
+from hexkv.ports import (
+    REPORT_KEYS,
+    CacheEvent,
+    Change,
+    ConfigError,
+    Member,
+    StoreUnreachable,
+)
 from processes import until
 
 KEYS = [chunk_key(f"chunk{n}") for n in range(40)]
@@ -230,6 +239,26 @@ def test_an_engine_reports_what_its_own_tiers_hold_also_from_before_and_leaves(f
                 until(lambda: not held())
         assert directory.nodes == {}, "it has left"
         directory._closed = False
+
+
+def test_a_node_s_cache_by_key_reports_and_leaves(fleet):
+    registry, directory = fleet
+    wanted = {"pool": {"bytes": 1 << 22}, "directory": {"adapter": "held", "name": "ada"}}
+    some = specs(3)
+    with ServedChunks(load(environ={}, overrides=wanted), registry, SystemClock()) as served:
+        put(served.chunks, some)
+        keys = [chunk.key for chunk in some]
+        until(lambda: directory.nodes and directory.nodes["ada"].keys == set(keys))
+        served.chunks.forget(keys[:1], soon())
+        until(lambda: directory.nodes["ada"].keys == set(keys[1:]))
+    assert directory.nodes == {}
+
+
+def test_a_tier_that_is_not_there_is_named(fleet):
+    registry, _ = fleet
+    wanted = {"chunk": {"size": CHUNK}, "directory": {"adapter": "held", "tiers": ["memroy"]}}
+    with pytest.raises(ConfigError, match=r"directory.tiers .* no tier 'memroy'.*memory"):
+        build(load(environ={}, overrides=wanted), NAMESPACE, registry=registry)
 
 
 def test_a_directory_that_is_away_delays_nobody(fleet):
