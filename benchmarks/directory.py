@@ -30,10 +30,8 @@ from benchmarks.measure import must
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory
-from hexkv.adapters.directory.server import DirectoryServer
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.server import listen
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.reporting import Reporting
@@ -327,24 +325,18 @@ def emitting(count: int) -> Row:
 
 @contextmanager
 def static(keys: Sequence[ChunkKey]) -> Iterator[Directory]:
-    """A node that asks nine others, all in this process: so it competes with those that it asks."""
+    """A node that asks nine others, each a process, and knows its own chunks."""
     share = len(keys) // NODES
+    parts = [keys[n * share : (n + 1) * share] for n in range(NODES)]
     with ExitStack() as opened:
+        own = LocalDirectory(Cell(CLOCK, members=1, heartbeat_seconds=600.0))
+        must(own.join(member(0), batches(parts[0]), soon()), "it joins")
         peers = []
-        for number in range(NODES):
-            cell = Cell(CLOCK, members=1, heartbeat_seconds=600.0)
-            local = LocalDirectory(cell)
-            part = keys[number * share : (number + 1) * share]
-            must(local.join(member(number), batches(part), soon()), "it joins")
-            if number == 0:
-                own = local
-                continue
-            server = DirectoryServer(listen("127.0.0.1", 0), cell, CLOCK)
-            thread = Thread(target=server.run, daemon=True)
-            thread.start()
-            opened.callback(thread.join)
-            opened.callback(server.stop)
-            peers.append(RemoteDirectory(Address(*server.address)))
+        for number in range(1, NODES):
+            server, address = embedded(heartbeat=600)
+            opened.callback(server.close)
+            peers.append(RemoteDirectory(address))
+            must(peers[-1].join(member(number), batches(parts[number]), soon()), "it joins")
         directory = StaticDirectory(own, peers, CLOCK)
         opened.callback(directory.close)
         yield directory
