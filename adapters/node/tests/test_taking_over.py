@@ -38,6 +38,8 @@ def test_a_new_process_goes_on_with_all_that_the_old_one_had(tmp_path):
             node.take_over()
             assert client.match([spec.key for spec in some], soon()) == ["memory"] * 3 + [None] * 2
             assert client.health(soon()).pins == {"me": 1}
+            listed = client.in_memory(None, soon())
+            assert {spec.key for spec in listed} == {spec.key for spec in some[:3]}
         crowd = []
         while leases := other.allocate(some[4:], "crowd", now()):
             leases[0].payload[:] = b"\xff" * SIZE

@@ -235,24 +235,31 @@ class NodeServer:
     def _go_on_with(self, inherited: Inherited) -> None:
         """Answer the clients of the process before."""
         for one, sock, leases in inherited.connections:
-            session = Session(
-                sock,
-                one.name,
-                self._served,
-                self.generation,
-                self._limits,
-                self._clock,
-                self._ended,
-                self._barrier,
-            )
+            _, uid, gid = _peer(sock)
+            session = self._session(sock, one.name, uid)
             session.restore(one, leases)
             with self._changed:
                 self._sessions.add(session)
-            if self._allowed.lets_in(*_peer(sock)[1:]):
+            if self._allowed.lets_in(uid, gid):
                 take_no_longer(sock, self._limits.patience)
             else:
                 session.dismiss("it may not use this node any more")
             session.resume()
+
+    def _session(self, sock: socket.socket, name: str, uid: int) -> Session:
+        """Of a client that is a process of user *uid*."""
+        session = Session(
+            sock,
+            name,
+            self._served,
+            self.generation,
+            self._limits,
+            self._clock,
+            self._ended,
+            self._barrier,
+        )
+        session.trusted = uid in (0, os.geteuid())
+        return session
 
     def _let_in(self, sock: socket.socket) -> Session | None:
         """Greet a client, and pass it the pool; ``None``: it is no client.
@@ -278,17 +285,7 @@ class NodeServer:
         limits, name = self._limits, f"{pid}-{next(self._numbers)}"
         if magic != MAGIC:
             raise _Refused("it speaks another protocol")
-        session = Session(
-            sock,
-            name,
-            self._served,
-            self.generation,
-            limits,
-            self._clock,
-            self._ended,
-            self._barrier,
-        )
-        session.trusted = uid in (0, os.geteuid())
+        session = self._session(sock, name, uid)
         why = ""
         if (version, frames) != (VERSION, FRAME_VERSION):
             why = f"it speaks version {version} with frames {frames}"
