@@ -302,7 +302,7 @@ def test_a_pool_goes_on_with_the_blocks_of_another_one(payloads, kept, shared):
     left = [lease for lease, keep in leases if keep]
     release_all([lease for lease, keep in leases if not keep])
     places = [(lease.offset, lease.size, len(lease.payload)) for lease in left]
-    assert first.freeze() == {offset: size for offset, size, _ in places}
+    assert first.freeze() == {offset: (size, 1) for offset, size, _ in places}
     with pytest.raises(PoolExhausted):
         first.lease(1, "t", NOW)
     before = [bytes(lease.payload) for lease in left]

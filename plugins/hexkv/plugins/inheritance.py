@@ -8,7 +8,8 @@ it was given them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hexkv.core.tiers.cache import TierStack
@@ -49,11 +50,11 @@ class Inheritance:
         self._stack = stack
         self._offset = place
 
-    def freeze(self, deadline: Deadline) -> Mapping[int, int]:
+    def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
         """Write what is queued up to *deadline*, then lend nothing, and write to no block.
 
-        What is still being read or written then keeps its block. Where each block begins that
-        somebody holds, and how many bytes it has.
+        What is still being read or written then keeps its block. By where each block begins that
+        somebody holds: how many bytes it has, and how many hold it.
         """
         for tier in self._stack.tiers:
             tier.drain(deadline)
@@ -69,7 +70,7 @@ class Inheritance:
 
     def give(self) -> None:
         """The memory is another process's: end what has nothing to do with it."""
-        self.given = True
+        self.given = True  # first: closing what was given would write to its memory
         give_up(self._stack)
 
     def place(self, lease: Lease) -> Place | None:
@@ -92,6 +93,19 @@ class Inheritance:
         """All that anybody has pinned."""
         lasting = self._stack.pins.lasting()
         return [Pin(owner, keys, seconds) for owner, (keys, seconds) in lasting.items()]
+
+    @staticmethod
+    def busy(blocks: Mapping[int, tuple[int, int]], places: Iterable[Place]) -> list[Place]:
+        """Of *blocks*, as :meth:`freeze` gave them, those that more hold than *places* tell of.
+
+        What is still being read or written: not to be used before this process is gone.
+        """
+        known = Counter(place.offset for place in places)
+        return [
+            Place(offset, size, 0, None)
+            for offset, (size, holds) in blocks.items()
+            if holds > known[offset]
+        ]
 
     def adopt(self, places: Sequence[Place], owner: str) -> list[Lease]:
         """Leases of *owner* on blocks of the process before. Before anything else is leased.

@@ -6,7 +6,7 @@ What they lease is kept as the node keeps it, and looked at after each step.
 from itertools import count
 
 from hexkv.adapters.node.granted import Granted
-from hexkv.plugins.inheritance import Inheritance, Place
+from hexkv.plugins.inheritance import Inheritance
 from hexkv.ports import ChunkSpec, Deadline, EngineClosed, frame_bytes
 from simulation.play import Play, Violation
 from simulation.prompts import CHUNK, FRAME, LAYOUT, NAMESPACES, computed, keys
@@ -200,8 +200,7 @@ def take_over(play):
         for client in play.clients
         for request, place, lease, fresh in client.granted.rows()
     ]
-    named = {place.offset for _, place in chunks} | {row[3].offset for row in rows}
-    busy = [Place(at, size, 0, None) for at, size in blocks.items() if at not in named]
+    busy = leaving.busy(blocks, [*(place for _, place in chunks), *(row[3] for row in rows)])
     before = {key for key, held in stage.memory._chunks.items() if held}
     leaving.give()
     engine._calls.abandon()

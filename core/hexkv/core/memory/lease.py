@@ -240,12 +240,12 @@ class Ledger:
         self._mend()
         return leases
 
-    def places(self) -> Mapping[int, int]:
-        """Where each block begins that somebody holds, and how many bytes it has."""
+    def places(self) -> Mapping[int, tuple[int, int]]:
+        """Where each block begins that somebody holds: how many bytes it has, how many hold it."""
         with self.lock:
             self._mend()
             held = (block for held in self.held.values() for block in held.values())
-            return {block.offset: block.size for block in held}
+            return {block.offset: (block.size, block.holds) for block in held}
 
     def hold(self, leases: Sequence[BlockLease], owner: str) -> list[BlockLease]:
         """Another lease on the block of each of *leases*, which hold them still.

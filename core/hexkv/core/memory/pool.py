@@ -203,10 +203,11 @@ class BlockPool:
             self._region.close()
         return left
 
-    def freeze(self) -> Mapping[int, int]:
+    def freeze(self) -> Mapping[int, tuple[int, int]]:
         """Lend nothing and write nothing until :meth:`thaw`: another process may take the memory.
 
-        What is leased stays so. Where each leased block begins, and how many bytes it has.
+        What is leased stays so. By where each leased block begins: how many bytes it has, and how
+        many leases hold it.
         """
         with self._lock:
             self._frozen = True

@@ -59,6 +59,7 @@ class Giving:
             state: the generation, and the next client's number.
             descriptors: of the lock and of the socket that listens.
         """
+        gone = False
         try:
             self._barrier.lower()
             if not rested(lambda: all(one.state != "open" for one in sessions), REST):
@@ -75,15 +76,16 @@ class Giving:
             send_descriptors(sock, passed)
             if receive(sock, 1) == HAVE:
                 sock.sendall(GONE)
-                self._served.inheritance.give()
-                for session in sessions:
-                    session.leave()
-                return True
-            log.error("node: what takes over says what means nothing: going on")
+                gone = True
+            else:
+                log.error("node: what takes over says what means nothing: going on")
         except OSError as error:
             log.warning("node: what was to take over did not: %s; going on", error)
         except Exception:
             log.exception("node: handing over failed: going on")
+        if gone:  # whatever happens now, nothing of it is this process's any more
+            self._leave(sessions)
+            return True
         with suppress(OSError):  # first, so that nothing that comes late is taken for its word
             sock.shutdown(socket.SHUT_RDWR)
         self._served.inheritance.thaw()
@@ -92,14 +94,22 @@ class Giving:
             session.resume()
         return False
 
+    def _leave(self, sessions: Collection[Session]) -> None:
+        try:
+            self._served.inheritance.give()
+            for session in sessions:
+                session.leave()
+        except Exception:
+            log.exception("node: ending what was handed over failed")
+
     def _state(self, parked: Collection[Session], generation: int, numbers: int) -> State:
         inheritance = self._served.inheritance
         blocks = inheritance.freeze(Deadline.after(self._clock, REST))
         chunks = inheritance.chunks()
         connections = [_connection(session, inheritance.place) for session in parked]
-        named = {place.offset for _, place in chunks}
-        named.update(place.offset for one in connections for *_, place in one.leases)
-        busy = [Place(at, size, 0, None) for at, size in blocks.items() if at not in named]
+        places = [place for _, place in chunks]
+        places += [place for one in connections for *_, place in one.leases]
+        busy = inheritance.busy(blocks, places)
         return State(generation, VERSION, numbers, chunks, inheritance.pins(), connections, busy)
 
 
