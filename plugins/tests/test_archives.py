@@ -19,10 +19,12 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.plugins.__main__ import main
+from hexkv.plugins.algorithms import frame_codec
 from hexkv.plugins.archives.format import ArchiveReader, Totals, end_page, head_page
 from hexkv.plugins.archives.selection import prefix_of
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
 from hexkv.ports import (
     PAGE,
     ChunkKey,
@@ -33,6 +35,7 @@ from hexkv.ports import (
     Namespace,
     frame_bytes,
 )
+from processes import until
 
 CHUNK = 16
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=3, heads=2, key_width=64)
@@ -228,6 +231,15 @@ def test_a_chunk_that_is_damaged_at_its_source_is_not_exported(tmp_path, here, h
     assert (code, told["frames"], told["lost"]) == (1, 10, 1)
 
 
+def test_a_namespace_of_which_nothing_can_be_read_is_told_of(tmp_path, here, hexkv):
+    (mine,) = hexkv("export", tmp_path / "mine", here, "--tenant", "guest")[1]["namespaces"]
+    for path in here.frames():
+        if path.name.startswith(mine):
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+    code, told, _ = hexkv("export", tmp_path / "a", here)
+    assert (code, told["frames"], told["lost"]) == (1, 8, 3)
+
+
 def sealed(key, identity, size=5000):
     frame = memoryview(bytearray(frame_bytes(size)))
     FrameCodec(CRC32).seal(frame, FrameHeader(key, identity, 4, "raw", size, size, 1.0))
@@ -366,3 +378,37 @@ def test_whatever_an_archive_holds_only_whole_frames_come_out_of_it(data):
     if reader.complete:
         assert len(found) == 3
     assert reader.whole <= cut
+
+
+@pytest.mark.thorough
+def test_commands_that_are_killed_again_and_again_come_to_the_same(tmp_path, here, there, hexkv):
+    words = random.Random(5).choices(range(50_000), k=60 * CHUNK)
+    here.store(words)
+    whole = 60 + 11
+    path = tmp_path / "killed.hexkv"
+
+    def kill(command, machine, grown):
+        """Whether it was killed, once *grown* or ended."""
+        arguments = [sys.executable, "-m", "hexkv.plugins", command, path]
+        process = subprocess.Popen(
+            [*arguments, "--config", machine.config], stdout=subprocess.DEVNULL
+        )
+        until(lambda: grown() or process.poll() is not None)
+        process.kill()
+        return process.wait(60) < 0
+
+    kills = 0
+    for n in range(1, 6):
+        least = PAGE + n * whole // 6 * FRAME
+        kills += kill("export", here, lambda: path.exists() and path.stat().st_size > least)  # noqa: B023
+    assert kills
+    assert hexkv("export", path, here)[0] == 0
+    with path.open("rb") as file:
+        reader = ArchiveReader(file, frame_codec(discover(), "crc32"))
+        keys = [header.key for header, _ in reader]
+    assert reader.complete
+    assert len(keys) == len(set(keys)) == whole
+    kills = sum(kill("import", there, lambda: len(there.frames()) > n * 10) for n in range(1, 6))  # noqa: B023
+    assert kills
+    assert hexkv("import", path, there)[0] == 0
+    assert there.hits(words) == len(words)

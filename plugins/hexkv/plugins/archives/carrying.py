@@ -65,7 +65,7 @@ class Place(Protocol):
         ...
 
     def namespaces(self) -> Mapping[bytes, str]:
-        """What there are chunks of: by prefix, the identity."""
+        """What there are chunks of: by prefix, the identity; empty where none can be read."""
         ...
 
     def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:

@@ -122,19 +122,19 @@ class TieredPlace:
         return int(self._served.telemetry.total(CounterName.EVICTED))
 
     def namespaces(self) -> Mapping[bytes, str]:
-        """What the tiers hold chunks of: by prefix, the identity."""
+        """What the tiers hold chunks of: by prefix, the identity; empty where none can be read."""
         by_prefix: dict[bytes, list[ChunkKey]] = {}
         for key in self._carrier.keys(self._tiers):
             some = by_prefix.setdefault(namespace_of(key), [])
             if len(some) < _TRIES:
                 some.append(key)
-        named = ((prefix, self._identity(keys)) for prefix, keys in by_prefix.items())
-        return {prefix: identity for prefix, identity in named if identity}
+        return {prefix: self._identity(keys) for prefix, keys in by_prefix.items()}
 
     def keys(self, prefixes: Sequence[bytes]) -> list[ChunkKey]:
         """Every chunk of some namespaces."""
         wanted = frozenset(prefixes)
-        return [key for key in self._carrier.keys(self._tiers) if namespace_of(key) in wanted]
+        there = dict.fromkeys([*self._carrier.keys(self._tiers), *self._broken])
+        return [key for key in there if namespace_of(key) in wanted]
 
     def frames(self, keys: Sequence[ChunkKey]) -> Iterator[tuple[ChunkKey, memoryview | Reason]]:
         """Each frame, verified, valid until the next one; or why there is none."""
