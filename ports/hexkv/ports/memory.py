@@ -67,7 +67,7 @@ class SupportsZeroCopy(Protocol):
     """A store in memory that lends leases: loading from it copies a chunk once."""
 
     def put_lease(self, keys: Sequence[ChunkKey], leases: Sequence[Lease]) -> None:
-        """Keep each block under its key, in place of what was there.
+        """Keep each block under its key, in place of what was there. No key comes twice.
 
         The leases are the store's from now on, to be released with their chunks. If this
         raises it keeps none of them, and they are the caller's.
