@@ -21,6 +21,7 @@ from hexkv.core.frames.codec import (
 from hexkv.core.frames.opening import Opening, opened, part_span
 from hexkv.ports import (
     IDENTITY_BYTES,
+    KEY_AT,
     KEY_BYTES,
     MAGIC,
     PAGE,
@@ -33,6 +34,7 @@ from hexkv.ports import (
     KVLayout,
     Reason,
     frame_bytes,
+    names_key,
 )
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_frame.json").read_text(encoding="utf-8"))
@@ -102,6 +104,9 @@ def test_the_byte_layout_is_the_committed_one():
         assert frame[at : at + width] == bytes.fromhex(GOLDEN[field]).ljust(width, b"\0"), field
     assert frame[2048:PAGE] == header.identity.encode().ljust(IDENTITY_BYTES, b"\0")
     assert CODEC.open(memoryview(frame), header.key) == header
+    assert names_key(memoryview(frame), header.key)
+    assert not names_key(memoryview(frame), OTHER_KEY)
+    assert not names_key(memoryview(frame)[KEY_AT:], header.key)
 
 
 @given(headers(), st.integers(0, 2**32))

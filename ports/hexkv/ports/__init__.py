@@ -2,9 +2,9 @@
 
 Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
 the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
-then ``chunker``, ``policy``, ``serde``, ``device``, ``telemetry``, ``clock``, ``errors`` as needed.
-An engine's side begins with ``prefix_cache``, and with ``results``; an operator's with
-``administration``.
+then ``chunker``, ``policy``, ``serde``, ``device``, ``transfer``, ``telemetry``, ``clock``,
+``errors`` as needed. An engine's side begins with ``prefix_cache``, and with ``results``; an
+operator's with ``administration``.
 """
 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration
@@ -43,10 +43,12 @@ from hexkv.ports.executor import Completion, Executor, Step
 from hexkv.ports.frame import (
     FRAME_VERSION,
     IDENTITY_BYTES,
+    KEY_AT,
     MAGIC,
     PAGE,
     FrameHeader,
     frame_bytes,
+    names_key,
 )
 from hexkv.ports.hashes import HashFunction
 from hexkv.ports.hold import Hold, Publishing
@@ -98,7 +100,7 @@ from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport,
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
-from hexkv.ports.sink import PIECE, Sink
+from hexkv.ports.sink import PIECE, Destination, LeaseSink, Sink
 from hexkv.ports.store import (
     ChunkStore,
     Entry,
@@ -118,13 +120,23 @@ from hexkv.ports.telemetry import (
     Telemetry,
 )
 from hexkv.ports.tokens import Tokens
+from hexkv.ports.transfer import (
+    MAX_QUESTION,
+    Offer,
+    Part,
+    Peer,
+    PeerSource,
+    TransferChannel,
+)
 
 __all__ = [
     "DIGEST_BYTES",
     "FRAME_VERSION",
     "IDENTITY_BYTES",
+    "KEY_AT",
     "KEY_BYTES",
     "MAGIC",
+    "MAX_QUESTION",
     "NAMESPACE_BYTES",
     "PAGE",
     "PIECE",
@@ -155,6 +167,7 @@ __all__ = [
     "CounterName",
     "DType",
     "Deadline",
+    "Destination",
     "DeviceKV",
     "Directory",
     "EngineBusy",
@@ -184,6 +197,7 @@ __all__ = [
     "LayerwiseCache",
     "LayoutMismatch",
     "Lease",
+    "LeaseSink",
     "Lookup",
     "Member",
     "MemoryProvider",
@@ -191,8 +205,12 @@ __all__ = [
     "Miss",
     "Namespace",
     "NamespaceState",
+    "Offer",
     "Outcome",
     "ParallelSlice",
+    "Part",
+    "Peer",
+    "PeerSource",
     "Plane",
     "Policy",
     "PoolExhausted",
@@ -235,11 +253,13 @@ __all__ = [
     "TimedOut",
     "Tokens",
     "Transfer",
+    "TransferChannel",
     "Watch",
     "Why",
     "WorkReport",
     "WriteOutcome",
     "frame_bytes",
+    "names_key",
     "namespace_of",
     "release_all",
     "share_all",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hexkv.ports.keys import ChunkKey
+from hexkv.ports.keys import KEY_BYTES, ChunkKey
 
 PAGE = 4096
 """Bytes of a header, and the alignment of frames in memory and of their lengths."""
@@ -25,6 +25,9 @@ MAGIC = b"hexkv\xf0\r\n"
 
 FRAME_VERSION = 2
 
+KEY_AT = 48
+"""Where a header has the chunk's key, in every version."""
+
 IDENTITY_BYTES = 2048
 """The longest identity that a header has room for."""
 
@@ -32,6 +35,15 @@ IDENTITY_BYTES = 2048
 def frame_bytes(payload_bytes: int) -> int:
     """Bytes of a frame with a payload of *payload_bytes*: always a multiple of ``PAGE``."""
     return PAGE + -(-payload_bytes // PAGE) * PAGE
+
+
+def names_key(frame: memoryview, key: ChunkKey) -> bool:
+    """True if *frame*, or its first page, begins as the frame of *key* does.
+
+    A reader that gets frames from others asks this first. Whether the frame is whole and
+    undamaged it does not say.
+    """
+    return bytes(frame[: len(MAGIC)]) == MAGIC and bytes(frame[KEY_AT:][:KEY_BYTES]) == key
 
 
 @dataclass(frozen=True, slots=True)

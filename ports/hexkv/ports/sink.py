@@ -1,8 +1,10 @@
-"""The sink: where a store puts the frames that it reads."""
+"""The sinks: where a store, or a channel between peers, puts what it reads."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from hexkv.ports.memory import Lease
 
 
 class Sink(Protocol):
@@ -32,3 +34,28 @@ class Sink(Protocol):
 
 PIECE = 512 << 10
 """Bytes after which a store tells a sink how far it is: a core's own cache has room for more."""
+
+
+class Destination(NamedTuple):
+    """Where one part is written."""
+
+    lease: Lease
+    """On the block that *into* is in. The caller's; the channel shares it."""
+
+    into: memoryview
+    """Writable, of format ``B``, of exactly the part's size."""
+
+
+class LeaseSink(Protocol):
+    """Gives a channel the memory to read into. Called by the thread that called ``read``."""
+
+    def room(self, index: int, size: int) -> Destination | None:
+        """Return memory of *size* bytes for the part at *index*; ``None``: ``Miss(REFUSED)``.
+
+        The same index may be asked for again, after a failed first try. Never raises.
+        """
+        ...
+
+    def filled(self, index: int, upto: int) -> None:
+        """Learn that the newest memory for *index* has its first *upto* bytes, as of a ``Sink``."""
+        ...
