@@ -142,6 +142,7 @@ bench: $(VENV)/full
 	$(RUN) -m benchmarks
 	$(RUN) -m benchmarks.serdes
 	$(RUN) -m benchmarks.directory
+	$(RUN) -m benchmarks.channels
 
 quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality

@@ -21,6 +21,7 @@ CORRECT = [
     "TestListPolicy",
     "TestGramophone",
     "TestCacheEngine",
+    "TestLocalChannel",
 ]
 MODEST = {
     "TestPlainStore": (
@@ -32,6 +33,7 @@ MODEST = {
         "a bound on its error, float16, float32, float8_e4m3fn, float8_e5m2, per_layer, uint8"
     ),
     "TestBoundedSerde": "per_layer",
+    "TestLocalChannel": "proxied, recipe, stranger",
     "TestSlotKV": "units of several tokens",
     "TestPlainMemory": "SupportsPrefault",
 }

@@ -30,7 +30,7 @@ WORDS = {"password", "passwd", "passphrase", "secret", "secrets", "token", "cred
 WORDS |= {"credentials", "key", "keys", "apikey", "auth", "login", "salt"}
 
 PATHS = {("redis", "tls_key"), ("hexkv", "secret_file"), ("socket", "secret_file")}
-PATHS |= {("embedded", "secret_file"), ("static", "secret_file")}
+PATHS |= {("tcp", "secret_file"), ("embedded", "secret_file"), ("static", "secret_file")}
 """Settings that sound like secrets, and name files that hold them."""
 
 REGISTRY = discover()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hexkv.contracts.limits import Limits
 
 pytest.register_assert_rewrite(
+    "hexkv.contracts.channel",
     "hexkv.contracts.checksum",
     "hexkv.contracts.chunk_cache",
     "hexkv.contracts.chunker",

@@ -20,6 +20,7 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     "hexkv-node": [("memory", "shared"), ("node", "unix")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],
     "hexkv-s3": [("store", "s3")],
+    "hexkv-tcp": [("channel", "tcp")],
 }
 
 _BROUGHT = {adapter: name for name, brings in _BRINGS.items() for adapter in brings}

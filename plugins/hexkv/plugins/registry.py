@@ -23,6 +23,7 @@ from hexkv.ports import (
     MemoryProvider,
     Policy,
     Serde,
+    TransferChannel,
 )
 
 log = logging.getLogger("hexkv")
@@ -36,6 +37,7 @@ _PORTS: Mapping[Kind, type] = {
     "node": ChunkService,
     "directory": Directory,
     "admin": AdminAccess,
+    "channel": TransferChannel,
 }
 
 

@@ -30,9 +30,11 @@ Kind = Literal[
     "node",
     "directory",
     "admin",
+    "channel",
 ]
-"""What an adapter may be. A configuration names all but two: hosts build a ``device``, and
-``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
+"""What an adapter may be. A configuration names all but three: hosts build a ``device``, programs
+open a ``channel``, and ``hexkv serve`` speaks every ``wire`` that is installed
+(:mod:`hexkv.adapters.net.serving`)."""
 
 CONTRACT = 2
 """Version of the contracts that this hexkv keeps with its adapters, and that they promise.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunker import ChunkerContract
@@ -76,6 +77,7 @@ PORTS = (
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
     Port("directory", DirectoryContract, ("directories",)),
+    Port("channel", ChannelContract, ("channels",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

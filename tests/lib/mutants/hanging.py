@@ -8,6 +8,7 @@ from __future__ import annotations
 from threading import Event
 
 from dict_store import CapableStore, WholeContract
+from mutants.channels import LocalContract
 from mutants.checksums import CRCContract
 from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
@@ -32,6 +33,7 @@ METHODS = {
         *("match", "hold", "allocate", "publish", "load", "save", "forget", "pin", "unpin"),
         "close",
     ),
+    LocalContract: ("serve", "read", "offer", "ask", "close"),
     EngineContract: (
         *("lookup", "retrieve", "store", "retrieve_layers", "store_layers", "prefetch", "cancel"),
         *("pin", "unpin", "clear", "flush", "close"),

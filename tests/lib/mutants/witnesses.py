@@ -7,6 +7,7 @@ import pytest
 from dict_store import DictContract, DictStore, WholeContract
 from hexkv.contracts.whole import waive
 from hexkv.ports import DType
+from mutants.channels import LocalContract
 from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
 from mutants.memories import PlainMemoryContract
@@ -23,6 +24,10 @@ class TestCapableStore(WholeContract):
 
 
 class TestHeapChunkCache(HeapCacheContract):
+    pass
+
+
+class TestLocalChannel(LocalContract):
     pass
 
 

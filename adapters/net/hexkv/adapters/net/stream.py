@@ -92,6 +92,28 @@ class Stream:
         while done < len(into):
             done += self._got(self._receive(into[done:], deadline, whole=True))
 
+    def fill_both(self, into: memoryview, after: memoryview, deadline: Deadline) -> None:
+        """Receive as many bytes as both have, first *into*: in one system call where that can be.
+
+        A value and the head of the next one: a call for a head alone would cost its thread a
+        wait, in which the value behind it piles up.
+        """
+        if self._tls is not None or self._ahead:
+            self.fill(into, deadline)
+            self.fill(after, deadline)
+            return
+        self._arm(socket.SO_RCVTIMEO, deadline)
+        try:
+            got, _, _, _ = self._socket.recvmsg_into([into, after], 0, socket.MSG_WAITALL)
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        self.received += self._got(got)
+        if got < len(into):
+            self.fill(into[got:], deadline)
+            got = len(into)
+        if got < len(into) + len(after):
+            self.fill(after[got - len(into) :], deadline)
+
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""
         data = bytearray(size)

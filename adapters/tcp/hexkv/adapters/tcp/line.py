@@ -1,0 +1,254 @@
+"""A client's side of one connection to a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from secrets import token_bytes
+
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
+from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.tcp.wire import (
+    ABSENT,
+    CHALLENGE,
+    FRAMING,
+    HELLO,
+    ITEM_BYTES,
+    MAGIC,
+    MAX_ENTRIES,
+    NAME_BYTES,
+    OFFERS,
+    PARTS,
+    VERSION,
+    Grant,
+    Kind,
+    Status,
+    Verdict,
+    read_item,
+)
+from hexkv.ports import (
+    MAX_QUESTION,
+    PAGE,
+    PIECE,
+    Corrupt,
+    CorruptFrame,
+    Deadline,
+    Failed,
+    Hit,
+    LeaseSink,
+    Miss,
+    Offer,
+    Part,
+    ReadOutcome,
+    Reason,
+    Stored,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    WriteOutcome,
+    names_key,
+)
+
+_PIECE = 8 * PIECE
+"""Bytes after which a sink is told how far its memory is filled. With an eighth of it, as stores
+take from files, receiving costs a seventh more of the CPU: each call may have to wait."""
+
+OWNER = "channel"
+"""Under whose name the leases of transfers are listed."""
+
+
+class Line:
+    """One connection, after its greeting. For one call at a time.
+
+    Whatever breaks a call off leaves half a message behind: the pool then closes the connection,
+    which is how a transfer is cancelled. Memory is written by the calling thread alone.
+    """
+
+    def __init__(self, stream: Stream, largest: int, generation: int, most: int) -> None:
+        self.stream = stream
+        self.generation = generation
+        self._largest = largest
+        self.most = most
+        """Entries of a request."""
+
+    def reusable(self, *, well: bool) -> bool:
+        return well
+
+    def read(
+        self,
+        parts: Sequence[Part],
+        first: int,
+        sink: LeaseSink,
+        outcomes: list[ReadOutcome | None],
+        deadline: Deadline,
+    ) -> None:
+        """Read *parts*, which are those from *first* on of a batch.
+
+        Raises:
+            OutOfTime, StoreUnreachable: the rest has no outcome.
+        """
+        rows = b"".join(PARTS.pack(part.key, part.start, part.size or 0) for part in parts)
+        self._ask(Kind.READ, len(parts), rows, deadline)
+        self._answer(Kind.READ, len(parts), 0, deadline)
+        item = memoryview(bytearray(ITEM_BYTES))
+        self.stream.fill(item, deadline)
+        for index, part in enumerate(parts, start=first):
+            # What comes behind a part, and is received with it; nothing behind the last one.
+            after = item if index - first < len(parts) - 1 else item[:0]
+            size = read_item(bytes(item), part.key)
+            if size == ABSENT:
+                outcomes[index] = Miss()
+                self.stream.fill(after, deadline)
+                continue
+            self._check(part, size)
+            outcomes[index] = self._land(index, part, size, after, sink, deadline)
+
+    def offer(
+        self, offers: Sequence[Offer], outcomes: list[WriteOutcome | None], deadline: Deadline
+    ) -> None:
+        """Offer chunks, and send those that the peer has room for.
+
+        Raises:
+            OutOfTime, StoreUnreachable: the rest has no outcome.
+        """
+        left = list(range(len(offers)))
+        while left:
+            asked, left = left[: self.most], left[self.most :]
+            rows = b"".join(OFFERS.pack(offers[i].key, len(offers[i].lease.frame)) for i in asked)
+            self._ask(Kind.OFFER, len(asked), rows, deadline)
+            later: list[int] = []
+            sending: list[int] = []
+            for index, grant in zip(asked, self._words(len(asked), deadline), strict=True):
+                if grant == Grant.SEND:
+                    sending.append(index)
+                elif grant == Grant.LATER:
+                    later.append(index)
+                elif grant == Grant.PRESENT:
+                    outcomes[index] = Stored(0)
+                else:
+                    outcomes[index] = Failed(StoreFull("the peer has no room for it"))
+            if not sending and later:
+                raise BadMessage("the peer takes nothing, and nothing comes first")
+            if sending:
+                self._send(offers, sending, outcomes, deadline)
+            left = later + left
+
+    def question(self, question: bytes, deadline: Deadline) -> bytes:
+        """What the peer answers.
+
+        Raises:
+            OutOfTime, StoreUnreachable: nothing.
+        """
+        self._ask(Kind.ASK, 0, question, deadline)
+        status, answer = self._answer(Kind.ASK, 0, MAX_QUESTION, deadline)
+        if status != Status.DONE:
+            raise StoreUnreachable("the peer has no answer")
+        return answer
+
+    def _ask(self, kind: Kind, count: int, body: bytes, deadline: Deadline) -> None:
+        patience = min(int(deadline.remaining() * 1000), (1 << 32) - 1)
+        self.stream.send([FRAMING.message(kind, count, body, patience=patience)], deadline)
+
+    def _answer(self, kind: Kind, count: int, most: int, deadline: Deadline) -> tuple[int, bytes]:
+        """The status and the body of an answer about *count* entries, of *most* bytes at most."""
+        found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline))
+        if found.status == Status.BAD_REQUEST:
+            raise BadMessage("the peer did not understand a request")
+        if found.kind != kind or found.entries != count or found.length > most:
+            raise BadMessage("an answer to another question")
+        body = self.stream.take(found.length, deadline)
+        verify(found, body)
+        return found.status, body
+
+    def _words(self, count: int, deadline: Deadline) -> bytes:
+        """A byte for each of *count* frames."""
+        _, body = self._answer(Kind.OFFER, count, count, deadline)
+        if len(body) != count:
+            raise BadMessage("not one word for each frame")
+        return body
+
+    def _send(
+        self,
+        offers: Sequence[Offer],
+        sending: Sequence[int],
+        outcomes: list[WriteOutcome | None],
+        deadline: Deadline,
+    ) -> None:
+        """Send the frames that the peer has granted, and hear what became of them."""
+        with ExitStack() as leased:
+            for index in sending:
+                leased.enter_context(offers[index].lease.share(OWNER))
+            self.stream.send([offers[index].lease.frame for index in sending], deadline)
+            verdicts = self._words(len(sending), deadline)
+        for index, verdict in zip(sending, verdicts, strict=True):
+            if verdict == Verdict.KEPT:
+                outcomes[index] = Stored(len(offers[index].lease.frame))
+            elif verdict == Verdict.WRONG_KEY:
+                outcomes[index] = Failed(CorruptFrame("the frame is of another chunk"))
+            else:
+                outcomes[index] = Failed(StoreError("the peer does not keep it"))
+
+    def _check(self, part: Part, size: int) -> None:
+        """Raise, where a part cannot have *size* bytes."""
+        whole = part.size is None
+        right = PAGE <= size <= self._largest and not size % PAGE if whole else size == part.size
+        if not right:
+            raise BadMessage(f"{size} bytes of a chunk, {part.size} wanted")
+
+    def _land(
+        self,
+        index: int,
+        part: Part,
+        size: int,
+        after: memoryview,
+        sink: LeaseSink,
+        deadline: Deadline,
+    ) -> ReadOutcome:
+        """Receive *size* bytes of a part into the room that *sink* gives, and then *after*."""
+        there = sink.room(index, size)
+        if there is None:
+            self.stream.skip(size, deadline)
+            self.stream.fill(after, deadline)
+            return Miss(Reason.REFUSED)
+        into = there.into
+        with there.lease.share(OWNER):
+            start = 0
+            while size - start > _PIECE:
+                self.stream.fill(into[start : start + _PIECE], deadline)
+                start += _PIECE
+                sink.filled(index, start)
+            self.stream.fill_both(into[start:], after, deadline)
+            if part.size is None and not names_key(into, part.key):
+                return Corrupt("the frame is of another chunk")
+        return Hit(size)
+
+
+def greet(stream: Stream, secret: bytes, name: str, largest: int, deadline: Deadline) -> Line:
+    """The line that begins on *stream*, once both ends have shown that they know *secret*.
+
+    Args:
+        stream: connected, after TLS.
+        secret: of all peers.
+        name: of this peer, for the other one.
+        largest: bytes of a frame at most.
+        deadline: for all of it.
+
+    Raises:
+        Refused: another version or secret, on whichever side.
+        BadMessage: this is no peer.
+        OutOfTime, ConnectionBroken: as everything that waits for a stream.
+    """
+    hello = HELLO.pack(MAGIC, VERSION, token_bytes(NONCE_BYTES), name.encode()[:NAME_BYTES])
+    stream.send([hello], deadline)
+    challenge = stream.take(CHALLENGE.size, deadline)
+    magic, version, wrong, entries, frame, generation, _ = CHALLENGE.unpack(challenge)
+    if magic != MAGIC:
+        raise BadMessage("no hexkv peer answers there")
+    if version != VERSION or wrong:
+        raise Refused(f"the peer speaks version {version}, not {VERSION}")
+    if not 0 < entries <= MAX_ENTRIES:
+        raise BadMessage("the peer takes no entries")
+    prove(stream, secret, hello, challenge, deadline)
+    return Line(stream, min(largest, frame), generation, entries)

@@ -1,0 +1,241 @@
+"""A server's side of one connection: what a peer reads, offers and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from secrets import token_bytes
+from struct import Struct
+from typing import Any
+
+from hexkv.adapters.net.connection import Connection
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.guarded import GuardedSource
+from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
+from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
+from hexkv.adapters.net.outcomes import slices
+from hexkv.adapters.tcp.wire import (
+    ABSENT,
+    CHALLENGE,
+    FRAMING,
+    HELLO,
+    MAGIC,
+    MAX_ENTRIES,
+    OFFERS,
+    PARTS,
+    VERSION,
+    Grant,
+    Kind,
+    Status,
+    Verdict,
+    pack_item,
+)
+from hexkv.ports import (
+    MAX_QUESTION,
+    ChunkKey,
+    Deadline,
+    Lease,
+    Offer,
+    PeerSource,
+    Reason,
+    names_key,
+)
+
+_TOGETHER = 8
+"""Frames that are leased and sent at a time: one that is in the way takes no more than that."""
+
+
+class Session:
+    """Answers one connection until it ends.
+
+    Args:
+        connection: to a peer of which nothing is known.
+        source: what is served.
+        generation: of this server.
+        secret: that the peer must know.
+    """
+
+    _source: GuardedSource
+    """Set by the greeting, which names the peer."""
+
+    def __init__(
+        self, connection: Connection, source: PeerSource, generation: int, secret: bytes
+    ) -> None:
+        self._connection = connection
+        self._stream = connection.stream
+        self._limits = connection.limits
+        self._generation = generation
+        self._secret = secret
+        self._served = source
+
+    def run(self) -> None:
+        """Answer until the connection breaks, which is how it ends.
+
+        Raises:
+            BadMessage, Refused: the peer does not speak the protocol, or know the secret.
+            OutOfTime, ConnectionBroken: the connection is over.
+        """
+        self._source = self._greet()
+        while True:
+            asked = FRAMING.head(self._connection.request(HEAD_BYTES, self._limits.idle))
+            with self._connection.transfer(asked.length) as deadline:
+                body = self._stream.take(asked.length, deadline)
+            verify(asked, body)
+            if not self._answer(asked, body):
+                # Framed well, meaningless all the same: both sides know where they are.
+                refusal = FRAMING.message(asked.kind, 0, b"", status=Status.BAD_REQUEST)
+                self._send([refusal])
+
+    def _greet(self) -> GuardedSource:
+        stream, deadline = self._stream, self._connection.opening
+        hello = self._connection.begin(HELLO.size)
+        magic, version, _, name = HELLO.unpack(hello)
+        if magic != MAGIC:
+            raise BadMessage("no greeting of a hexkv peer")
+        wrong = version != VERSION
+        challenge = CHALLENGE.pack(
+            MAGIC,
+            VERSION,
+            wrong,
+            MAX_ENTRIES,
+            self._limits.max_value,
+            self._generation,
+            token_bytes(NONCE_BYTES),
+        )
+        stream.send([challenge], deadline)
+        if wrong:
+            raise Refused(f"a peer speaks version {version}")
+        admit(stream, self._secret, hello, challenge, deadline)
+        self._connection.known = True
+        who = name.rstrip(b"\0").decode(errors="replace")
+        return GuardedSource(self._served, who, self._limits.max_value)
+
+    def _answer(self, asked: Head, body: bytes) -> bool:
+        """Answer a request. False if it means nothing."""
+        answers: dict[int, tuple[Struct, Callable[[list[tuple[Any, ...]], Head], None]]] = {
+            Kind.READ: (PARTS, self._read),
+            Kind.OFFER: (OFFERS, self._take_offers),
+        }
+        if asked.status != Status.DONE:
+            return False
+        if asked.kind == Kind.ASK:
+            return self._say(asked, body)
+        if asked.kind not in answers:
+            return False
+        row, answer = answers[asked.kind]
+        if not 0 < asked.entries <= MAX_ENTRIES or asked.length != asked.entries * row.size:
+            return False
+        answer(list(row.iter_unpack(body)), asked)
+        return True
+
+    def _say(self, asked: Head, question: bytes) -> bool:
+        if len(question) > MAX_QUESTION:
+            return False
+        said = self._source.answer(question, self._soon(asked))
+        status = Status.DONE if said is not None else Status.FAILED
+        body = said or b""
+        self._send([FRAMING.message(Kind.ASK, 0, body, status=status)], len(body))
+        return True
+
+    def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
+        before = FRAMING.message(Kind.READ, len(parts), b"")
+        for some in slices(len(parts), _TOGETHER):
+            self._give(before, [parts[i] for i in some], self._soon(asked))
+            before = b""
+
+    def _give(
+        self, before: bytes, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline
+    ) -> None:
+        # Layers of one chunk take one lease.
+        keys = list(dict.fromkeys(key for key, _, _ in parts))
+        with ExitStack() as leased:
+            lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
+            for lease in lent.values():
+                if lease is not None:
+                    leased.callback(lease.release)
+            views: list[memoryview | bytes] = [before]
+            for key, start, size in parts:
+                part = _part(lent[key], start, size)
+                views.append(pack_item(key, ABSENT if part is None else len(part)))
+                if part is not None:
+                    views.append(part)
+            self._send(views, sum(map(len, views)))
+
+    def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
+        deadline = self._soon(asked)
+        with ExitStack() as leased:
+            rooms = self._rooms(wanted, deadline, leased)
+            self._tell(Kind.OFFER, list(map(_grant, rooms)))
+            granted = [
+                (key, size, room)
+                for (key, size), room in zip(wanted, rooms, strict=True)
+                if not isinstance(room, Reason)
+            ]
+            if not granted:
+                return
+            right = [self._receive(key, room.frame[:size]) for key, size, room in granted]
+            arrived = [
+                Offer(key, room)
+                for (key, _, room), fits in zip(granted, right, strict=True)
+                if fits
+            ]
+            kept = iter(self._source.keep(arrived, deadline))
+        verdicts = [
+            (Verdict.KEPT if next(kept) else Verdict.REFUSED) if fits else Verdict.WRONG_KEY
+            for fits in right
+        ]
+        self._tell(Kind.OFFER, verdicts)
+
+    def _rooms(
+        self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline, leased: ExitStack
+    ) -> list[Lease | Reason]:
+        """Room for the first of *wanted*, as many as a connection may receive at a time."""
+        total = 0
+        rooms: list[Lease | Reason] = []
+        for key, size in wanted:
+            if not self._source.takes(size):
+                rooms.append(Reason.REFUSED)
+            elif total and total + size > self._limits.max_value:
+                rooms.append(Reason.QUEUE_FULL)
+            else:
+                (room,) = self._source.room([(key, size)], deadline)
+                rooms.append(room)
+                if not isinstance(room, Reason):
+                    leased.callback(room.release)
+                    total += size
+        return rooms
+
+    def _receive(self, key: ChunkKey, into: memoryview) -> bool:
+        """Fill *into*. True if it is a frame of *key*."""
+        with self._connection.transfer(len(into)) as deadline:
+            self._stream.fill(into, deadline)
+        return names_key(into, key)
+
+    def _soon(self, asked: Head) -> Deadline:
+        """Until when the source is waited for: as long as the peer waits, within limits."""
+        seconds = min(asked.patience / 1000, self._limits.wait)
+        return Deadline.after(self._connection.clock, seconds)
+
+    def _tell(self, kind: Kind, words: Sequence[int]) -> None:
+        self._send([FRAMING.message(kind, len(words), bytes(words))])
+
+    def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
+        with self._connection.transfer(size) as deadline:
+            self._stream.send(views, deadline)
+
+
+def _grant(room: Lease | Reason) -> Grant:
+    if not isinstance(room, Reason):
+        return Grant.SEND
+    words = {Reason.PRESENT: Grant.PRESENT, Reason.QUEUE_FULL: Grant.LATER}
+    return words.get(room, Grant.NO_ROOM)
+
+
+def _part(lease: Lease | None, start: int, size: int) -> memoryview | None:
+    """The bytes that are wanted of a frame; ``None`` if it has not so many."""
+    if lease is None:
+        return None
+    frame = lease.frame
+    if not size:
+        return None if start else frame
+    return frame[start : start + size] if start + size <= len(frame) else None

@@ -1,0 +1,103 @@
+"""The wire between peers over TCP, version 1: one connection, one request at a time.
+
+All numbers are little-endian. A connection begins with the client::
+
+    client  HELLO      magic, version, nonce, the client's name
+    server  CHALLENGE  magic, version, verdict, limits, the server's generation, nonce
+
+and the proofs of :mod:`hexkv.adapters.net.handshake`. Then requests, each a message of
+:mod:`hexkv.adapters.net.messages`; frames follow messages, never within them::
+
+    READ   key, start, size each   -> for each: ITEM, its bytes
+    OFFER  key, size each          -> one GRANT each
+           granted frames, if any  -> one VERDICT each
+    ASK    a question              -> an answer
+
+Each ITEM repeats the key that was asked for: an answer that names another one is none.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.handshake import NONCE_BYTES
+from hexkv.adapters.net.messages import Framing, check_sum, summed
+from hexkv.ports import KEY_BYTES, MAX_QUESTION, ChunkKey
+
+MAGIC = b"hexkvPER"
+VERSION = 1
+NAME_BYTES = 64
+
+HELLO = Struct(f"<8sH6x{NONCE_BYTES}s{NAME_BYTES}s")
+"""Magic, version, nonce, and the client's name in UTF-8, padded with zeros."""
+
+CHALLENGE = Struct(f"<8sHBxIQQ{NONCE_BYTES}s")
+"""Magic, version, 0 or 1 for another version, entries of a request, bytes of a frame, the
+server's generation, nonce."""
+
+MAX_ENTRIES = 4096
+
+
+class Kind(IntEnum):
+    """What a request is for; its answer repeats it."""
+
+    READ = 1
+    OFFER = 2
+    ASK = 3
+
+
+class Status(IntEnum):
+    """Whether a request was understood."""
+
+    DONE = 0
+    BAD_REQUEST = 1
+    FAILED = 2
+
+
+class Grant(IntEnum):
+    """What becomes of one offered frame."""
+
+    SEND = 0
+    PRESENT = 1
+    NO_ROOM = 2
+    LATER = 3
+    """Others of the batch come first."""
+
+
+class Verdict(IntEnum):
+    """What became of one frame that was sent."""
+
+    KEPT = 0
+    REFUSED = 1
+    WRONG_KEY = 2
+
+
+PARTS = Struct(f"<{KEY_BYTES}sQQ")
+"""Key, first byte, and bytes; 0 bytes stand for the whole frame."""
+
+OFFERS = Struct(f"<{KEY_BYTES}sQ")
+
+_ITEM = Struct(f"<{KEY_BYTES}sQ")
+ITEM_BYTES = _ITEM.size + 4
+ABSENT = (1 << 64) - 1
+
+FRAMING = Framing("hexkv peers'", b"hxpr", max(MAX_ENTRIES * PARTS.size, MAX_QUESTION))
+
+
+def pack_item(key: bytes, size: int) -> bytes:
+    """What goes before the bytes of a part: key, size or ``ABSENT``, CRC-32."""
+    return summed(_ITEM.pack(key, size))
+
+
+def read_item(data: bytes, key: ChunkKey) -> int:
+    """The size of a part of *key*, or ``ABSENT``.
+
+    Raises:
+        BadMessage: it arrived damaged, or is an answer to another question.
+    """
+    named, size = _ITEM.unpack(check_sum(data, "an answer"))
+    if named != key:
+        raise BadMessage(f"an answer about {named.hex()} instead of {key.hex()}")
+    return int(size)

@@ -1,0 +1,49 @@
+"""The channel keeps the contract of channels, with a secret and with TLS."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.tcp.channel import Security, TcpChannel
+from hexkv.contracts.channel import ChannelContract
+from hexkv.contracts.channel.apart import Recipe
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.plugin import PluginContract
+from hexkv.plugins.clock import SystemClock
+
+SECRET = "0123456789abcdef"
+LIMITS = Limits(64 << 20, patience=3.0)
+
+
+class TestTcpPlugin(PluginContract):
+    entry_point = "tcp"
+
+
+def channel(security):
+    return TcpChannel(Address("127.0.0.1"), SystemClock(), security=security, limits=LIMITS)
+
+
+class TestTcpChannel(ChannelContract):
+    @pytest.fixture
+    def make(self):
+        return lambda: channel(Security(SECRET.encode()))
+
+    @pytest.fixture
+    def recipe(self):
+        return Recipe("tcp", {"secret": SECRET, "patience": 3.0, "max_frame": 64 << 20})
+
+    @pytest.fixture
+    def stranger(self):
+        return channel(Security(b"another secret of 16"))
+
+    @pytest.fixture
+    def proxied(self):
+        @contextmanager
+        def proxied(peer):
+            place = Address.parse(peer.address)
+            with FaultProxy((place.host, place.port)) as proxy:
+                yield proxy, peer._replace(address=proxy.address)
+
+        return proxied

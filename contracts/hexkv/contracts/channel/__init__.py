@@ -1,0 +1,18 @@
+"""What every channel between peers promises, as tests: over sockets, shared memory, or a double."""
+
+from __future__ import annotations
+
+from hexkv.contracts.channel._base import ChannelCase
+from hexkv.contracts.channel._faults import Faults
+from hexkv.contracts.channel._offers import Offers
+from hexkv.contracts.channel._reads import Reads
+from hexkv.contracts.whole import Whole
+
+__all__ = ["ChannelContract"]
+
+
+class ChannelContract(Reads, Offers, Faults, ChannelCase, Whole):
+    """Subclass this and give it the fixture ``make``, which opens a channel each time.
+
+    ``memory``, ``recipe``, ``stranger`` and ``proxied`` are optional: see :class:`ChannelCase`.
+    """

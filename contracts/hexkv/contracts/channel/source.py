@@ -1,0 +1,95 @@
+"""What a process serves to its peers, as a dictionary: a source for tests of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+from hexkv.contracts.channel.blocks import BlockLease, Blocks, frame_of
+from hexkv.contracts.doubles import chunk_key
+from hexkv.ports import ChunkKey, Deadline, Lease, Offer, PeerSource, Reason
+
+
+class HeldFrames:
+    """Frames by key, in *blocks*. Safe from any thread.
+
+    Its own leases are listed under ``source``, those that it lends under ``lent``, and the room
+    that it gives under ``room``.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._lock = Lock()
+        self._held: dict[ChunkKey, BlockLease] = {}
+        self.asked: list[str] = []
+        """Who asked, each time."""
+
+    def put(self, name: str, size: int | None = None, *, frame: bytes | None = None) -> ChunkKey:
+        """Hold a frame as that of the chunk *name*: its own, or *frame* whatever that is."""
+        key = chunk_key(name)
+        data = frame_of(name, size or self._blocks.size) if frame is None else frame
+        lease = self._blocks.lease("source", len(data))
+        assert lease is not None, "the test has too few blocks"
+        lease.frame[:] = data
+        self._hold(key, lease)
+        return key
+
+    def frame(self, key: ChunkKey) -> bytes | None:
+        """The frame that is held as that of *key*."""
+        with self._lock:
+            lease = self._held.get(key)
+            return None if lease is None else bytes(lease.frame)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        with self._lock:
+            leases, self._held = list(self._held.values()), {}
+        for lease in leases:
+            lease.release()
+
+    def lend(
+        self, keys: Sequence[ChunkKey], who: str, deadline: Deadline
+    ) -> Sequence[Lease | None]:
+        del deadline
+        self.asked.append(who)
+        with self._lock:
+            found = [self._held.get(key) for key in keys]
+            return [None if lease is None else lease.share("lent") for lease in found]
+
+    def room(
+        self, wanted: Sequence[tuple[ChunkKey, int]], who: str, deadline: Deadline
+    ) -> Sequence[Lease | Reason]:
+        del deadline
+        self.asked.append(who)
+        given: list[Lease | Reason] = []
+        for key, size in wanted:
+            if key in self._held:
+                given.append(Reason.PRESENT)
+                continue
+            given.append(self._blocks.lease("room", size) or Reason.NO_ROOM)
+        return given
+
+    def keep(self, arrived: Sequence[Offer], who: str, deadline: Deadline) -> Sequence[bool]:
+        del who, deadline
+        # Whatever it is: what may be kept is for the channel to find out.
+        for offer in arrived:
+            share = offer.lease.share("source")
+            assert isinstance(share, BlockLease)
+            self._hold(offer.key, share)
+        return [True] * len(arrived)
+
+    def answer(self, question: bytes, who: str, deadline: Deadline) -> bytes:
+        del deadline
+        self.asked.append(who)
+        return question[::-1]
+
+    def _hold(self, key: ChunkKey, lease: BlockLease) -> None:
+        with self._lock:
+            old = self._held.pop(key, None)
+            self._held[key] = lease
+        if old is not None:
+            old.release()
+
+
+def _is_a_source(source: HeldFrames) -> PeerSource:
+    return source  # a type checker checks here that it has the port's methods
