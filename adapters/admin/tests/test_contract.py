@@ -1,6 +1,6 @@
 """Administration keeps its contract over its socket, of an engine and of a node."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from administration import TENANTS, AdministrationContract, Managed, short_folder
@@ -8,8 +8,9 @@ from administration import TENANTS, AdministrationContract, Managed, short_folde
 from configured import CHUNK, built
 from hexkv.api.admin import connect
 from hexkv.contracts.chunk_cache._base import TOKENS
-from hexkv.ports import Selection
-from nodes import Node
+from hexkv.ports import Selection, StoreUnreachable
+from nodes import Node, NodeProcess
+from processes import until
 
 
 class TestOverItsSocket(AdministrationContract):
@@ -49,3 +50,22 @@ def test_an_engine_over_a_node_sees_what_is_done_to_the_node(tmp_path):
         managed.store(1)
         assert managed.hit(1) == 0
         assert managed.engine.health().frozen is False
+
+
+@pytest.mark.thorough
+def test_a_node_serves_it_beside_its_socket_and_so_does_what_takes_it_over(tmp_path):
+    with NodeProcess(tmp_path, slots=64, memory=48) as node:
+        address = f"{node.path}.admin"
+
+        def state():
+            with suppress(StoreUnreachable):
+                return connect(address).status().state
+
+        assert state() == "open"
+        with node.engine() as engine:
+            keys = Managed(engine, connect(address), TOKENS, engine.close).store()
+            before = node.process.pid
+            node.take_over()
+            assert node.process.pid != before
+            until(lambda: state() == "open")
+            assert connect(address).lookup(keys) == ["memory"] * len(keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +36,7 @@ class Target:
     """The cache that the command line names."""
 
     address: str
-    secret: str
+    secret: str = field(repr=False)
     secret_file: str
     tls_ca: str
 
