@@ -1,8 +1,8 @@
 """Administration by key: its contract in this process, and what only the core can tell."""
 
 import pytest
-from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
 
+from administration import ALL, CHUNKS, SALT, TENANTS, AdministrationContract, Managed
 from configured import CHUNK, FRAME, built
 from dict_store import DictStore
 from hexkv.adapters.local.memory import MemoryStore

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from administration import Managed, short_folder
 
+from administration import Managed, short_folder
 from dict_store import ScanningStore
 from hexkv.adapters.admin.access import SocketAccess
 from hexkv.adapters.admin.settings import SocketSettings

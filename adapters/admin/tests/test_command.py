@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from administration import CHUNKS, TENANTS, Managed
 
+from administration import CHUNKS, TENANTS, Managed
 from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
 from processes import until

@@ -3,8 +3,8 @@
 from contextlib import contextmanager, suppress
 
 import pytest
-from administration import TENANTS, AdministrationContract, Managed, short_folder
 
+from administration import TENANTS, AdministrationContract, Managed, short_folder
 from configured import CHUNK, built
 from hexkv.api.admin import connect
 from hexkv.contracts.chunk_cache._base import TOKENS

@@ -9,10 +9,10 @@ from os import geteuid
 
 import pytest
 import trustme
-from administration import ALL, CHUNKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from administration import ALL, CHUNKS
 from configured import built
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.handshake import GREETING, MAGIC, VERDICT, VERSION, greet
