@@ -13,7 +13,7 @@ from hexkv.adapters.node.taking import Predecessor
 from hexkv.adapters.node.verbs import VERBS
 from hexkv.adapters.node.wire import Verb
 from hexkv.contracts.chunk_cache._base import SIZE, content, now, put, soon, specs
-from hexkv.ports import ConfigError
+from hexkv.ports import ConfigError, EngineClosed
 from nodes import FRAME, Node, NodeProcess
 from processes import until
 
@@ -109,6 +109,8 @@ def test_a_node_goes_on_if_its_successor_goes_half_way(node, client):
                     # Nobody reads this now, and nobody has lost it.
                     asked = client._keeper.link.ask(Verb.PING, b"", soon())
                     assert not client._keeper.link.wait(asked, now())
+                    with pytest.raises(EngineClosed):  # an operator's clear would be undone
+                        node.served.clear(None, None, soon())
             assert client.match([spec.key for spec in some], soon()) == ["memory"] * 2
             assert held(hold) == [content(spec) for spec in some]
             put(client, specs(4)[2:])

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.inheriting import give_up, keep, kept
 from hexkv.ports import ChunkKey, ChunkSpec, Deadline, Lease, release_all
@@ -43,19 +44,25 @@ class Pin(NamedTuple):
 class Inheritance:
     """How a served cache changes hands. By one thread, while nobody else uses the cache."""
 
-    def __init__(self, stack: TierStack, place: Callable[[Lease], int | None]) -> None:
+    def __init__(
+        self, stack: TierStack, calls: Calls, place: Callable[[Lease], int | None]
+    ) -> None:
         self.given = False
         """True once another process has the memory."""
 
         self._stack = stack
+        self._calls = calls
         self._offset = place
 
     def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
-        """Write what is queued up to *deadline*, then lend nothing, and write to no block.
+        """Write what is queued up to *deadline*; lend nothing, and write to no block.
+
+        No call comes in meanwhile, whoever makes it: what it cleared would be there again.
 
         What is still being read or written then keeps its block. By where each block begins that
         somebody holds: how many bytes it has, and how many hold it.
         """
+        self._calls.pause(deadline)
         for tier in self._stack.tiers:
             tier.drain(deadline)
         return self._stack.pool.freeze()
@@ -67,6 +74,7 @@ class Inheritance:
     def thaw(self) -> None:
         """The memory is this process's."""
         self._stack.pool.thaw()
+        self._calls.resume()
 
     def give(self) -> None:
         """The memory is another process's: end what has nothing to do with it."""

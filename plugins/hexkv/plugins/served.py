@@ -117,7 +117,7 @@ class ServedChunks:
             leaving.stack = self._stack
         self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
         self._calls = Calls(self._half, _PATIENCE)
-        self.inheritance = Inheritance(self._stack, self.place)
+        self.inheritance = Inheritance(self._stack, self._calls, self.place)
         self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
         self.admin = KeyedAdmin(
             self._half,

@@ -192,7 +192,7 @@ def take_over(play):
         return
     play.note("take over")
     process, engine = stage.process, stage.engine
-    leaving = Inheritance(stage.stack, lambda lease: lease.offset)
+    leaving = Inheritance(stage.stack, engine._calls, lambda lease: lease.offset)
     blocks = world.do(lambda: leaving.freeze(Deadline.after(world, 5.0)))
     chunks, pins = leaving.chunks(), leaving.pins()
     rows = [
@@ -205,7 +205,7 @@ def take_over(play):
     leaving.give()
     engine._calls.abandon()
     stage.start(stage.heap)
-    coming = Inheritance(stage.stack, lambda lease: lease.offset)
+    coming = Inheritance(stage.stack, stage.engine._calls, lambda lease: lease.offset)
     coming.freeze_now()
     places = [place for _, place in chunks] + [row[3] for row in rows]
     leases = coming.adopt([*places, *busy], HEIR)

@@ -197,6 +197,19 @@ class Calls:
             self.state = "closing"  # no new calls, though this one has to end first
         self.door.give_back(self._close)
 
+    def pause(self, until: Deadline) -> None:
+        """Take no more calls before :meth:`resume`; wait for those under way up to a deadline."""
+        with self._lock:
+            if self.state == "open":
+                self.state = "paused"
+            self._half.runtime.executor.wait(self._idle, lambda: not self._owners, until)
+
+    def resume(self) -> None:
+        """Take calls again."""
+        with self._lock:
+            if self.state == "paused":
+                self.state = "open"
+
     def abandon(self) -> None:
         """Take no more calls, and end nothing: somebody else has what the engine is made of."""
         with self._lock:
