@@ -51,7 +51,14 @@ NAMES = [
     *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[2:]),
     *(
         f"{where}: {count} requests at once"
-        for where in (*(f"disk, pool of {blocks} blocks" for blocks in (8, 31, 93)), "memory")
+        for where in (
+            *(
+                f"{at}, pool of {blocks} blocks"
+                for at in ("disk", "Redis")
+                for blocks in (8, 31, 93)
+            ),
+            "memory",
+        )
         for count in (4, 16)
     ),
 ]
