@@ -100,6 +100,7 @@ def test_a_second_one_is_told_by_itself(served, clock, configured):
         assert both.members(soon()) == [life("ada")]
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(data=st.binary(min_size=1, max_size=400))
 def test_bytes_of_any_kind_are_a_message_or_an_error(data):
@@ -149,6 +150,7 @@ def test_a_full_directory_says_so_and_lets_the_longest_silent_one_go(clock, clie
         assert not directory.heartbeat(life("ada"), 0, soon())
 
 
+@pytest.mark.thorough
 def test_chunks_beyond_the_bound_are_left_out_and_counted(clock, client):
     with Served(clock, entries=4000) as served:
         directory, keys = client(served.address), some(30_000)
@@ -159,6 +161,7 @@ def test_chunks_beyond_the_bound_are_left_out_and_counted(clock, client):
         assert holders(directory, keys[:2000]) == [["ada"]] * 2000, "the newest are known"
 
 
+@pytest.mark.thorough
 def test_where_the_first_does_not_answer_the_second_is_asked(clock, client):
     """Within the deadline; and first, from then on."""
     keys = some(2)
@@ -178,6 +181,7 @@ def test_where_the_first_does_not_answer_the_second_is_asked(clock, client):
         assert proxy.traffic.connections == connections, "the first is not asked again"
 
 
+@pytest.mark.thorough
 def test_a_node_that_does_not_answer_costs_its_deadline_once(clock, client):
     """And none of the other nodes' answers."""
     keys = some(3)

@@ -1,6 +1,7 @@
 """The table: a dictionary of sets, in two arrays."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def numbered(start, count):
     return np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(0x2545F4914F6CDD1D)
 
 
+@pytest.mark.thorough
 def test_it_grows_within_its_bound_and_leaves_out_what_is_beyond():
     table = Table(64, 10_000)
     for start in range(0, 40_000, 1000):
@@ -68,6 +70,7 @@ def test_it_grows_within_its_bound_and_leaves_out_what_is_beyond():
     assert table.rows(numbered(0, 10_000)).all(), "the first are those that are known"
 
 
+@pytest.mark.thorough
 def test_what_comes_and_goes_takes_no_more_than_what_is_there():
     table = Table(64, 1 << 20)
     for start in range(0, 200_000, 1000):

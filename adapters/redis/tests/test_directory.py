@@ -201,6 +201,7 @@ def test_marks_of_memberships_that_are_over_are_dropped_where_they_are_met(
     assert door.keys(b"e:") == []
 
 
+@pytest.mark.thorough
 def test_a_chunk_with_very_many_marks_keeps_the_last_ones(valkey, door):
     admin, name = door.admins[0], door.prefix + b"e:x"
     marks = [os.urandom(8) for _ in range(70)]
@@ -209,6 +210,7 @@ def test_a_chunk_with_very_many_marks_keeps_the_last_ones(valkey, door):
     assert admin.get(name) == b"".join(marks[-64:])
 
 
+@pytest.mark.thorough
 def test_a_full_server_refuses_and_a_dead_one_is_unreachable(tmp_path, open_directory):
     with RedisServer(tmp_path) as server:
         ada, keys = open_directory(server.url), some(3)
