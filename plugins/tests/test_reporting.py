@@ -138,6 +138,18 @@ def test_a_report_that_was_not_answered_is_sent_again_as_it_was():
         assert len(rig.directory.snapshots) == 1
 
 
+def test_whatever_a_directory_raises_it_is_informed_later(caplog):
+    rig = Rig()
+    rig.store(0)
+    right, rig.directory.join = rig.directory.join, lambda *_: 1 / 0
+    assert rig.turn() >= 1.0
+    assert "is not informed: " in caplog.text
+    rig.directory.join = right
+    rig.clock.advance(2.0)
+    rig.settle()
+    assert rig.known == {0}
+
+
 def test_a_queue_that_is_full_ends_in_a_new_snapshot():
     rig = Rig(queue_bytes=1000)
     rig.settle()

@@ -30,7 +30,6 @@ from hexkv.ports import (
     HexKVError,
     Member,
     Report,
-    StoreError,
     SupportsReplicas,
 )
 
@@ -182,7 +181,7 @@ class Reporter:
             return pause
         try:
             pause = self._turn()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - an adapter may be anybody's; the thread goes on
             self._failures += 1
             if self._failures == 1:
                 log.warning("the directory is not informed: %s", error)

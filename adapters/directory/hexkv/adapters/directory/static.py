@@ -56,7 +56,8 @@ class StaticDirectory:
         peers: the other nodes.
         clock: for *pause*.
         server: answers others from *own*; it runs here. ``None`` where nobody is to ask this node.
-        pause: seconds for which a node that did not answer is left alone.
+        pause: seconds for which a node that does not answer is left alone, at most: a sixteenth of
+            it after the first time, and twice as long after each further one.
     """
 
     def __init__(
@@ -98,8 +99,9 @@ class StaticDirectory:
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
         mine = list(self._own.members(deadline))
-        for peer in self._peers:
-            mine += peer.members(deadline)
+        for number, peer in enumerate(self._peers):
+            share = deadline.remaining() / (len(self._peers) - number)
+            mine += peer.members(Deadline.after(deadline.clock, share))
         return mine
 
     def close(self) -> None:
@@ -154,6 +156,8 @@ class _Peer:
         self._clock = clock
         self._pause = pause
         self._alone_until = 0.0
+        self._failures = 0
+        """In a row."""
         self._lock = Lock()
         self._waiting: Queue[_Question | None] = Queue(_WAITING)
         self._thread: Thread | None = None
@@ -184,7 +188,11 @@ class _Peer:
 
     def leave_alone(self) -> None:
         """Do not ask it for a while."""
-        self._alone_until = self._clock.now() + self._pause
+        now = self._clock.now()
+        if now >= self._alone_until:  # else the same failure was noted already
+            pause = self._pause / 16 * 2 ** min(self._failures, 4)
+            self._alone_until = now + pause
+            self._failures += 1
 
     def close(self) -> None:
         """End its connections, and its thread as soon as it notices."""
@@ -205,4 +213,5 @@ class _Peer:
                 self.leave_alone()
                 question.give(self, None)
             else:
+                self._failures = 0
                 question.give(self, answer)
