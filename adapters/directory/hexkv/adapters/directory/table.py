@@ -30,6 +30,10 @@ _FULL = 0.66
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio (Knuth, TAOCP 6.4): consecutive tags lie far apart."""
 
+_HALF = np.uint64(32)
+"""Bits by which a tag is shifted and mixed with itself: tags at equal distances would else have
+slots and steps at equal distances, too, and probe the same places one after the other."""
+
 _REBUILT = 1 << 16
 """Rows that are moved in one batch."""
 
@@ -109,7 +113,9 @@ class Table:
 
     def _start(self, tags: Tags) -> tuple[_Slots, _Slots]:
         """Where probing begins for each tag, and by how much it goes on."""
-        mixed = tags * _SPREAD
+        mixed = (tags ^ tags >> _HALF) * _SPREAD
+        mixed ^= mixed >> _HALF
+        mixed *= _SPREAD
         slots = (mixed >> np.uint64(WORD - self._power)).astype(np.intp)
         steps = (mixed & np.uint64((1 << self._power) - 1)).astype(np.intp) | 1
         return slots, steps
