@@ -51,6 +51,10 @@ class Pieces(Stream):
     def _receive(self, into, deadline, *, whole):
         return super()._receive(into[: self._next()], deadline, whole=False)
 
+    def _scatter(self, views, deadline):
+        first = views[0][: (most := self._next())]
+        return super()._scatter([first, views[1][: most - len(first)]], deadline)
+
     def _gather(self, views, deadline):
         return super()._gather([views[0][: self._next()]], deadline)
 
@@ -87,6 +91,26 @@ def test_lines_and_values_are_received_in_whatever_pieces_they_come(parts, sizes
         assert stream.received == 2 * len(line) + 2 + sum(map(len, parts))
 
 
+@given(
+    value=st.binary(max_size=120),
+    behind=st.binary(max_size=40),
+    ahead=st.integers(0, 60),
+    sizes=sizes,
+)
+def test_a_value_and_what_is_behind_it_arrive_in_whatever_pieces(value, behind, ahead, sizes):
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        sent = value + behind
+        theirs.sendall(sent[ahead:] + b"!")
+        stream = Pieces(mine, sizes)
+        stream.give_back(sent[:ahead])
+        into, after = bytearray(len(value)), bytearray(len(behind))
+        stream.fill_both(memoryview(into), memoryview(after), deadline())
+        assert (into, after) == (value, behind)
+        assert stream.take(1, deadline()) == b"!"
+        assert stream.received == len(sent[ahead:]) + 1
+
+
 def test_a_value_lands_in_the_memory_that_it_is_for_with_one_call():
     with pair() as (stream, peer):
         into, seen = bytearray(1 << 20), []
@@ -117,6 +141,7 @@ def test_what_was_taken_back_comes_again_first():
 
 WAITS = {
     "fill": lambda stream, late: stream.fill(memoryview(bytearray(4)), late),
+    "fill_both": lambda stream, late: stream.fill_both(*[memoryview(bytearray(2))] * 2, late),
     "take": lambda stream, late: stream.take(4, late),
     "take_start": lambda stream, late: stream.take_start(4, late, 0.05),
     "take_until": lambda stream, late: stream.take_until(b"\n", 9, late, ahead=4),

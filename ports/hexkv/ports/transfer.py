@@ -44,7 +44,7 @@ class Part(NamedTuple):
     key: ChunkKey
     start: int = 0
     size: int | None = None
-    """Bytes from *start* on; ``None``: the whole frame."""
+    """Bytes from *start* on, at least one; ``None``: the whole frame."""
 
 
 class Offer(NamedTuple):

@@ -98,21 +98,11 @@ class Stream:
         A value and the head of the next one: a call for a head alone would cost its thread a
         wait, in which the value behind it piles up.
         """
-        if self._tls is not None or self._ahead:
-            self.fill(into, deadline)
-            self.fill(after, deadline)
-            return
-        self._arm(socket.SO_RCVTIMEO, deadline)
-        try:
-            got, _, _, _ = self._socket.recvmsg_into([into, after], 0, socket.MSG_WAITALL)
-        except OSError as error:
-            raise _translated(error, self._peer) from error
-        self.received += self._got(got)
-        if got < len(into):
-            self.fill(into[got:], deadline)
-            got = len(into)
-        if got < len(into) + len(after):
-            self.fill(after[got - len(into) :], deadline)
+        got = 0
+        if self._tls is None and not self._ahead and (into or after):
+            got = self._got(self._scatter([into, after], deadline))
+        self.fill(into[got:], deadline)
+        self.fill(after[max(0, got - len(into)) :], deadline)
 
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""
@@ -229,6 +219,16 @@ class Stream:
                 got = self._tls.recv_into(into)
             else:
                 got = self._socket.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        self.received += got
+        return got
+
+    def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
+        """Receive all that *views* have room for, where the kernel can wait for it."""
+        self._arm(socket.SO_RCVTIMEO, deadline)
+        try:
+            got, _, _, _ = self._socket.recvmsg_into(views, 0, socket.MSG_WAITALL)
         except OSError as error:
             raise _translated(error, self._peer) from error
         self.received += got
