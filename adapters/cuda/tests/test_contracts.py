@@ -70,6 +70,7 @@ def words(on, shape):
     return made, [[word.view(torch.bfloat16) for word in given] for given in made]
 
 
+@pytest.mark.thorough
 class TestPaged(Windows):
     block = 4
 

@@ -65,9 +65,9 @@ class _Servers:
         if location.database and self.topology == "cluster":
             raise SettingError("url", "a cluster has database 0 only")
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise SettingError("tls_certificate", "a certificate and its key go together")
+            raise SettingError("tls_certificate", "goes together with tls_key")
         if not location.tls and (self.tls_authorities or self.tls_certificate):
-            raise SettingError("tls_authorities", "certificates are of use with rediss:// only")
+            raise SettingError("tls_authorities", "and tls_certificate are of use with rediss:// only")
 
     def route(self, patience: float) -> Route:
         """The way to the servers, to which a connection is made in *patience* seconds.
