@@ -39,7 +39,8 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(start, tmp_path_factory):
     """An engine whose tier stays, and how it is started again."""
-    disk = {"store": "disk", "settings": {"root": str(tmp_path_factory.mktemp("lora") / "kv")}}
+    root = str(tmp_path_factory.mktemp("lora") / "kv")
+    disk = {"store": "disk", "tails": True, "settings": {"root": root}}
     return lambda: start(CONFIG | {"tiers": [disk]}, **LORA)
 
 
