@@ -67,7 +67,8 @@ class _Servers:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise SettingError("tls_certificate", "goes together with tls_key")
         if not location.tls and (self.tls_authorities or self.tls_certificate):
-            raise SettingError("tls_authorities", "and tls_certificate are of use with rediss:// only")
+            why = "like tls_certificate, is of use with rediss:// only"
+            raise SettingError("tls_authorities", why)
 
     def route(self, patience: float) -> Route:
         """The way to the servers, to which a connection is made in *patience* seconds.
