@@ -62,6 +62,12 @@ def test_every_verb_has_an_answer_for_people_and_one_for_programs(served, said, 
         assert served.hexkv(*words, "--json") in (0, 1), words
         found = json.loads(said())
         assert key is None or key in found
+    assert served.hexkv("tiers", "--json") == 0
+    states = json.loads(said())
+    assert [(one["health"]["name"], one["writes"]) for one in states] == [
+        ("memory", "all"),
+        ("disk", "all"),
+    ]
     assert served.hexkv("attach", str(tier), "--position", "1") == 0
     assert served.hexkv("detach", "new") == 0
     assert said() == "new is attached\nnew is detached\n"

@@ -232,7 +232,7 @@ def rules(
     admin.rules(tier, reads=read, writes=write, promotes=promote)
     states = [state for state in admin.tiers() if state.health.name == tier]
     if as_json:
-        showing.as_json("tiers", tuple(states))
+        showing.as_json(tuple(states))
     else:
         showing.show_tiers(states)
 
@@ -262,7 +262,7 @@ def _work(verb: str, begin: Callable[[Watch], WorkReport], *, as_json: bool) -> 
     with showing.watching(verb) as watch:
         report = begin(watch)
     if as_json:
-        showing.as_json(verb, report)
+        showing.as_json(report)
     else:
         showing.show_report(report)
     raise typer.Exit(0 if report.complete else 1)

@@ -20,7 +20,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     """Show the state of the cache: memory, leases, pins, breakers."""
     health = target_of(context).status()
     if as_json:
-        showing.as_json("status", health)
+        showing.as_json(health)
     else:
         showing.show_status(health)
 
@@ -29,7 +29,7 @@ def tiers(context: typer.Context, as_json: Json = False) -> None:
     """Show the tiers, what they hold and what is done with them."""
     states = target_of(context).tiers()
     if as_json:
-        showing.as_json("tiers", tuple(states))
+        showing.as_json(tuple(states))
     else:
         showing.show_tiers(states)
 
@@ -38,7 +38,7 @@ def namespaces(context: typer.Context, as_json: Json = False) -> None:
     """Show whose chunks there are: models, tenants, and how many on each tier."""
     states = target_of(context).namespaces()
     if as_json:
-        showing.as_json("namespaces", tuple(states))
+        showing.as_json(tuple(states))
     else:
         showing.show_namespaces(states)
 

@@ -6,14 +6,14 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from hexkv.adapters.admin.wire import VERBS
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import human_age, human_size, print_json, print_table
 from hexkv.ports import Health, NamespaceState, Progress, TierState, Watch, WorkReport
@@ -25,9 +25,24 @@ _SOON = 1.0
 """Seconds after which a verb shows how far it has come."""
 
 
-def as_json(verb: str, found: object) -> None:
+def as_json(found: object) -> None:
     """Print an answer for programs, with keys in hexadecimal."""
-    print_json(json.loads(VERBS[verb].answer.dump_json((found,)))[0])
+    print_json(_named(found))
+
+
+def _named(value: object) -> object:
+    """What JSON can say of an answer; fields by their names, also those of tuples."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(name): _named(inner) for name, inner in value.items()}
+    if is_dataclass(value):
+        return {field.name: _named(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
+        return {name: _named(inner) for name, inner in zip(names, value, strict=True)}
+    if isinstance(value, list | tuple):
+        return [_named(inner) for inner in value]
+    return value
 
 
 def show_status(health: Health) -> None:
