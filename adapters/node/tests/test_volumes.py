@@ -149,9 +149,9 @@ def test_calls_keep_their_deadline_while_their_node_is_killed(tmp_path, record_p
             watcher.close()
             seen = crowd.stop(running)
             crowd.kill(child)
-        record_property("misses", reason_words(seen))
-        record_property("latest call and latest sleep", (seen["call"], seen["sleep"]))
-        record_property("hits back after", (sorted(back)[len(back) // 2], max(back)))
+        record_property("misses", str(reason_words(seen)))
+        record_property("latest call and latest sleep", f"{seen['call']} {seen['sleep']}")
+        record_property("hits back after", f"{sorted(back)[len(back) // 2]} {max(back)}")
         assert (seen["wrong"], seen["raised"], seen["leases"]) == (0, 0, 0), dict(seen)
         assert min(seen["hits"], seen["downs"]) > 0
         assert seen["call"] <= 0.05 + 2 * seen["sleep"]
@@ -263,7 +263,7 @@ def test_malformed_frames_end_nothing_but_their_own_connection(tmp_path, record_
         assert "Traceback" not in node.said()
         sizes.append(memory_of(node.process.pid))
         record_property("connections", connections)
-        record_property("kilobytes", (sizes[0], max(sizes), sizes[-1]))
+        record_property("kilobytes", f"{sizes[0]} {max(sizes)} {sizes[-1]}")
         # After a tenth of all frames everything has been met: threads, buffers, log lines.
         settled = max(sizes[: max(1, len(sizes) // 10)])
         assert max(sizes) < settled + 16 * 1024
