@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
-from threading import Lock, Thread
+from threading import Condition, Thread
 
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
@@ -76,7 +76,9 @@ class StreamServer:
         self._connections = connections
         self._tls = tls
         self._name = name
-        self._lock = Lock()
+        self._lock = Condition()
+        """Told when a connection is over."""
+
         self._clients: set[_Client] = set()
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
 
@@ -139,8 +141,9 @@ class StreamServer:
 
     def _make_room(self) -> bool:
         """End the connection that gives way for one more, if one has to. False if none does."""
-        # Those sent away go as soon as their threads notice: they are never many.
-        if len(self._clients) >= 2 * self._connections:
+        # Those sent away go as soon as their threads notice: who comes next waits for that.
+        few = self._lock.wait_for(lambda: len(self._clients) < 2 * self._connections, _LOOK_UP)
+        if not few:
             return False
         there = [it for it in self._clients if not it.dismissed]
         if len(there) < self._connections:
@@ -173,6 +176,7 @@ class StreamServer:
     def _leave(self, client: _Client) -> None:
         with self._lock:
             self._clients.discard(client)
+            self._lock.notify()
         client.connection.stream.close()
 
     def _part(self) -> None:
