@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from threading import Event, Thread
 from typing import Any
 
 from benchmarks.machine import describe, load
-from benchmarks.measure import must
+from benchmarks.measure import must, quantiles, timed
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.client import RemoteDirectory
 from hexkv.adapters.directory.local import LocalDirectory
@@ -138,23 +137,6 @@ def echo(asked: int, answered: int) -> Iterator[Callable[[], None]]:
 
         yield trip
     other.close()
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Seconds that *call* takes."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def quantiles(times: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: the least, the median and the last but a tenth."""
-    ordered = sorted(times)
-    return {
-        "least_ms": round(ordered[0] * 1e3, 3),
-        "median_ms": round(statistics.median(ordered) * 1e3, 3),
-        "p90_ms": round(ordered[len(ordered) * 9 // 10] * 1e3, 3),
-    }
 
 
 def asking(

@@ -12,7 +12,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -213,3 +213,20 @@ def _side(turns: list[tuple[float, float]], size: int) -> Side:
     seconds = Spread.of([taken for taken, _ in turns])
     used = statistics.median(used for _, used in turns)
     return Side(seconds, size / seconds.median / 1e9, used / size * 1e9)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that *call* takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def quantiles(times: Sequence[float]) -> dict[str, float]:
+    """Milliseconds: the least, the median and the last but a tenth."""
+    ordered = sorted(times)
+    return {
+        "least_ms": round(ordered[0] * 1e3, 3),
+        "median_ms": round(statistics.median(ordered) * 1e3, 3),
+        "p90_ms": round(ordered[len(ordered) * 9 // 10] * 1e3, 3),
+    }
