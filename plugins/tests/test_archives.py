@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
@@ -30,7 +28,6 @@ from hexkv.ports import (
     ChunkKey,
     DType,
     FrameHeader,
-    InvalidRequest,
     KVLayout,
     Namespace,
     frame_bytes,
@@ -343,40 +340,6 @@ def test_no_other_file_is_written_over(tmp_path, archive, here, hexkv):
     assert "of something else" in hexkv("export", archive, here, "--model", "toy")[2]
     assert archive.read_bytes() == before
     assert "nothing that is there" in hexkv("export", tmp_path / "x", here, "--model", "?")[2]
-
-
-FRAMES = [sealed(ChunkKey(bytes([n]) * 48), ODD, 100 * n) for n in range(1, 4)]
-
-
-@given(st.data())
-def test_whatever_an_archive_holds_only_whole_frames_come_out_of_it(data):
-    """Cut, changed, repeated: a reader ends, in bounded memory, and trusts no size."""
-    codec, totals = FrameCodec(CRC32), Totals()
-    for frame in FRAMES:
-        totals.add(codec.peek(memoryview(frame)))
-    whole = bytearray(b"".join([head_page({}), *FRAMES, end_page(totals)]))
-    for at, value in data.draw(
-        st.dictionaries(st.integers(0, len(whole) - 1), st.integers(1, 255), max_size=4)
-    ).items():
-        whole[at] ^= value
-    cut = data.draw(st.integers(0, len(whole)))
-    seekable = data.draw(st.booleans())
-    file = io.BytesIO(bytes(whole[:cut]))
-    file.seekable = lambda: seekable
-    try:
-        reader = ArchiveReader(file, codec)
-    except InvalidRequest:
-        return
-    found = []
-    for header, page in reader:
-        frame = bytearray(frame_bytes(header.payload_bytes))
-        frame[:PAGE] = page
-        if reader.fill(memoryview(frame)):
-            found.append(bytes(frame))
-    assert all(len(frame) in {len(f) for f in FRAMES} for frame in found)
-    if reader.complete:
-        assert len(found) == 3
-    assert reader.whole <= cut
 
 
 @pytest.mark.thorough
