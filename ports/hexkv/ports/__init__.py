@@ -2,15 +2,16 @@
 
 Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
 the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
-then ``chunker``, ``policy``, ``serde``, ``device``, ``transfer``, ``telemetry``, ``clock``,
-``errors`` as needed. An engine's side begins with ``prefix_cache``, and with ``results``; an
-operator's with ``administration``.
+then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``, ``peers``,
+``telemetry``, ``clock``, ``errors`` as needed. An engine's side begins with ``prefix_cache``, and
+with ``results``; an operator's with ``administration``.
 """
 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration
 from hexkv.ports.administration import Administration
+from hexkv.ports.announcing import MAX_ANNOUNCED, Announcing
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
-from hexkv.ports.chunk_cache import ChunkCache, ChunkLeases
+from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
@@ -23,6 +24,7 @@ from hexkv.ports.directory import (
     SupportsReplicas,
 )
 from hexkv.ports.dtype import DType
+from hexkv.ports.encoded import EncodedSpan, SupportsEncoded
 from hexkv.ports.errors import (
     AdapterUnavailable,
     ConfigError,
@@ -74,7 +76,8 @@ from hexkv.ports.maintenance import (
     Why,
     WorkReport,
 )
-from hexkv.ports.memory import Lease, SupportsOwnMemory, SupportsZeroCopy
+from hexkv.ports.memory import Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy
+from hexkv.ports.observing import ContentFeed, NamedPrompt, Observed, Observer, PromptSink
 from hexkv.ports.outcomes import (
     STORE_REASONS,
     Corrupt,
@@ -87,24 +90,35 @@ from hexkv.ports.outcomes import (
     TimedOut,
     WriteOutcome,
 )
+from hexkv.ports.peers import (
+    KIND_BYTES,
+    Answer,
+    PeerAccess,
+    Peers,
+    TransferOutcome,
+)
 from hexkv.ports.policy import Policy
 from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.reasons import Reason
 from hexkv.ports.region import (
     MemoryProvider,
     MemoryRegion,
+    SupportsMapping,
     SupportsPrefault,
     SupportsRegistration,
 )
+from hexkv.ports.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
 from hexkv.ports.sink import PIECE, Destination, LeaseSink, Sink
+from hexkv.ports.steps import SupportsSteps, TraceStep
 from hexkv.ports.store import (
     ChunkStore,
     Entry,
     Item,
+    ReadOnlyStore,
     SharedMedium,
     SupportsClear,
     SupportsQuarantine,
@@ -130,23 +144,30 @@ from hexkv.ports.transfer import (
 )
 
 __all__ = [
+    "CLAIM_SECONDS",
     "DIGEST_BYTES",
     "FRAME_VERSION",
     "IDENTITY_BYTES",
     "KEY_AT",
     "KEY_BYTES",
+    "KIND_BYTES",
+    "LISTED_KEYS",
     "MAGIC",
+    "MAX_ANNOUNCED",
     "MAX_QUESTION",
     "NAMESPACE_BYTES",
     "PAGE",
     "PIECE",
     "RAW",
     "REPORT_KEYS",
+    "SHARED_OWNER",
     "SILENT_HEARTBEATS",
     "STORE_REASONS",
     "AdapterUnavailable",
     "AdminAccess",
     "Administration",
+    "Announcing",
+    "Answer",
     "Bounds",
     "CacheEvent",
     "CacheLifecycle",
@@ -158,10 +179,12 @@ __all__ = [
     "ChunkSpec",
     "ChunkStore",
     "Chunker",
+    "ClaimState",
     "Cleared",
     "Clock",
     "Completion",
     "ConfigError",
+    "ContentFeed",
     "Corrupt",
     "CorruptFrame",
     "CounterName",
@@ -170,6 +193,7 @@ __all__ = [
     "Destination",
     "DeviceKV",
     "Directory",
+    "EncodedSpan",
     "EngineBusy",
     "EngineClosed",
     "Entry",
@@ -202,23 +226,32 @@ __all__ = [
     "Member",
     "MemoryProvider",
     "MemoryRegion",
+    "MeteredLease",
     "Miss",
+    "NamedPrompt",
     "Namespace",
     "NamespaceState",
+    "Observed",
+    "Observer",
     "Offer",
     "Outcome",
     "ParallelSlice",
     "Part",
     "Peer",
+    "PeerAccess",
     "PeerSource",
+    "Peers",
     "Plane",
     "Policy",
     "PoolExhausted",
     "PrefixCache",
     "Progress",
+    "PromptSink",
     "Publishing",
+    "ReadOnlyStore",
     "ReadOutcome",
     "Reason",
+    "Relocation",
     "Report",
     "Retrieved",
     "Selection",
@@ -237,7 +270,9 @@ __all__ = [
     "Stored",
     "SupportsBackground",
     "SupportsClear",
+    "SupportsEncoded",
     "SupportsListing",
+    "SupportsMapping",
     "SupportsOwnMemory",
     "SupportsPrefault",
     "SupportsQuarantine",
@@ -246,14 +281,17 @@ __all__ = [
     "SupportsReplicas",
     "SupportsRuns",
     "SupportsScan",
+    "SupportsSteps",
     "SupportsZeroCopy",
     "Telemetry",
     "TierHealth",
     "TierState",
     "TimedOut",
     "Tokens",
+    "TraceStep",
     "Transfer",
     "TransferChannel",
+    "TransferOutcome",
     "Watch",
     "Why",
     "WorkReport",

@@ -18,10 +18,12 @@ from hexkv.ports.maintenance import (
     Why,
     WorkReport,
 )
+from hexkv.ports.relocation import Relocation
 from hexkv.ports.results import Health
+from hexkv.ports.steps import TraceStep
 
 
-class Administration(Protocol):
+class Administration(Relocation, Protocol):
     """The verbs. Safe from any thread; none keeps a request of the cache waiting.
 
     A verb that cannot be done raises ``InvalidRequest`` before it changes anything; each raises
@@ -31,6 +33,10 @@ class Administration(Protocol):
 
     def status(self) -> Health:
         """Return the state of the cache."""
+        ...
+
+    def steps(self) -> Sequence[TraceStep]:
+        """Return what took time of late; see :class:`~hexkv.ports.SupportsSteps`."""
         ...
 
     def tiers(self) -> Sequence[TierState]:

@@ -23,6 +23,9 @@ from hexkv.ports.keys import ChunkKey
 from hexkv.ports.memory import Lease
 from hexkv.ports.results import Retrieved, StoreReport
 
+SHARED_OWNER = "shared "
+"""How the owner of a pin begins that is no client's own: whoever knows its name may end it."""
+
 
 class ChunkLeases(Protocol):
     """The part of a keyed cache that moves no KV itself: its callers copy, out of leases or in.
@@ -79,7 +82,11 @@ class ChunkLeases(Protocol):
         ...
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], seconds: float | None = None) -> int:
-        """Keep chunks from eviction until :meth:`unpin`, or for *seconds*. How many there are."""
+        """Keep chunks from eviction until :meth:`unpin`, or for *seconds*. How many there are.
+
+        A service ends what a client has pinned with the client, unless *owner* begins with
+        ``SHARED_OWNER``: that lasts its *seconds*, and may be ended by any client.
+        """
         ...
 
     def unpin(self, owner: str) -> int:

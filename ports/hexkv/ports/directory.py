@@ -46,12 +46,17 @@ class Member:
     address: str = ""
     """Where the node serves its chunks; empty if it serves none. At most 1,024 bytes of UTF-8."""
 
+    admin: str = ""
+    """Where its administration is served; empty: nowhere. At most 255 bytes of UTF-8."""
+
     def __post_init__(self) -> None:
-        check_kinds("Member", str, name=self.name, address=self.address)
+        texts = {"name": self.name, "address": self.address, "admin": self.admin}
+        check_kinds("Member", str, **texts)
         check_kinds("Member", int, generation=self.generation)
-        sizes = len(self.name.encode()), len(self.address.encode())
-        if not (0 < sizes[0] < 256 and sizes[1] <= 1024 and 0 < self.generation < 1 << 63):
-            raise InvalidRequest("a member's name, generation or address is out of bounds")
+        name, address, admin = (len(text.encode()) for text in texts.values())
+        fit = 0 < name < 256 and address <= 1024 and admin < 256 and 0 < self.generation < 1 << 63
+        if not fit or "\0" in "".join(texts.values()):
+            raise InvalidRequest("a member's name, generation or addresses are out of bounds")
 
 
 class Report(NamedTuple):
@@ -59,7 +64,6 @@ class Report(NamedTuple):
 
     sequence: int
     """1 for the first after a join, one more for each that follows."""
-
     added: Sequence[ChunkKey] = ()
     removed: Sequence[ChunkKey] = ()
 
@@ -134,7 +138,6 @@ class Directory(Protocol):
 
     def close(self) -> None:
         """Release everything, in less than a second; ends no membership. Twice is allowed."""
-        ...
 
 
 @runtime_checkable

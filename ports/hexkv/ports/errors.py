@@ -1,19 +1,21 @@
 """Everything hexkv raises on purpose.
 
-* HexKVError
-  x ConfigError              the configuration does not describe something that can be built
-  x AdapterUnavailable       an adapter is known, but its dependency is missing
-  x InvalidRequest           the caller asked for something that means nothing
-    + InvalidTokens            ... its tokens are not integers in [0, 2**32), or too many
-    + LayoutMismatch           ... its KV is not shaped as the engine's
-  x EngineClosed             the engine was closed before the call, or is a parent process's
-  x EngineBusy               the call came out of the middle of another one of its thread
-  x PoolExhausted            no block of the pool came free before the deadline
-  x StoreError               a store could not do what it was asked
-    + StoreUnreachable         ... and trying again later may help
-    + StoreFull                ... it has no room left, in its budget or on its medium
-    + StoreBusy                ... somebody else owns it
-    + CorruptFrame             ... the bytes are not what was put under that key
+The tree::
+
+    * HexKVError
+      x ConfigError              the configuration does not describe something that can be built
+      x AdapterUnavailable       an adapter is known, but its dependency is missing
+      x InvalidRequest           the caller asked for something that means nothing
+        + InvalidTokens            ... its tokens are not integers in [0, 2**32), or too many
+        + LayoutMismatch           ... its KV is not shaped as the engine's
+      x EngineClosed             the engine was closed before the call, or is a parent process's
+      x EngineBusy               the call came out of the middle of another one of its thread
+      x PoolExhausted            no block of the pool came free before the deadline
+      x StoreError               a store could not do what it was asked
+        + StoreUnreachable         ... and trying again later may help
+        + StoreFull                ... it has no room left, in its budget or on its medium
+        + StoreBusy                ... somebody else owns it
+        + CorruptFrame             ... the bytes are not what was put under that key
 
 A miss is not an error: it is an outcome (:mod:`hexkv.ports.outcomes`). Errors of the
 ``InvalidRequest`` branch, ``ConfigError``, ``EngineClosed`` and ``EngineBusy`` reach the caller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hexkv.ports.announcing import Announcing
 from hexkv.ports.chunk import KeySpace
 from hexkv.ports.chunk_cache import ChunkCache
 from hexkv.ports.keys import Namespace
@@ -15,6 +16,11 @@ class KeyedAccess(Protocol):
     @property
     def chunks(self) -> ChunkCache:
         """The cache by key. It ends with this one."""
+        ...
+
+    @property
+    def announcing(self) -> Announcing | None:
+        """Where chunks under way are announced to the cache's other clients, if it has any."""
         ...
 
     def key_space(self, namespace: Namespace | None = None) -> KeySpace:

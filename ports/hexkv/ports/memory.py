@@ -63,6 +63,18 @@ class Lease(Protocol):
 
 
 @runtime_checkable
+class MeteredLease(Lease, Protocol):
+    """A lease on a frame that is lent to a peer, whose owner counts what leaves.
+
+    A channel that sends parts of frames says so; of others the whole frame is counted.
+    """
+
+    def moved(self, size: int) -> None:
+        """Learn that *size* bytes more have left. Never raises."""
+        ...
+
+
+@runtime_checkable
 class SupportsZeroCopy(Protocol):
     """A store in memory that lends leases: loading from it copies a chunk once."""
 

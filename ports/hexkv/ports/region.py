@@ -48,6 +48,19 @@ class MemoryProvider(Protocol):
 
 
 @runtime_checkable
+class SupportsMapping(Protocol):
+    """A region that other processes can map."""
+
+    @property
+    def descriptor(self) -> int:
+        """Of a file that is the region, as long, and sealed: nobody can make it shorter.
+
+        Open until :meth:`MemoryRegion.close`.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsPrefault(Protocol):
     """A region that backs pages by memory shortly before their first use."""
 
@@ -63,7 +76,7 @@ class SupportsPrefault(Protocol):
 
 @runtime_checkable
 class SupportsRegistration(Protocol):
-    """A store that reads and writes memory by itself, once it was shown where that is.
+    """A store or a channel that reads and writes memory by itself, once it was shown where that is.
 
     Such a store may still be in the caller's memory when a call's deadline has passed: then
     it does not return before it is out of it, for with the call its leases end.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hexkv.ports.reasons import Reason
+from hexkv.ports.steps import TraceStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,9 @@ class Lookup:
 
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Tokens of that prefix by the tier that would serve them."""
+
+    missing: Reason | None = None
+    """Why the chunk behind it is not found; ``None`` if all chunks are, or nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,9 @@ class Retrieved:
 
     misses: Mapping[Reason, int] = field(default_factory=dict)
     """Chunks that were not loaded, by reason."""
+
+    slowest: TraceStep | None = field(default=None, compare=False)
+    """The part of the call that took longest, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class StoreReport:
     """Newly stored tokens by tier."""
 
     frozen: bool = False
+    slowest: TraceStep | None = field(default=None, compare=False)
+    """The part of the call that took longest, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

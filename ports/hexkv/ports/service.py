@@ -13,8 +13,9 @@ from typing import Protocol, runtime_checkable
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.chunk_cache import ChunkLeases
 from hexkv.ports.clock import Deadline
-from hexkv.ports.hold import Hold
+from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keys import ChunkKey
+from hexkv.ports.memory import Lease
 from hexkv.ports.results import Cleared, Health
 
 
@@ -49,6 +50,23 @@ class ChunkService(ChunkLeases, Protocol):
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
         """As of every keyed cache; does not wait for the other process."""
+        ...
+
+    def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> ServiceHold:
+        """As ``allocate`` where nothing is waited for; does not wait for the answer, either.
+
+        The leases are of the first of *wanted*, and as empty as those that ``allocate`` gives.
+        *deadline* is the answer's.
+        """
+        ...
+
+    def publish(
+        self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
+    ) -> Publishing:
+        """As of every keyed cache; does not wait for the other process.
+
+        What is said of ``tiers`` is what they had once it said anything.
+        """
         ...
 
     def sweep(self, owner: str) -> int:

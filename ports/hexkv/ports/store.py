@@ -98,6 +98,16 @@ class SharedMedium(Protocol):
 
 
 @runtime_checkable
+class ReadOnlyStore(Protocol):
+    """A store that may take no writes, because others fill it."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether that is so: then nothing is stored there, by default."""
+        ...
+
+
+@runtime_checkable
 class SupportsQuarantine(Protocol):
     """A store that can set damaged chunks aside for a person to look at."""
 

@@ -16,11 +16,19 @@ class CounterName(StrEnum):
     LOOKUPS = "lookups"
     """Chunks that a retrieve asked for; always equals ``HITS`` + ``MISSES``."""
 
+    LOOKUP_TOKENS = "lookup_tokens"
+    """Tokens in them; always equals ``HIT_TOKENS`` + ``MISSED_TOKENS``."""
+
     HITS = "hits"
+    HIT_TOKENS = "hit_tokens"
     MISSES = "misses"
+    MISSED_TOKENS = "missed_tokens"
     STORED = "stored"
+    STORED_TOKENS = "stored_tokens"
     PRESENT = "present"
     """Chunks that a store found already there: nothing was copied."""
+
+    PRESENT_TOKENS = "present_tokens"
 
     DROPPED = "dropped"
     """Chunks that a store could not keep on a tier."""
@@ -34,7 +42,15 @@ class CounterName(StrEnum):
     """Times that a tier's lane was switched off."""
 
     READ_BYTES = "read_bytes"
+    WASTED_BYTES = "wasted_bytes"
+    """Bytes of ``READ_BYTES`` that were read for a request and that no request used."""
+
     WRITTEN_BYTES = "written_bytes"
+    LENT_BYTES = "lent_bytes"
+    """Bytes of frames that were sent to peers."""
+
+    POOL_RECLAIMS = "pool_reclaims"
+    """Times that the pool had no block free and something gave some up."""
 
 
 class HistogramName(StrEnum):
@@ -44,6 +60,14 @@ class HistogramName(StrEnum):
     WRITE = "write_seconds"
     RETRIEVE = "retrieve_seconds"
     STORE = "store_seconds"
+    LOAD_WAIT = "load_wait_seconds"
+    """Of a retrieve, while it waited for chunks to come from their tiers."""
+
+    EVICTED_AGE = "evicted_age_seconds"
+    """Since the last use of a chunk that is evicted; of a sample of the chunks."""
+
+    REUSE_GAP = "reuse_gap_seconds"
+    """Between two uses of a chunk on a tier; of the same sample."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ whatever two processes mix up is a miss.
 **What a transfer may touch is leased until the transfer is over.** A channel takes a share of each
 lease that it reads from or writes to, and releases it when no byte can move any more. A deadline
 ends the waiting, never the lease: a share may outlive the call, an error, and the channel, for as
-long as a peer that was stopped could still read or write.
+long as a peer that was stopped could still write, or read what it would believe.
 
 Errors, as of stores: an outcome per chunk where chunks can differ; an exception of the
 ``StoreError`` branch where the whole call failed, or after :meth:`TransferChannel.close`.
@@ -66,7 +66,8 @@ class PeerSource(Protocol):
     ) -> Sequence[Lease | None]:
         """A lease on each sealed frame, which the channel releases; ``None`` where there is none.
 
-        Which chunks *who* may read, and how many bytes may be lent at a time, is decided here.
+        Which chunks *who* may read, and how many bytes may be lent at a time, is decided here: a
+        chunk that is not lent beside others is asked for again once these were released.
         """
         ...
 

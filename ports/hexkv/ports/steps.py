@@ -1,0 +1,48 @@
+"""Steps: what took time, as a cache keeps in mind of late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class TraceStep(NamedTuple):
+    """One piece of work of a lane, one call, or one part of a call."""
+
+    name: str
+    """What was done: ``retrieve``, ``store``; of a call ``match``, ``read``, ``copy``, ...; of a
+    lane ``get``, ``put``, ..."""
+
+    row: str
+    """Who did it: a tier's lane (``disk/read``), or a calling thread (``calls 1234``)."""
+
+    begun: float
+    """In seconds of the cache's clock."""
+
+    seconds: float
+    tier: str = ""
+    """Which tier it was about, where it was about one."""
+
+    call: str = ""
+    """The call that it is a part of; empty for work of a lane."""
+
+    waited: float = 0.0
+    """Seconds in a queue before it began."""
+
+    size: int = 0
+    """Bytes that it moved or held."""
+
+    key: str = ""
+    """Of a whole call: the last chunk of its prompt, in hexadecimal."""
+
+
+@runtime_checkable
+class SupportsSteps(Protocol):
+    """What keeps its last steps in mind. Safe from any thread."""
+
+    def steps(self) -> Sequence[TraceStep]:
+        """Return the last steps, a few thousand at most, in the order in which they ended.
+
+        Of a call the parts come before the whole.
+        """
+        ...
