@@ -7,7 +7,7 @@ means nothing (:class:`~hexkv.ports.InvalidRequest`) and a call after ``close`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,8 +31,10 @@ from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE
 from hexkv.core.requests.retrieve import retrieved
 from hexkv.core.requests.store import stored
+from hexkv.core.steps import Laps, Spent
 from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
+    Announcing,
     ChunkCache,
     ChunkKey,
     Cleared,
@@ -48,10 +50,12 @@ from hexkv.ports import (
     Lookup,
     Namespace,
     PrefixCache,
+    PromptSink,
     Retrieved,
     StoreReport,
     Telemetry,
     Tokens,
+    TraceStep,
 )
 
 __all__ = ["CacheEngine", "Deadlines"]
@@ -74,6 +78,7 @@ class CacheEngine:
         longest: int = LONGEST_PROMPT,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
+        told: PromptSink | None = None,
     ) -> None:
         """Take over *half* and all that it has.
 
@@ -87,6 +92,7 @@ class CacheEngine:
             longest: tokens that a prompt may have.
             deadlines: of each kind of call.
             tenants: whose chunks are kept apart, in tiers that have a divided index.
+            told: learns the tokens of each prompt.
 
         Raises:
             ConfigError: a chunk does not fit the memory, or *namespace* no header.
@@ -103,7 +109,12 @@ class CacheEngine:
         by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
         namer = ChunkHasher(
-            chunker, algorithm, partial(meet, half, by_salt), seeded=seeded, longest=longest
+            chunker,
+            algorithm,
+            partial(meet, half, by_salt),
+            seeded=seeded,
+            longest=longest,
+            told=told,
         )
         self._naming = Naming(namespace, namer, half, chunker.size)
         for tenant in tenants:
@@ -130,6 +141,15 @@ class CacheEngine:
     def telemetry(self) -> Telemetry:
         self._door.home.check()
         return self._telemetry
+
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Do *work*, which never raises and does not refer to the engine, before its tiers end."""
+        self._calls.at_close(work)
+
+    @property
+    def announcing(self) -> Announcing | None:
+        self._door.home.check()
+        return self._half.announcing
 
     def close(self) -> None:
         self._calls.close()
@@ -171,7 +191,7 @@ class CacheEngine:
                 end = start + len(list(run))
                 tiers[name] = tiers.get(name, 0) + here.ends[end - 1] - here.starts[start]
                 start = end
-            return Lookup(prompt.length, found.tokens, tiers)
+            return Lookup(prompt.length, found.tokens, tiers, found.missing)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -200,14 +220,16 @@ class CacheEngine:
         lookup_id: str | None = None,
     ) -> Retrieved:
         with self._calls.call() as owner:
-            start = self._clock.now()
-            until = Deadline(self._clock, start + self._deadlines.retrieve)
+            laps = Laps(self._clock)
+            until = self._until(self._deadlines.retrieve)
             prompt = self._prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             prompt = prompt.since(skip)
-            got = self._half.load(prompt, device, owner, until, lookup_id)
-            return retrieved(self._telemetry, prompt, skip, got, self._clock.now() - start)
+            laps.lap("name")
+            got = self._half.load(prompt, device, owner, until, laps, lookup_id)
+            spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
+            return retrieved(self._telemetry, prompt, skip, got, spent)
 
     @contextmanager
     def retrieve_layers(
@@ -233,7 +255,9 @@ class CacheEngine:
                     device,
                     owner,
                     patience,
-                    lambda got: retrieved(self._telemetry, prompt, skip, got, patience.spent),
+                    lambda got: retrieved(
+                        self._telemetry, prompt, skip, got, Spent(patience.spent)
+                    ),
                     skip=skip,
                     lookup_id=lookup_id,
                 )
@@ -252,16 +276,18 @@ class CacheEngine:
         wait: bool = True,
     ) -> StoreReport:
         with self._calls.call() as owner:
-            start = self._clock.now()
-            until = Deadline(self._clock, start + self._deadlines.store)
+            laps = Laps(self._clock)
+            until = self._until(self._deadlines.store)
             prompt = self._prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
             prompt = prompt.since(skip)
-            kept = self._half.save(prompt, device, owner, until, wait=wait)
-            return stored(self._telemetry, prompt, kept, self._clock.now() - start)
+            laps.lap("name")
+            kept = self._half.save(prompt, device, owner, until, laps, wait=wait)
+            spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
+            return stored(self._telemetry, prompt, kept, spent)
 
     @contextmanager
     def store_layers(
@@ -290,7 +316,7 @@ class CacheEngine:
                     lambda kept: (
                         StoreReport(prompt.length, frozen=True)
                         if frozen
-                        else stored(self._telemetry, prompt, kept, patience.spent)
+                        else stored(self._telemetry, prompt, kept, Spent(patience.spent))
                     ),
                     wait=wait,
                 )
@@ -346,6 +372,11 @@ class CacheEngine:
         seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
         with self._calls.call():
             return self._half.flush(self._until(seconds))
+
+    def steps(self) -> Sequence[TraceStep]:
+        """See :class:`hexkv.ports.SupportsSteps`."""
+        self._door.home.check()
+        return self._half.runtime.steps.steps()
 
     def health(self) -> Health:
         return self._calls.health(self._deadlines.lookup)

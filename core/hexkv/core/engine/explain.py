@@ -18,11 +18,12 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.keys.tokens import TOKEN_BYTES, pack_within
 from hexkv.core.requests.prefix import match_prefix
+from hexkv.core.steps import slowest
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.rules import Writes
 from hexkv.core.tiers.tier import Tier
-from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, Why
+from hexkv.ports import ChunkKey, Deadline, Reason, Tokens, TraceStep, Why
 
 _SHOWN = 16
 """Chunks that are explained one by one; the others are counted."""
@@ -87,6 +88,8 @@ class Explanation:
     """By tier, over all chunks from the first that diverges on: how many for each reason."""
 
     elsewhere: tuple[Elsewhere, ...]
+    slowest: TraceStep | None = field(default=None, compare=False)
+    """What took longest of the last retrieve of this prompt, if that is remembered."""
 
     @property
     def diverges(self) -> Missed | None:
@@ -95,6 +98,10 @@ class Explanation:
 
     def __str__(self) -> str:
         text = f"{self.hit_tokens} of {self.tokens} tokens would be loaded"
+        if self.slowest is not None:
+            where = f" ({self.slowest.tier})" if self.slowest.tier else ""
+            text += f"; longest, when they last were: {self.slowest.name}{where}"
+            text += f", {1000 * self.slowest.seconds:.1f} ms"
         if self.diverges is None:
             return text
         first = self.diverges
@@ -161,6 +168,7 @@ def explain(
             for tier, whys in answers.items()
         },
         elsewhere=tuple(_elsewhere(stack, prompt, tokens, others, hit, deadline)),
+        slowest=slowest(stack.runtime.steps.steps(), prompt.keys),
     )
 
 

@@ -15,7 +15,9 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.requests.layers.limits import TimeBudget
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
+from hexkv.core.steps import Laps, StepRing
 from hexkv.ports import (
+    Announcing,
     ChunkLeases,
     Cleared,
     Clock,
@@ -25,6 +27,7 @@ from hexkv.ports import (
     Health,
     LayeredRead,
     LayeredWrite,
+    Reason,
     Retrieved,
     StoreReport,
     Telemetry,
@@ -40,6 +43,8 @@ class Base(Protocol):
     def executor(self) -> Executor: ...
     @property
     def telemetry(self) -> Telemetry: ...
+    @property
+    def steps(self) -> StepRing: ...
 
 
 class Waiting(Protocol):
@@ -68,6 +73,9 @@ class Located(NamedTuple):
     prompt: Prompt
     tiers: Sequence[str]
     """The name of the tier of each chunk."""
+
+    missing: Reason | None = None
+    """Why the chunk behind it is not found, where that is known."""
 
     @property
     def tokens(self) -> int:
@@ -113,6 +121,11 @@ class ChunkHalf(ChunkLeases, Protocol):
     @property
     def prefetches(self) -> Waiting: ...
 
+    @property
+    def announcing(self) -> Announcing | None:
+        """Where chunks under way are announced, if others can be told."""
+        ...
+
     def fits(self, payload_bytes: int) -> bool:
         """True if a chunk of *payload_bytes* could ever be leased."""
         ...
@@ -136,6 +149,7 @@ class ChunkHalf(ChunkLeases, Protocol):
         device: DeviceKV,
         owner: str,
         deadline: Deadline,
+        laps: Laps,
         lookup_id: str | None = None,
     ) -> Arrived:
         """Copy chunks of *prompt* into *device*, in order, until one does not arrive.
@@ -145,7 +159,14 @@ class ChunkHalf(ChunkLeases, Protocol):
         ...
 
     def save(
-        self, prompt: Prompt, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        laps: Laps,
+        *,
+        wait: bool,
     ) -> Kept:
         """Copy those out of *device* that no tier holds, and write them."""
         ...

@@ -14,6 +14,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.checks import check_seconds, check_window
 from hexkv.core.requests.retrieve import retrieved
 from hexkv.core.requests.store import stored
+from hexkv.core.steps import Laps
 from hexkv.ports import (
     ChunkCache,
     ChunkKey,
@@ -68,9 +69,10 @@ class KeyedCache:
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
         with self._calls.call() as owner:
             prompt = self._window(wanted, device)
-            start = self._clock.now()
-            got = self._half.load(prompt, device, owner, deadline)
-            return retrieved(self._telemetry, prompt, 0, got, self._clock.now() - start)
+            laps = Laps(self._clock)
+            got = self._half.load(prompt, device, owner, deadline, laps)
+            spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
+            return retrieved(self._telemetry, prompt, 0, got, spent)
 
     def save(
         self,
@@ -84,9 +86,10 @@ class KeyedCache:
             prompt = self._window(wanted, device)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
-            start = self._clock.now()
-            kept = self._half.save(prompt, device, owner, deadline, wait=wait)
-            return stored(self._telemetry, prompt, kept, self._clock.now() - start)
+            laps = Laps(self._clock)
+            kept = self._half.save(prompt, device, owner, deadline, laps, wait=wait)
+            spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
+            return stored(self._telemetry, prompt, kept, spent)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         with self._calls.call():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.explain import explain_tier
 from hexkv.core.engine.half import ChunkHalf
+from hexkv.core.engine.relocations import Relocations
 from hexkv.core.engine.selecting import Chosen, Namespaces
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
@@ -17,7 +18,7 @@ from hexkv.core.requests.checks import check_seconds
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.matching import contains_by_deadline
 from hexkv.core.tiers.moving import Moved, Mover
-from hexkv.core.tiers.rules import TierRules, Writes
+from hexkv.core.tiers.rules import Writes, changed_rules
 from hexkv.core.tiers.runtime import RAW
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import Tier, TierPlan
@@ -32,6 +33,7 @@ from hexkv.ports import (
     Progress,
     Selection,
     TierState,
+    TraceStep,
     Watch,
     Why,
     WorkReport,
@@ -49,7 +51,7 @@ Step = Callable[[Sequence[ChunkKey], Mover], Moved]
 """Does some chunks of a verb."""
 
 
-class KeyedAdmin:
+class KeyedAdmin(Relocations):
     """The verbs; see :class:`hexkv.ports.Administration`. Ends with its cache."""
 
     def __init__(
@@ -75,10 +77,9 @@ class KeyedAdmin:
         self.open_tier: Callable[[Mapping[str, object]], TierPlan] | None = None
         """Opens what a configuration calls a tier; who composes the cache sets it."""
 
-        self._stack = half.stack
-        self._calls = calls
+        super().__init__(half.stack, calls, work=work)
+        self.peers = half.stack.runtime.peers  # what fleets act through
         self._look = look
-        self._work = work
         self._pin = pin
         self._namespaces = Namespaces(half.stack, tenants)
 
@@ -88,6 +89,10 @@ class KeyedAdmin:
 
     def status(self) -> Health:
         return self._calls.health(self._look)
+
+    def steps(self) -> Sequence[TraceStep]:
+        self._calls.door.home.check()
+        return self._stack.runtime.steps.steps()
 
     def tiers(self) -> Sequence[TierState]:
         states = {tier.name: tier for tier in self._stack.tiers}
@@ -109,7 +114,7 @@ class KeyedAdmin:
 
     def namespaces(self) -> Sequence[NamespaceState]:
         with self._calls.call() as owner:
-            mover = Mover(self._stack, owner, self._until(self._work))
+            mover = Mover(self._stack, owner, self._until())
             return self._namespaces.states(mover.spec)
 
     def lookup(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
@@ -159,7 +164,7 @@ class KeyedAdmin:
         with self._calls.call():
             # What is asked for in full may be found by the store itself; a part may not.
             todo = [(tier, found.keys(tier)) for tier in places if tier.index.decides or not whole]
-            left = settle_writes(self._stack.runtime, places, self._until(self._work))
+            left = settle_writes(self._stack.runtime, places, self._until())
         report = WorkReport(sum(len(keys) for _, keys in todo))
         passed = 0
         for tier, keys in todo:
@@ -175,7 +180,7 @@ class KeyedAdmin:
                 break
         if whole and not report.stopped:
             with self._calls.call():
-                until = self._until(self._work)
+                until = self._until()
                 # What was written meanwhile, and what only the stores know.
                 if chosen.keys:
                     rest = self._stack.forget(chosen.keys, places, until)
@@ -222,7 +227,7 @@ class KeyedAdmin:
         closed = replace(place.rules, writes=Writes.NONE, promotes=False)
         with self._calls.call():
             self._stack.change_rules(place, closed)
-            unwritten = settle_writes(self._stack.runtime, [place], self._until(self._work))
+            unwritten = settle_writes(self._stack.runtime, [place], self._until())
         kept: list[ChunkKey] = []
 
         def rescue(some: Sequence[ChunkKey], mover: Mover) -> Moved:
@@ -257,7 +262,7 @@ class KeyedAdmin:
             self._stack.named([tier])
             if len(self._stack.tiers) == 1:
                 raise InvalidRequest(f"{tier!r} is the last tier")
-            return self._stack.detach(tier, self._until(self._work))
+            return self._stack.detach(tier, self._until())
 
     def rules(
         self,
@@ -292,7 +297,7 @@ class KeyedAdmin:
             some = keys[start : start + step]
             try:
                 with self._calls.call() as owner:
-                    got = work(some, Mover(self._stack, owner, self._until(self._work)))
+                    got = work(some, Mover(self._stack, owner, self._until()))
             except EngineClosed:
                 if not done:
                     raise
@@ -315,7 +320,7 @@ class KeyedAdmin:
         return Chosen(chosen, self.namespaces, late)
 
     def _listed(self, tier: Tier) -> bool:
-        return not tier.indexing or (tier.flush(self._until(self._work)) and not tier.indexing)
+        return not tier.indexing or (tier.flush(self._until()) and not tier.indexing)
 
     def _each(self, chosen: Selection, tier: Tier, watch: Watch | None, work: Step) -> WorkReport:
         """Do the chunks of *tier* that are meant."""
@@ -352,9 +357,6 @@ class KeyedAdmin:
                 keys = [key for key, here in zip(keys, there, strict=True) if not here]
         return list(keys)
 
-    def _until(self, seconds: float) -> Deadline:
-        return Deadline.after(self._stack.runtime.clock, seconds)
-
 
 def keyed_admin(
     half: ChunkHalf, calls: Calls, deadlines: Deadlines, tenants: Sequence[Tenant]
@@ -369,27 +371,6 @@ def keyed_admin(
         work=deadlines.store,
         pin=deadlines.pin,
         tenants={hashed_salt(tenant.salt): tenant.name for tenant in tenants},
-    )
-
-
-def changed_rules(
-    rules: TierRules, *, reads: bool | None, writes: str | None, promotes: bool | None
-) -> TierRules:
-    """*rules* with what is not ``None`` in their place.
-
-    Raises:
-        InvalidRequest: *writes* is no such rule.
-    """
-    try:
-        kept = rules.writes if writes is None else Writes(writes)
-    except ValueError as error:
-        known = ", ".join(Writes)
-        raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
-    return replace(
-        rules,
-        reads=rules.reads if reads is None else reads,
-        writes=kept,
-        promotes=rules.promotes if promotes is None else promotes,
     )
 
 

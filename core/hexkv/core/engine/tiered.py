@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from hexkv.core.engine.half import ChunkHalf, LayersIn, LayersOut, Located
@@ -15,19 +15,21 @@ from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules, make_room
 from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.requests.retrieve import Arrived, load_prefix
 from hexkv.core.requests.store import Kept, Storing
+from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.hold import TieredHold
+from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import (
     KEY_BYTES,
+    Announcing,
     ChunkKey,
     ChunkSpec,
     Cleared,
@@ -88,9 +90,11 @@ class TieredHalf:
         self.runtime = stack.runtime
         self.copier = Copier()
         self.prefetches = Prefetches(stack, prefetch)
+        self.announcing: Announcing | None = None  # nobody else has these tiers
         self._pool = stack.pool
         self._pace = Pipelining.of(stack.pool)
         self._hosts = Hosts()
+        self._computes = stack.runtime.compute_rate
         # The same calls, of whom they are.
         self.fits = self._pool.fits
         self.assign = stack.assign
@@ -112,23 +116,20 @@ class TieredHalf:
         clock, telemetry = self.runtime.clock, self.runtime.telemetry
         start = clock.now()
 
-        def count(tiers: Sequence[str], reasons: Sequence[Reason]) -> None:
-            _count_held(telemetry, tiers, reasons, clock.now() - start)
+        def count(tiers: Sequence[str], reasons: Sequence[Reason | None]) -> None:
+            _count_held(telemetry, wanted, tiers, reasons, clock.now() - start)
 
         return TieredHold(self.stack, wanted, owner, deadline, count)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
     ) -> Sequence[Lease]:
-        leases: list[BlockLease] = []
-        for spec in wanted:
-            until = deadline if not leases else Deadline(deadline.clock, 0.0)
-            try:
-                lease = self._pool.lease(spec.raw_bytes, owner, until)
-            except PoolExhausted:
-                break
+        try:
+            leases = self._pool.lease_run([spec.raw_bytes for spec in wanted], owner, deadline)
+        except PoolExhausted:
+            return []
+        for lease, spec in zip(leases, wanted, strict=False):
             lease.spec = spec
-            leases.append(lease)
         return leases
 
     def publish(
@@ -158,7 +159,9 @@ class TieredHalf:
     def locate(self, prompt: Prompt, deadline: Deadline, *, served: bool) -> Located:
         stack = self.stack
         prefix = match_prefix(stack, prompt, deadline, stack.serving if served else stack.tiers)
-        return Located(prefix.found, [tier.name for tier in prefix.tiers])
+        missing = prefix.missing
+        why = None if missing is None else why_absent(stack.tiers, self._computes, missing)
+        return Located(prefix.found, [tier.name for tier in prefix.tiers], why)
 
     def load(
         self,
@@ -166,6 +169,7 @@ class TieredHalf:
         device: DeviceKV,
         owner: str,
         deadline: Deadline,
+        laps: Laps,
         lookup_id: str | None = None,
     ) -> Arrived:
         return load_prefix(
@@ -176,13 +180,21 @@ class TieredHalf:
             pace=self._pace,
             owner=owner,
             deadline=deadline,
+            laps=laps,
             ready=None if lookup_id is None else self.prefetches.take(lookup_id),
         )
 
     def save(
-        self, prompt: Prompt, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        laps: Laps,
+        *,
+        wait: bool,
     ) -> Kept:
-        return self._storing(device, owner, deadline, wait=wait).run(prompt)
+        return self._storing(device, owner, deadline, wait=wait, laps=laps).run(prompt)
 
     def load_layers(
         self,
@@ -272,7 +284,15 @@ class TieredHalf:
         self.stack.close(deadline)
         return self._pool.close()
 
-    def _storing(self, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool) -> Storing:
+    def _storing(
+        self,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        *,
+        wait: bool,
+        laps: Laps | None = None,
+    ) -> Storing:
         return Storing(
             self.stack,
             self.copier,
@@ -281,18 +301,29 @@ class TieredHalf:
             owner=owner,
             deadline=deadline,
             wait=wait,
+            laps=laps or Laps(self.runtime.clock),
         )
 
 
 def _count_held(
-    telemetry: Telemetry, tiers: Sequence[str], reasons: Sequence[Reason], seconds: float
+    telemetry: Telemetry,
+    wanted: Sequence[ChunkSpec],
+    tiers: Sequence[str],
+    reasons: Sequence[Reason | None],
+    seconds: float,
 ) -> None:
-    """Count chunks that a hold brought from *tiers*, and the *reasons* why others are missing."""
-    telemetry.count(CounterName.LOOKUPS, len(tiers) + len(reasons))
-    for tier, chunks in Counter(tiers).items():
-        telemetry.count(CounterName.HITS, chunks, tier=tier)
-    for reason, chunks in Counter(reasons).items():
-        telemetry.count(CounterName.MISSES, chunks, reason=reason.value)
+    """Count which of the chunks *wanted* a hold brought from *tiers*, or why they are missing."""
+    tokens = [spec.tokens for spec in wanted]
+    telemetry.count(CounterName.LOOKUPS, len(tokens))
+    telemetry.count(CounterName.LOOKUP_TOKENS, sum(tokens))
+    for tier in {*tiers} - {""}:
+        some = sum(compress(tokens, map(tier.__eq__, tiers)))
+        telemetry.count(CounterName.HITS, tiers.count(tier), tier=tier)
+        telemetry.count(CounterName.HIT_TOKENS, some, tier=tier)
+    for reason in {reason for reason in reasons if reason is not None}:
+        some = sum(compress(tokens, [found is reason for found in reasons]))
+        telemetry.count(CounterName.MISSES, reasons.count(reason), reason=reason)
+        telemetry.count(CounterName.MISSED_TOKENS, some, reason=reason)
     telemetry.observe(HistogramName.RETRIEVE, seconds)
 
 

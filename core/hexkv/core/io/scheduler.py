@@ -1,14 +1,13 @@
 """The I/O scheduler: one place for priorities, queues, deadlines and breakers.
 
-Every tier has a lane for reading and a lane for writing, each with workers, a queue
-bounded in bytes and a breaker of its own. So a slow tier never delays a fast one, loads
-never stand behind stores, and a disk that refuses writes still reads. A task that its
-caller no longer waits for is skipped if it has not begun; if it has, its memory stays
-leased until it ends.
+Every tier has a lane for reading and a lane for writing, each with workers, a queue bounded in
+bytes and a breaker of its own. So a slow tier never delays a fast one, loads never stand behind
+stores, and a disk that refuses writes still reads. A task that its caller no longer waits for is
+skipped if it has not begun; if it has, its memory stays leased until it ends.
 
-A full queue is a wait, not a refusal, for whoever may wait: who has nothing yet that
-others may wait for. They wait for room here, before they ask for blocks, the first come the
-first served; who cannot wait takes what is left, and never passes those who do.
+A full queue is a wait, not a refusal, for whoever may wait: who has nothing yet that others may
+wait for. They wait for room here, before they ask for blocks, the first come the first served; who
+cannot wait takes what is left, and never passes those who do.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from weakref import WeakSet
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import LaneRules, Priority, Refused
+from hexkv.core.steps import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
 
@@ -74,6 +74,8 @@ class _Task:
     work: Callable[[bool], tuple[object, bool | None]] = field(compare=False)
     ticket: Ticket[object] = field(compare=False)
     deadline: Deadline | None = field(compare=False)
+    name: str = field(compare=False)
+    queued: float = field(compare=False)
     wanted: bool = field(default=True, compare=False)
 
 
@@ -87,15 +89,17 @@ class Lane:
         executor: Executor,
         clock: Clock,
         telemetry: Telemetry,
+        steps: StepRing | None = None,
     ) -> None:
         self.name = name
         self._tier = name.rpartition("/")[0] or name
+        self._row, self._clock = name.rpartition(" ")[0] or name, clock
+        self._steps = StepRing(1) if steps is None else steps
         self.breaker = Breaker(clock, rules.breaker)
         self.queue_bytes = rules.queue_bytes
         """Bytes of tasks that wait or run, at most."""
 
-        self._executor = executor
-        self._telemetry = telemetry
+        self._executor, self._telemetry = executor, telemetry
         self._heap: list[_Task] = []
         self._live: dict[Ticket[object], _Task] = {}
         """Tasks that wait or run."""
@@ -107,8 +111,7 @@ class Lane:
         self._order = itertools.count()
         self._ended = 0
         self._parked = 0
-        self._held = False
-        self._closed = False
+        self._held = self._closed = False
         # Entered itself, not by the condition: no signal comes between it and the body.
         self._lock = RLock()
         self._changed = Condition(self._lock)
@@ -223,7 +226,8 @@ class Lane:
                 if not self.breaker.admits():
                     raise Refused(Reason.TIER_OFF)
             rank = (int(priority), next(self._order))
-            task = _Task(rank, size, work, ticket, deadline)  # type: ignore[arg-type]
+            when = priority.word, self._clock.now()
+            task = _Task(rank, size, work, ticket, deadline, *when)  # type: ignore[arg-type]
             # The step first: one that finds nothing to do costs nothing, but a task without
             # one would stay for ever, if an exception out of nowhere came between the two.
             self._executor.run(self.name, self._step)
@@ -321,6 +325,7 @@ class Lane:
     def _do(self, task: _Task, *, wanted: bool) -> Completion:
         result: object
         well: bool | None
+        begun = self._clock.now()
         try:
             result, well = task.work(wanted)
         except BaseException as error:
@@ -330,6 +335,11 @@ class Lane:
                 raise  # of a caller, who gives up the task or closes: no worker's
             log.exception("work for %s failed", self.name)
             result, well = None, False
+
+        if wanted:
+            took, row, tier = self._clock.now() - begun, self._row, self._tier
+            waited = begun - task.queued
+            self._steps.add((task.name, row, begun, took, tier, "", waited, task.size, ""))
 
         def complete() -> None:
             if wanted and well is not None:

@@ -25,7 +25,9 @@ from hexkv.ports import (
     InvalidTokens,
     KVLayout,
     Lease,
+    NamedPrompt,
     Namespace,
+    PromptSink,
     Span,
     Tokens,
 )
@@ -130,6 +132,11 @@ class Prompt:
         return self.part(bisect_right(self.ends, token), len(self.keys))
 
     @property
+    def bounds(self) -> Bounds:
+        """Where the chunks begin and end."""
+        return Bounds(self.starts, self.ends)
+
+    @property
     def full(self) -> int:
         """The number of chunks without the tail, if there is one."""
         count = len(self.keys)
@@ -223,8 +230,11 @@ class ChunkHasher:
         *,
         seeded: bool = True,
         longest: int = 1 << 32,
+        told: PromptSink | None = None,
     ) -> None:
         """*met* is told each new namespace, and how its keys begin, before any key is used.
+
+        *told* learns the tokens of each prompt that gets names.
 
         It may be told of one again, by several threads at once.
 
@@ -232,6 +242,7 @@ class ChunkHasher:
         of more than *longest* tokens are refused.
         """
         self._longest = longest
+        self._told = told
         self._met = met
         self._seeded = seeded
         self._chunker = chunker
@@ -271,6 +282,8 @@ class ChunkHasher:
         keys = self._keys(keyer, packed, bounds, deadline)
         if len(keys) < len(bounds.ends):
             return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
+        if self._told is not None:
+            self._told.named(NamedPrompt(keyer.identity, keys, bounds.ends, packed))
         return Prompt(
             namespace.layout,
             keyer.identity,

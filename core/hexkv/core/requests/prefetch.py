@@ -16,7 +16,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.prefix import Prefix, match_prefix_soon
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.pending_reads import PendingRead
-from hexkv.ports import ChunkKey, Deadline
+from hexkv.ports import ChunkKey, CounterName, Deadline
 
 AT_ONCE = 0.02
 """Seconds that a prefetch may take to name its prompt, in its caller's thread: enough for about a
@@ -156,4 +156,7 @@ class Prefetches:
 
 def make_room(stack: TierStack, prefetches: Prefetches, size: int) -> bool:
     """The pool's reclaim: what nobody picked up goes first, then what memory can spare."""
-    return prefetches.reap() or stack.make_room(size)
+    made = prefetches.reap() or stack.make_room(size)
+    if made:
+        stack.runtime.telemetry.count(CounterName.POOL_RECLAIMS, 1)
+    return made

@@ -31,11 +31,6 @@ class Prefix(NamedTuple):
     """True if the last one is a tail in place of one of the prompt's own chunks."""
 
     @property
-    def chunks(self) -> int:
-        """The number of chunks asked for: the prompt's own, and a tail in place of one of them."""
-        return len(self.asked.keys) + self.short
-
-    @property
     def missing(self) -> ChunkKey | None:
         """The first of the prompt's own chunks that was not found."""
         whole = len(self.tiers) - self.short
@@ -85,15 +80,17 @@ def match_prefix_soon(
 def find_chunks(stack: TierStack, prompt: Prompt, deadline: Deadline, *, asks: bool) -> Found:
     """For each chunk of *prompt*, the first tier that holds it; see :meth:`TierStack.find_tiers`.
 
-    Tiers that keep no tails are not asked for one: their stores may take time to answer.
+    Tiers that keep no tails are not asked for one: their stores may take time to answer. Nor are
+    those that others fill: what they hold may go, and is kept here all the same.
     """
+    own = [tier for tier in stack.tiers if not tier.calls.read_only]
     if prompt.tails is None:
-        return stack.find_tiers(prompt.keys, deadline, asks=asks)
+        return stack.find_tiers(prompt.keys, deadline, own, asks=asks)
     full = prompt.full
-    found = stack.find_tiers(prompt.keys[:full], deadline, asks=asks)
+    found = stack.find_tiers(prompt.keys[:full], deadline, own, asks=asks)
     if full == len(prompt):
         return found
-    tiers = keeping(stack.tiers, prompt)
+    tiers = keeping(own, prompt)
     return [*found, *stack.find_tiers(prompt.keys[full:], deadline, tiers, asks=asks)]
 
 

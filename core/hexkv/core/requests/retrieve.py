@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -11,13 +12,16 @@ from operator import attrgetter
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.requests.decoding import decoded_by, load
 from hexkv.core.requests.prefix import match_prefix
+from hexkv.core.steps import Laps, Spent
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
+    Bounds,
     ChunkKey,
     CounterName,
     Deadline,
@@ -45,11 +49,17 @@ class Arrived:
     asked: int = 0
     """Chunks that were to arrive."""
 
+    asked_tokens: int = 0
+    """Tokens in them."""
+
     end_token: int = 0
     """Where the last chunk that arrived ends."""
 
     misses: dict[Reason, int] = field(default_factory=dict)
     """Chunks that did not arrive, by reason."""
+
+    missed_tokens: dict[Reason, int] = field(default_factory=dict)
+    """Tokens in them, likewise."""
 
     def add(self, part: Prompt, tiers: Sequence[str]) -> None:
         """Count the chunks of *part* as arrived, each from one of *tiers*."""
@@ -64,17 +74,29 @@ class Arrived:
             self.by_tier[tier] = self.by_tier.get(tier, 0) + count
             at += count
 
-    def end(self, asked: int, why: Reason | None) -> None:
-        """Nothing more comes: of *asked* chunks the next one is missing because of *why*."""
-        self.asked = asked
-        lost = asked - self.chunks
-        if why is None:
+    def end(self, asked: Bounds, why: Reason | None, *, short: bool = False) -> None:
+        """Nothing more comes: the next of the chunks *asked* for is missing because of *why*.
+
+        *short* adds one chunk: a tail in place of one of them. Its tokens are that one's.
+        """
+        ends = asked.ends
+        if not ends:
+            return
+        self.asked = len(ends) + short
+        self.asked_tokens = ends[-1] - asked.starts[0]
+        lost = self.asked - self.chunks
+        if why is None or not lost:
             return  # everything has come
-        if lost:
-            self.misses[why] = 1
+        here = self.end_token if self.chunks else asked.starts[0]
+        next_end = ends[bisect_right(ends, here, hi=len(ends) - 1)]
+        self._miss(why, 1, next_end - here)
         if lost > 1:
             rest = why if why is Reason.ABSENT else Reason.BEHIND_A_MISS
-            self.misses[rest] = self.misses.get(rest, 0) + lost - 1
+            self._miss(rest, lost - 1, ends[-1] - next_end)
+
+    def _miss(self, why: Reason, chunks: int, tokens: int) -> None:
+        self.misses[why] = self.misses.get(why, 0) + chunks
+        self.missed_tokens[why] = self.missed_tokens.get(why, 0) + tokens
 
 
 class Arriving:
@@ -93,7 +115,9 @@ class Arriving:
         deadline: Deadline,
         ahead: int,
         ready: dict[ChunkKey, PendingRead] | None = None,
+        encoded: Collection[str] = (),
     ) -> None:
+        self._encoded = encoded
         self._stack = stack
         self._prompt = prompt
         self._found = found
@@ -127,6 +151,7 @@ class Arriving:
                 self._owner,
                 self._deadline,
                 wait=self._patience() if patient and not self._claims else None,
+                encoded=self._encoded,
             )
             self._claims.extend(begun)
             self._next += len(begun)
@@ -185,7 +210,7 @@ class Arriving:
         if stop == start:
             return []
         tier, specs = self._found[start], self._prompt.specs(start, stop)
-        lent, why = self._stack.fetcher.lend(tier, specs, self._owner)
+        lent, why = self._stack.fetcher.lend(tier, specs, self._owner, self._encoded)
         self._next = stop
         here = min(why, default=len(lent))
         for i in range(here, len(lent)):
@@ -247,6 +272,7 @@ def load_prefix(
     pace: Pipelining,
     owner: str,
     deadline: Deadline,
+    laps: Laps,
     ready: dict[ChunkKey, PendingRead] | None = None,
 ) -> Arrived:
     """Load chunks of *prompt* in order until one does not arrive, reading ahead of the copy.
@@ -265,22 +291,28 @@ def load_prefix(
     if found and found.count(found[0]) < len(found):
         # What is promoted on the way would push it out all the same, where there is little room.
         stack.pins.pin(owner, keys)
+    laps.lap("match")
     arrived = Arrived()
     why: Reason | None = None
-    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready)
+    encoded = decoded_by(stack.runtime, device)
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready, encoded)
     try:
         while arrived.chunks < len(found):
+            first = found[arrived.chunks].name
             leases, tiers, why = arriving.take(pace.step)
+            laps.lap("read", tiers[0] if tiers else first)
             part = prompt.part(arrived.chunks, arrived.chunks + len(leases))
             batch = Batch(part.keys, leases, part.after)
             try:
                 if not leases:
                     break
                 arriving.read_ahead(patient=False)
-                if not copier.copy(device, part.spans(leases), leases, deadline, gather=False):
+                if not load(stack.runtime, copier, device, part, leases, deadline):
                     why = Reason.DEVICE
                     break
+                laps.lap("copy")
                 stack.promote(batch, tiers, deadline)
+                laps.lap("promote")
             finally:
                 batch.release()
             arrived.add(part, tiers)
@@ -290,23 +322,27 @@ def load_prefix(
         arriving.drop()
     if arrived.chunks == len(found) and (missing := prefix.missing) is not None:
         why = why_absent(stack.tiers, stack.runtime.compute_rate, missing)
-    arrived.end(prefix.chunks, why)
+    arrived.end(prefix.asked.bounds, why, short=prefix.short)
     return arrived
 
 
 def retrieved(
-    telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, seconds: float
+    telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, spent: Spent
 ) -> Retrieved:
     """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
-    unnamed = len(prompt.unnamed.ends)
-    if unnamed:
-        got.end(unnamed, Reason.TIMED_OUT)
+    if prompt.unnamed.ends:
+        got.end(prompt.unnamed, Reason.TIMED_OUT)
     telemetry.count(CounterName.LOOKUPS, got.asked)
+    telemetry.count(CounterName.LOOKUP_TOKENS, got.asked_tokens)
     for tier, chunks in got.by_tier.items():
         telemetry.count(CounterName.HITS, chunks, tier=tier)
+        telemetry.count(CounterName.HIT_TOKENS, got.tokens[tier], tier=tier)
     for reason, chunks in got.misses.items():
         telemetry.count(CounterName.MISSES, chunks, reason=reason)
-    telemetry.observe(HistogramName.RETRIEVE, seconds)
+        telemetry.count(CounterName.MISSED_TOKENS, got.missed_tokens[reason], reason=reason)
+    telemetry.observe(HistogramName.RETRIEVE, spent.seconds)
+    if spent.waited is not None:
+        telemetry.observe(HistogramName.LOAD_WAIT, spent.waited)
     return Retrieved(
         tokens=prompt.length,
         hit_tokens=max(skip, got.end_token),
@@ -314,4 +350,5 @@ def retrieved(
         loaded_bytes=got.size,
         tiers=got.tokens,
         misses=got.misses,
+        slowest=spent.slowest,
     )

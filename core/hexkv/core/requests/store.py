@@ -14,6 +14,7 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.prefix import find_chunks
+from hexkv.core.steps import Laps, Spent
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
@@ -65,8 +66,10 @@ class Storing:
         owner: str,
         deadline: Deadline,
         wait: bool,
+        laps: Laps,
     ) -> None:
         self.kept = Kept()
+        self._laps = laps
         self._stack = stack
         self._copier = copier
         self._device = device
@@ -85,6 +88,7 @@ class Storing:
             InvalidRequest: the device says so.
         """
         missing = self.find(prompt)
+        self._laps.lap("match")
         while missing:
             count = 1
             while count < min(self._step, len(missing)) and missing[count] == missing[0] + count:
@@ -145,6 +149,7 @@ class Storing:
     def _some(self, part: Prompt) -> int:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
+        self._laps.lap("room")
         try:
             if len(leases) < len(part.keys):
                 part = part.part(0, len(leases))
@@ -152,7 +157,9 @@ class Storing:
                 self._device, part.spans(leases), leases, self.deadline, gather=True
             ):
                 return 0
+            self._laps.lap("copy")
             self.write(part, leases)
+            self._laps.lap("put")
         finally:
             release_all(leases)
         return len(part.keys)
@@ -179,6 +186,7 @@ class Storing:
                 on[name] = pending.result
             else:
                 queued = True
+            self._laps.lap("write", name)
         for tier in self._stack.tiers:
             if tier.index.decides and tier.name in on:
                 # Somebody may have cleared it in the meantime.
@@ -228,10 +236,11 @@ def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
     return None
 
 
-def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> StoreReport:
+def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
     """Count what a store of *prompt* kept."""
     telemetry.count(CounterName.PRESENT, kept.present_chunks)
-    telemetry.observe(HistogramName.STORE, seconds)
+    telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
+    telemetry.observe(HistogramName.STORE, spent.seconds)
     if prompt.unnamed.ends:
         telemetry.count(CounterName.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
     return StoreReport(
@@ -242,4 +251,5 @@ def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, seconds: float) -> 
         dropped_tokens=kept.dropped + prompt.unnamed_tokens,
         stored_bytes=kept.size,
         tiers=kept.tiers,
+        slowest=spent.slowest,
     )

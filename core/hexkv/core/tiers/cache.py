@@ -185,6 +185,7 @@ class TierStack:
         if keys:
             for tier in self.tiers:
                 tier.index.touch(keys)
+                self.runtime.ages.used(tier.name, keys)
 
     def begin(
         self,
@@ -196,25 +197,24 @@ class TierStack:
         *,
         wait: Deadline | None = None,
         keeps: bool = False,
+        encoded: Collection[str] = (),
     ) -> list[PendingRead]:
         """Claims on the first of *specs*, each from the tier where it was found.
 
-        May be fewer than asked for where there is no more room. For *wait* and *keeps* see
-        :meth:`Fetcher.begin`.
+        As many as there is room for. For *wait*, *keeps*, *encoded* see :meth:`Fetcher.begin`.
         """
         claims: list[PendingRead] = []
         cuts = [0]
         for i in range(1, len(found)):
-            tier = found[i]
-            if tier is not found[i - 1] or i - cuts[-1] == tier.step:
+            if found[i] is not found[i - 1] or i - cuts[-1] == found[i].step:
                 cuts.append(i)
         cuts.append(len(found))
         for start, end in pairwise(cuts):
             if start == end:
                 continue
-            part = specs[start:end]
+            tier, part = found[start], specs[start:end]
             got = self.fetcher.begin(
-                found[start], part, owner, deadline, priority, wait=wait, keeps=keeps
+                tier, part, owner, deadline, priority, wait=wait, keeps=keeps, encoded=encoded
             )
             wait = None
             claims.extend(got)

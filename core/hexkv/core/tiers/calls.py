@@ -20,6 +20,7 @@ from hexkv.ports import (
     Item,
     Lease,
     Miss,
+    ReadOnlyStore,
     ReadOutcome,
     Reason,
     SharedMedium,
@@ -61,6 +62,8 @@ class StoreCalls:
         own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
         self.shared = _declared(name, "shared", others)
         self.own_memory = _declared(name, "own_memory", own)
+        fixed: object = store.read_only if isinstance(store, ReadOnlyStore) else False
+        self.read_only = _declared(name, "read_only", fixed)
         self._name = name
         self._keeps = f"{name} store"
         """In whose name leases are that the store keeps."""

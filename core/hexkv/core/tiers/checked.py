@@ -47,6 +47,11 @@ class CheckedSerde:
         return serde if isinstance(serde, CheckedSerde) else cls(serde)
 
     @property
+    def inner(self) -> Serde:
+        """The serde itself, for a device that decodes in its place."""
+        return self._inner
+
+    @property
     def lossless(self) -> bool:
         return self._inner.lossless is True
 

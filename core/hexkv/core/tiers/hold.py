@@ -7,6 +7,7 @@ for by token, and nothing ends at a gap: what a missing chunk means is the calle
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,7 +16,8 @@ from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import runs, serving, why_absent
 from hexkv.core.tiers.pending_reads import PendingRead
-from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import ChunkSpec, Deadline, Hold, Lease, Reason, release_all
 
 
 class TieredHold:
@@ -27,7 +29,7 @@ class TieredHold:
         wanted: Sequence[ChunkSpec],
         owner: str,
         deadline: Deadline,
-        ended: Callable[[Sequence[str], Sequence[Reason]], None],
+        ended: Callable[[Sequence[str], Sequence[Reason | None]], None],
     ) -> None:
         """Begin to read *wanted*; waits for memory only while nothing is held.
 
@@ -36,8 +38,8 @@ class TieredHold:
             wanted: the chunks.
             owner: of the leases.
             deadline: of the reads.
-            ended: called once all is known, unless it was released before: the tiers from which
-                chunks arrived, and the reasons why others are missing.
+            ended: called once all is known, unless it was released before: for each of *wanted*
+                the tier from which it arrived, and why it is missing.
         """
         self._stack = stack
         self._wanted = wanted
@@ -102,9 +104,8 @@ class TieredHold:
                 leases, self._leases = self._leases, []
             for claim in claims:
                 claim.drop()
-            for lease in leases:
-                if lease is not None:
-                    lease.release()
+            if held := [lease for lease in leases if lease is not None]:
+                release_all(held)
 
     def __enter__(self) -> Self:
         return self
@@ -125,26 +126,52 @@ class TieredHold:
         wait: Deadline | None = self._deadline
         full = False
         for run in runs(here):
-            tiers = [tier for tier in found[run[0] : run[-1] + 1] if tier is not None]
-            specs = wanted[run[0] : run[-1] + 1]
-            claims = (
-                []
-                if full
-                else self._stack.begin(
-                    specs, tiers, self._owner, self._deadline, wait=wait, keeps=True
+            for tier, part in groupby(run, found.__getitem__):
+                numbers = list(part)
+                specs = wanted[numbers[0] : numbers[-1] + 1]
+                if tier is None:
+                    continue
+                if tier.lends:
+                    if self._lend(numbers, tier, specs):
+                        wait = None
+                    continue
+                claims = (
+                    []
+                    if full
+                    else self._stack.begin(
+                        specs,
+                        [tier] * len(specs),
+                        self._owner,
+                        self._deadline,
+                        wait=wait,
+                        keeps=True,
+                    )
                 )
-            )
-            for number, claim in zip(run, claims, strict=False):
-                self._claims[number] = claim
-                self._tried[number] = {claim.tier}
-                wait = None
-            full = len(claims) < len(run)
-            for number in run[len(claims) :]:
-                self._reasons[number] = Reason.REFUSED
+                for number, claim in zip(numbers, claims, strict=False):
+                    self._claim(number, claim)
+                    wait = None
+                full = len(claims) < len(numbers)
+                for number in numbers[len(claims) :]:
+                    self._reasons[number] = Reason.REFUSED
         for number, tier in enumerate(found):
             if tier is None:
                 rate = self._stack.runtime.compute_rate
                 self._reasons[number] = why_absent(self._stack.tiers, rate, keys[number])
+
+    def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
+        """Take neighbouring chunks of a tier in memory. True if any is there."""
+        lent, why = self._stack.fetcher.lend(tier, specs, self._owner)
+        start, end = numbers[0], numbers[-1] + 1
+        self._leases[start:end] = lent
+        self._origins[start:end] = [tier.name] * len(lent)
+        for i, reason in why.items():  # gone since it was found; another tier may have it
+            self._origins[start + i] = ""
+            self._claim(start + i, PendingRead(specs[i], tier.name, None, why=reason))
+        return len(why) < len(lent)
+
+    def _claim(self, number: int, claim: PendingRead) -> None:
+        self._claims[number] = claim
+        self._tried[number] = {claim.tier}
 
     def _take(self, number: int, claim: PendingRead) -> None:
         """Note what became of a read that has ended, or is late; begin another where it helps."""
@@ -167,15 +194,18 @@ class TieredHold:
 
     def _end(self) -> None:
         """Copy to faster tiers what came from slower ones, and tell of the whole."""
-        here = [number for number, lease in enumerate(self._leases) if lease is not None]
+        tiers = [tier for tier in self._origins if tier]
+        if tiers.count(self._stack.tiers[0].name) < len(tiers):
+            self._promote()
+        self._ended(self._origins, self._reasons)
+
+    def _promote(self) -> None:
         keys = [spec.key for spec in self._wanted]
-        for run in runs(here):
+        for run in runs([i for i, lease in enumerate(self._leases) if lease is not None]):
             start, end = run[0], run[-1] + 1
             leases = [lease for lease in self._leases[start:end] if lease is not None]
             batch = Batch(keys[start:end], leases, keys[start - 1] if start else None)
             self._stack.promote(batch, self._origins[start:end], self._deadline)
-        reasons = [reason for reason in self._reasons if reason is not None]
-        self._ended([self._origins[number] for number in here], reasons)
 
     def _elsewhere(self, number: int, claim: PendingRead) -> PendingRead | None:
         """A read of the same chunk from a tier that was not tried yet, if one may have it."""

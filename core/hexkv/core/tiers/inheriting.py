@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
-from hexkv.ports import Entry, Lease
+from hexkv.ports import Change, Entry, Lease
 
 _AT_ONCE = 1024
 
@@ -45,6 +45,7 @@ def keep(stack: TierStack, name: str, leases: Sequence[Lease]) -> int:
             if kept
         ]
         victims = tier.index.restore(entries)
+        stack.runtime.tell(Change.STORED, tier.name, [entry.key for entry in entries])
         stack.writer.evict(tier, victims, background_deadline(stack.runtime))
         return len(entries) - len(victims)
     return 0

@@ -49,6 +49,9 @@ class Read(NamedTuple):
     well: bool
     """Whether the store was."""
 
+    sizes: list[int]
+    """Bytes of each frame that is to be used; 0 for the others."""
+
 
 class _Some:
     """A sink for some of the chunks of another one."""
@@ -147,7 +150,8 @@ def read_frames(
     tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
     remember_reads(runtime, tier.name, keys, outcomes, why)
-    return Read(why, not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes))
+    well = not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
+    return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 
 def _why(outcome: ReadOutcome, wrong: bool) -> Reason:

@@ -117,6 +117,9 @@ def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey)
     slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
     if any(not tier.index.decides or all(tier.index.contains([key])) for tier in slow):
         return Reason.SLOWER
+    # Of what only a store can say, nothing is known while nobody asks it.
+    if any(tier.rules.reads and tier.remote and tier.off for tier in tiers):
+        return Reason.TIER_OFF
     return Reason.ABSENT
 
 

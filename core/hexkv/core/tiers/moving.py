@@ -271,7 +271,7 @@ class Mover:
             nonlocal absent
             if not go:
                 return False, None
-            why, well = read_frames(
+            why, well, _ = read_frames(
                 self._runtime,
                 tier,
                 keys,

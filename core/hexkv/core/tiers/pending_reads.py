@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from hexkv.core.io.scheduler import Ticket
@@ -13,11 +15,14 @@ from hexkv.ports import ChunkSpec, Deadline, Lease, Reason, StoreError, release_
 
 log = logging.getLogger("hexkv")
 
+_NOBODY = -1
+
 
 class Fetch:
     """One read under way, with leases of its own on the blocks that it fills."""
 
-    def __init__(self, tier: Tier, blocks: list[BlockLease]) -> None:
+    def __init__(self, tier: Tier, blocks: list[BlockLease], wasted: Callable[[int], None]) -> None:
+        """*wasted* is told the bytes of chunks that arrived and that nobody took."""
         self.tier = tier
         self.late = False
         """True once nobody may join any more: a wait timed out, or all have left."""
@@ -26,25 +31,61 @@ class Fetch:
         self.why: list[Reason | None] = []
         """Why each chunk is not to be used; ``None`` once it is whole."""
 
+        self.sizes: Sequence[int] = ()
+        """Bytes that were read of each."""
+
+        self.encoded: frozenset[str] = frozenset()
+        """Serdes whose frames stay as they are; nobody joins a read that names any."""
+
         self._blocks = blocks
+        self._wasted = wasted
+        self._joined: Counter[int] = Counter()
+        """By chunk: who joined, less who left without it. One more began the read."""
+
         self._ended = False
+        self._encoded: dict[int, BlockLease | None] = {}
         self._lock = Lock()
 
     def join(self, index: int, owner: str) -> BlockLease | None:
         """A lease on the block of a chunk, to be filled; ``None``: too late, it is given up."""
         with self._lock:
-            return None if self.late or self._ended else self._blocks[index].share(owner)
+            if self.late or self._ended:
+                return None
+            self._joined[index] += 1
+            return self._blocks[index].share(owner)
+
+    def keep_encoded(self, index: int, block: BlockLease) -> None:
+        """A chunk stays encoded, in *block*, which is the claim's from now on.
+
+        For reads that nobody may join: each of their chunks has one claim.
+        """
+        with self._lock:
+            if index not in self._encoded:
+                self._encoded[index] = block
+                return
+        block.release()  # the claim was dropped
+
+    def take_encoded(self, index: int) -> BlockLease | None:
+        """The block of a chunk that stayed encoded, for good; what comes later is released."""
+        with self._lock:
+            block, self._encoded[index] = self._encoded.get(index), None
+            return block
 
     def arrived(self, index: int) -> bool:
         """True if a chunk is whole, once the ticket is done."""
         return self.why[index] is None
 
-    def leave(self) -> None:
-        """A lease from :meth:`join` was released: what has not begun and nobody wants ends."""
+    def leave(self, index: int) -> None:
+        """A lease was released without a use of its chunk: what nobody wants any more ends."""
         with self._lock:
-            if self._ended or any(block.shared for block in self._blocks):
-                return
-            self.late = True
+            self._joined[index] -= 1
+            wasted = self._size_of([index]) if self._ended else 0
+            if not self._ended:
+                if any(block.shared for block in self._blocks):
+                    return
+                self.late = True
+        if wasted:
+            self._wasted(wasted)
         if self.ticket is not None:
             self.ticket.abandon()
 
@@ -52,8 +93,15 @@ class Fetch:
         """The worker does not touch the blocks any more."""
         with self._lock:
             self._ended = True
+            wasted = self._size_of(self._joined)
         if self._blocks:
             release_all(self._blocks)
+        if wasted:
+            self._wasted(wasted)
+
+    def _size_of(self, left: Iterable[int]) -> int:
+        """Bytes that were read of those chunks that everybody has *left* without a use."""
+        return sum(self.sizes[i] for i in left if self._joined[i] == _NOBODY) if self.sizes else 0
 
 
 class PendingRead:
@@ -105,10 +153,16 @@ class PendingRead:
                 fetch.late = True
             else:
                 self.why = fetch.why[self._index]
+            encoded = fetch.take_encoded(self._index)
             if self.why is Reason.TIMED_OUT or not fetch.arrived(self._index):
+                if encoded is not None:
+                    encoded.release()
                 lease.release()
-                fetch.leave()
+                fetch.leave(self._index)
                 return None
+            if encoded is not None:
+                lease.release()
+                lease = encoded
         if lease.owner == owner:
             return lease
         with lease:
@@ -127,4 +181,7 @@ class PendingRead:
         if lease is not None:
             lease.release()
         if fetch is not None:
-            fetch.leave()
+            fetch.leave(self._index)
+            encoded = fetch.take_encoded(self._index)
+            if encoded is not None:
+                encoded.release()

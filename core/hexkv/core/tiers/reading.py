@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from threading import Lock
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from threading import RLock
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority, Refused
@@ -27,6 +28,7 @@ from hexkv.ports import (
     PAGE,
     ChunkKey,
     ChunkSpec,
+    CounterName,
     Deadline,
     FrameHeader,
     Lease,
@@ -43,11 +45,21 @@ log = logging.getLogger("hexkv")
 class BlockSink:
     """Gives a store the blocks that were leased for it.
 
-    A frame as long as the chunk goes straight into the block. A shorter one was encoded:
-    it goes into scratch memory, and the block is for what comes out of the serde.
+    A frame as long as the chunk goes straight into the block. A shorter one was encoded: it goes
+    into scratch memory, and the block is for what comes out of the serde; or, where frames may
+    stay encoded, into a block of its own, if there is one.
     """
 
-    def __init__(self, blocks: Sequence[BlockLease], scratch: Callable[[int], memoryview]) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[BlockLease],
+        scratch: Callable[[int], memoryview],
+        lease: Callable[[int], BlockLease | None] | None = None,
+    ) -> None:
+        self.own: dict[int, BlockLease] = {}
+        """Blocks of frames that may stay encoded."""
+
+        self._lease = lease
         self.wrong: set[int] = set()
         self.frames: list[memoryview | None] = [None] * len(blocks)
         self._blocks = blocks
@@ -60,11 +72,27 @@ class BlockSink:
         if size == len(whole):
             self.frames[index] = whole
         elif PAGE <= size < len(whole) and size % PAGE == 0:
-            self.frames[index] = self._scratch(size)
+            self.frames[index] = self._short(index, size)
         else:
             self.wrong.add(index)
             return None
         return self.frames[index]
+
+    def _short(self, index: int, size: int) -> memoryview:
+        if self._lease is not None and size > PAGE:
+            self.give_back(index)
+            block = self._lease(size - PAGE)
+            if block is not None:
+                self.own[index] = block
+                return block.frame
+        return self._scratch(size)
+
+    def give_back(self, index: int | None = None) -> None:
+        """Release the block of a frame, or of all that are left."""
+        for at in [index] if index is not None else list(self.own):
+            block = self.own.pop(at, None)
+            if block is not None:
+                block.release()
 
 
 class Fetcher:
@@ -73,7 +101,7 @@ class Fetcher:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._under_way: dict[tuple[str, ChunkKey], tuple[Fetch, int]] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def begin(
         self,
@@ -85,6 +113,7 @@ class Fetcher:
         *,
         wait: Deadline | None = None,
         keeps: bool = False,
+        encoded: Collection[str] = (),
     ) -> list[PendingRead]:
         """Claims on the first of *specs*, as many as there is room for.
 
@@ -98,9 +127,11 @@ class Fetcher:
                 holds no block may. By default what there is room for now is begun.
             keeps: whether the caller keeps the blocks long after they were read. Then it is
                 not the queue that holds them, and they take no room there.
+            encoded: serdes, as frames call them, whose frames may stay as they are. Nobody joins
+                such a read.
         """
         if tier.lends:
-            lent, why = self.lend(tier, specs, owner)
+            lent, why = self.lend(tier, specs, owner, encoded)
             return [
                 PendingRead(spec, tier.name, block, why=why.get(i))
                 for i, (spec, block) in enumerate(zip(specs, lent, strict=True))
@@ -129,25 +160,28 @@ class Fetcher:
         with room:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
-            fetch = Fetch(tier, blocks)
+            fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name))
             free = self._blocks(raw[: room.count], owner, now if claims or wait is None else wait)
-            for spec in specs[len(claims) :]:
-                if self._under_way and (joined := self._join(tier, spec, owner)) is not None:
-                    claims.append(joined)
-                    continue
-                # Not the one that was meant for it, where another read ended meanwhile.
-                if not free or len(free[0].payload) != spec.raw_bytes:
-                    break
-                block = free.popleft()
-                block.spec = spec
-                claims.append(PendingRead(spec, tier.name, block, fetch, len(blocks)))
-                blocks.append(block)
-                fresh.append(spec.key)
+            # As one step: of two who want a chunk at the same moment, one joins the other's read.
+            with self._lock:
+                for spec in specs[len(claims) :]:
+                    if self._under_way and (joined := self._join(tier, spec, owner)) is not None:
+                        claims.append(joined)
+                        continue
+                    # Not the one that was meant for it, where another read ended meanwhile.
+                    if not free or len(free[0].payload) != spec.raw_bytes:
+                        break
+                    block = free.popleft()
+                    block.spec = spec
+                    claims.append(PendingRead(spec, tier.name, block, fetch, len(blocks)))
+                    blocks.append(block)
+                    fresh.append(spec.key)
+                if blocks:
+                    blocks[:] = share_all(blocks, f"read {tier.name}")  # type: ignore[assignment] # of its class
+                    fetch.encoded = frozenset(encoded)
+                    self._submit(fetch, fresh, blocks, deadline, priority, None if keeps else room)
             if free:
                 release_all(free)
-            if blocks:
-                blocks[:] = share_all(blocks, f"read {tier.name}")  # type: ignore[assignment] # of its class
-                self._submit(fetch, fresh, blocks, deadline, priority, None if keeps else room)
         return claims
 
     def _blocks(self, payloads: Sequence[int], owner: str, wait: Deadline) -> deque[BlockLease]:
@@ -184,7 +218,7 @@ class Fetcher:
         return claims
 
     def lend(
-        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str
+        self, tier: Tier, specs: Sequence[ChunkSpec], owner: str, encoded: Collection[str] = ()
     ) -> tuple[list[Lease | None], dict[int, Reason]]:
         """Leases on what a tier in memory keeps of *specs*; by index, why others are missing."""
         lent = tier.calls.get_lease([spec.key for spec in specs], owner)
@@ -200,7 +234,7 @@ class Fetcher:
             if not same and kept.raw_bytes != spec.raw_bytes:  # another shape under the key
                 block.release()
                 lent[i], why[i] = None, Reason.CORRUPT
-            elif kept.serde != RAW:
+            elif kept.serde != RAW and kept.serde not in encoded:
                 lent[i] = self._decoded(spec.key, block, kept, owner)
                 if lent[i] is None:
                     why[i] = Reason.ABSENT
@@ -215,21 +249,29 @@ class Fetcher:
             except PoolExhausted:
                 return None
             block.spec = spec._replace(serde=RAW)
+            self._runtime.occupied()
             if open_into(self._runtime, encoded.frame, key, block) is None:
                 return block
             block.release()
             return None
 
+    def _count_wasted(self, tier: str, size: int) -> None:
+        self._runtime.telemetry.count(CounterName.WASTED_BYTES, size, tier=tier)
+
     def _joinable(self, tier: Tier, key: ChunkKey) -> bool:
         """True if a chunk is being read now, and nobody has given that up yet."""
         found = self._under_way.get((tier.name, key))
-        return found is not None and not found[0].late
+        return found is not None and not found[0].late and not found[0].encoded
 
     def _join(self, tier: Tier, spec: ChunkSpec, owner: str) -> PendingRead | None:
         with self._lock:
             found = self._under_way.get((tier.name, spec.key))
             # To wait for one that hangs would cost everybody a deadline, past the breaker.
-            if found is None or (lease := found[0].join(found[1], owner)) is None:
+            if (
+                found is None
+                or found[0].encoded
+                or (lease := found[0].join(found[1], owner)) is None
+            ):
                 return None
             return PendingRead(spec, tier.name, lease, *found)
 
@@ -283,16 +325,46 @@ class Fetcher:
         deadline: Deadline,
     ) -> bool:
         """Read, verify and decode; whether the store was well."""
-        sink = BlockSink(blocks, scratch)
+        sink = BlockSink(blocks, scratch, self._free_block(fetch) if fetch.encoded else None)
 
         def judge(i: int, header: FrameHeader) -> Reason | None:
             frame = sink.frames[i]
             if frame is None:
                 return Reason.FAILED
+            if header.serde in fetch.encoded and i in sink.own:
+                return _stays(fetch, i, header, blocks[i], sink.own)
             return bring_into(self._runtime, header, frame, blocks[i])
 
-        read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
-        fetch.why = read.why
+        try:
+            read = read_frames(self._runtime, fetch.tier, keys, sink, judge, deadline)
+        finally:
+            sink.give_back()
+        fetch.why, fetch.sizes = read.why, read.sizes
         tokens = [b.spec.tokens for b, w in zip(blocks, read.why, strict=True) if b.spec and not w]
         fetch.tier.link.ended(self._runtime.clock.now(), sum(tokens))
         return read.well
+
+    def _free_block(self, fetch: Fetch) -> Callable[[int], BlockLease | None]:
+        """Leases a block if there is a free one: a worker waits for none."""
+
+        def lease(payload_bytes: int) -> BlockLease | None:
+            now = Deadline(self._runtime.clock, 0.0)
+            try:
+                return self._runtime.pool.lease(payload_bytes, f"read {fetch.tier.name}", now)
+            except PoolExhausted:
+                return None
+
+        return lease
+
+
+def _stays(
+    fetch: Fetch, index: int, header: FrameHeader, block: BlockLease, own: dict[int, BlockLease]
+) -> Reason | None:
+    """Leave the chunk of *header* encoded in its own block; why it is not to be used, if so."""
+    spec = block.spec
+    if spec is None or header.tokens != spec.tokens or header.raw_bytes != spec.raw_bytes:
+        return Reason.CORRUPT
+    kept = own.pop(index)
+    kept.spec = spec._replace(serde=header.serde)
+    fetch.keep_encoded(index, kept)
+    return None

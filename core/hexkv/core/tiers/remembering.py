@@ -42,6 +42,7 @@ def remember_evicted(runtime: Runtime, tier: Tier, victims: Sequence[ChunkKey]) 
     if victims:
         runtime.note(victims, tier.name, Reason.EVICTED, f"by {tier.index.policy}")
         runtime.telemetry.count(CounterName.EVICTED, len(victims), tier=tier.name)
+        runtime.ages.evicted(tier.name, victims)
         runtime.tell(Change.REMOVED, tier.name, victims)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hexkv.core.io.rules import LaneRules
+from hexkv.ports import InvalidRequest
 
 
 class Writes(StrEnum):
@@ -40,3 +41,24 @@ class TierRules:
     """What may encode new chunks on their way to the tier, the most faithful first."""
 
     lane: LaneRules = field(default_factory=LaneRules)
+
+
+def changed_rules(
+    rules: TierRules, *, reads: bool | None, writes: str | None, promotes: bool | None
+) -> TierRules:
+    """*rules* with what is not ``None`` in their place.
+
+    Raises:
+        InvalidRequest: *writes* is no such rule.
+    """
+    try:
+        kept = rules.writes if writes is None else Writes(writes)
+    except ValueError as error:
+        known = ", ".join(Writes)
+        raise InvalidRequest(f"no tier writes {writes!r}; there are {known}") from error
+    return replace(
+        rules,
+        reads=rules.reads if reads is None else reads,
+        writes=kept,
+        promotes=rules.promotes if promotes is None else promotes,
+    )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from hexkv.core.io.rules import LaneRules
 from hexkv.core.io.scheduler import Lane
+from hexkv.core.steps import StepRing
+from hexkv.core.tiers.ages import Ages
 from hexkv.core.tiers.bandwidth import SerdeStats
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.history import History
@@ -19,6 +21,8 @@ from hexkv.ports import (
     Clock,
     EventSink,
     Executor,
+    Member,
+    Peers,
     Reason,
     Serde,
     Telemetry,
@@ -61,10 +65,26 @@ class Runtime:
     closing: Callable[[], None] = _nothing
     """Called after the tiers were closed; must not raise."""
 
+    member: Member | None = None
+    """What a directory knows this process by, where its content is reported to one."""
+
+    peers: Peers | None = None
+    """Other processes to fetch chunks from and to give chunks to."""
+
+    occupied: Callable[[], None] = _nothing
+    """Called before a chunk is decoded in a caller's own thread, whose host may have more to do."""
+
     lanes: Iterator[int] = field(default_factory=count)
     """Numbers of lanes."""
 
+    steps: StepRing = field(default_factory=StepRing)
+    """What took time of late."""
+
+    ages: Ages = field(init=False)
+    """How long chunks lie unused."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ages", Ages(self.clock, self.telemetry))
         checked = {name: CheckedSerde.of(serde) for name, serde in self.serdes.items()}
         object.__setattr__(self, "serdes", checked)
 
@@ -72,10 +92,12 @@ class Runtime:
         """A lane with workers of its own."""
         # A number of its own: a tier of the same name may still be on its way out.
         name = f"{name} {next(self.lanes)}"
-        return Lane(name, rules, self.executor, self.clock, self.telemetry)
+        return Lane(name, rules, self.executor, self.clock, self.telemetry, self.steps)
 
     def tell(self, change: Change, tier: str, keys: Sequence[ChunkKey]) -> None:
         """Tell the event sinks what changed on a tier."""
+        if keys and change is Change.REMOVED:
+            self.ages.gone(tier, keys)
         if keys and self.events:
             event = CacheEvent(change, tier, tuple(keys))
             for sink in self.events:

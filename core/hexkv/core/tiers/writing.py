@@ -197,8 +197,15 @@ class Writer:
         for i, key in zip(todo, keys, strict=True):
             here[i] = key not in gone
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
+        tokens = sum(
+            spec.tokens
+            for key, lease in zip(keys, leases, strict=True)
+            if key not in gone and (spec := lease.spec) is not None
+        )
+        runtime.telemetry.count(CounterName.STORED_TOKENS, tokens, tier=tier.name)
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
+        runtime.ages.stored(tier.name, done)
         runtime.tell(Change.STORED, tier.name, done)
         runtime.history.forget(done, tier.name)
         sick = len(failed) == len(todo) and not any(_is_full(outcome) for _, outcome in failed)

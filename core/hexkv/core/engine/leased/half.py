@@ -16,7 +16,9 @@ from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
+from hexkv.core.steps import Laps, StepRing
 from hexkv.ports import (
+    Announcing,
     ChunkKey,
     ChunkService,
     Cleared,
@@ -39,6 +41,7 @@ class ServiceRuntime:
         self.clock = clock
         self.executor = executor
         self.telemetry = telemetry
+        self.steps = StepRing()
 
 
 class LeasedHalf:
@@ -71,6 +74,7 @@ class LeasedHalf:
         self.unpin = service.unpin
         self.flush = service.flush
         self.clear = service.clear
+        self.announcing = service if isinstance(service, Announcing) else None
         self._prefixes: set[bytes] = set()
         self._closed = False
 
@@ -96,17 +100,34 @@ class LeasedHalf:
         device: DeviceKV,
         owner: str,
         deadline: Deadline,
+        laps: Laps,
         lookup_id: str | None = None,
     ) -> Arrived:
         ready = None if lookup_id is None else self.prefetches.take(lookup_id, prompt)
         return Loading(
-            self._service, self.copier, prompt, device, owner=owner, deadline=deadline, ready=ready
+            self._service,
+            self.copier,
+            prompt,
+            device,
+            owner=owner,
+            deadline=deadline,
+            laps=laps,
+            ready=ready,
         ).run()
 
     def save(
-        self, prompt: Prompt, device: DeviceKV, owner: str, deadline: Deadline, *, wait: bool
+        self,
+        prompt: Prompt,
+        device: DeviceKV,
+        owner: str,
+        deadline: Deadline,
+        laps: Laps,
+        *,
+        wait: bool,
     ) -> Kept:
-        return self._saving(device, owner, deadline, wait=wait).run(prompt)
+        kept = self._saving(device, owner, deadline, wait=wait).run(prompt)
+        laps.lap("store")
+        return kept
 
     def load_layers(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
+from hexkv.core.engine.leased.fitting import allocate_fitting, hold_fitting
 from hexkv.core.engine.leased.windows import Held, Saving, find_prefix, pace_of
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier, Copy
@@ -57,8 +58,9 @@ class LeasedRead:
         self._leases: list[Lease] = []
         self._tiers: list[str] = []
         self._why: Reason | None = None
-        self._asked = len(prompt.keys)
-        """Chunks that were to arrive, a tail in place of one of them counted besides."""
+        self._asked = prompt.bounds
+        self._short = False
+        """True if a tail was asked for in place of a chunk, too."""
 
         self._layer = 0
         self._closed = False
@@ -72,10 +74,10 @@ class LeasedRead:
             start = self._held[0].end if self._held else 0
             if self._prompt.tails is not None:
                 found = find_prefix(self._service, self._prompt, deadline, sure=start)
-                self._prompt, self._asked = found.prompt, self._asked + found.short
+                self._prompt, self._short = found.prompt, found.short
             prompt = self._prompt
             if start < len(prompt.keys):
-                hold = self._service.hold(prompt.specs(start), self._owner, deadline)
+                hold = hold_fitting(self._service, prompt.specs(start), self._owner, deadline)
                 self._held.append(Held(hold, start, len(prompt.keys)))
             for held in self._held:
                 if not held.hold.done:
@@ -151,8 +153,9 @@ class LeasedRead:
             arrived = Arrived()
             if self._tiers:
                 arrived.add(self._prompt.part(0, len(self._tiers)), self._tiers)
-            fewer = Reason.ABSENT if arrived.chunks < self._asked else None
-            arrived.end(self._asked, self._why or fewer)
+            asked = len(self._asked.ends) + self._short
+            fewer = Reason.ABSENT if arrived.chunks < asked else None
+            arrived.end(self._asked, self._why or fewer, short=self._short)
             self._result = self._report(arrived)
             self.close()
 
@@ -203,7 +206,7 @@ class LeasedWrite:
         specs = [self._prompt.spec(number) for number in self._missing]
         if specs:
             now = Deadline(deadline.clock, 0.0)
-            self._leases = list(self._service.allocate(specs, self._owner, now))
+            self._leases = list(allocate_fitting(self._service, specs, self._owner, now))
 
     def layer_done(self, layer: int) -> None:
         """Copy *layer*, whose KV the device holds now."""
@@ -234,7 +237,7 @@ class LeasedWrite:
             with self._patience.step() as deadline:
                 self._saving.deadline = deadline
                 kept = self._write() if self._copied(deadline) else 0
-                self._saving.end(self._missing[kept:])
+                self._saving.end(len(self._missing) - kept)
             self._result = self._report(self._saving.kept)
             self.close()
         return self._result

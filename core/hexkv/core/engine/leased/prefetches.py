@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from hexkv.core.engine.leased.fitting import hold_fitting
 from hexkv.core.engine.leased.windows import Held, find_prefix, find_tail
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.requests.prefetch import AT_ONCE, PrefetchRules
@@ -43,6 +44,8 @@ class HeldPrefetches:
         prompt = name().detached()
         if not prompt.keys:
             return 0
+        if not self._service.fits(max(map(prompt.raw_bytes, range(prompt.full)), default=0)):
+            return 0  # a retrieve would bring nothing
         frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(prompt.full)]
         free = int(self._service.pool_bytes * self._rules.share) - sum(
             other.size for other in list(self._waiting.values())
@@ -53,7 +56,7 @@ class HeldPrefetches:
             count += 1
         owner = f"prefetch {lookup_id}"
         try:
-            hold = self._service.hold(prompt.specs(0, count), owner, read)
+            hold = hold_fitting(self._service, prompt.specs(0, count), owner, read)
             expires = self._clock.now() + self._rules.seconds
             entry = _Prefetch(prompt, count, size, expires, hold)
             with self._lock:

@@ -8,11 +8,13 @@ from itertools import compress
 from operator import sub
 from typing import NamedTuple
 
+from hexkv.core.engine.leased.fitting import allocate_fitting, hold_fitting
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.retrieve import Arrived
 from hexkv.core.requests.store import Kept
+from hexkv.core.steps import Laps
 from hexkv.core.tiers.matching import run_of, runs
 from hexkv.ports import (
     ChunkService,
@@ -25,6 +27,7 @@ from hexkv.ports import (
     ServiceHold,
     Telemetry,
     frame_bytes,
+    release_all,
 )
 
 _CROWDED = (Reason.REFUSED, Reason.QUEUE_FULL)
@@ -141,6 +144,7 @@ class Loading:
         *,
         owner: str,
         deadline: Deadline,
+        laps: Laps,
         ready: Held | None = None,
     ) -> None:
         """Of the chunks of *prompt*, of which the first may be *ready*."""
@@ -151,6 +155,7 @@ class Loading:
         self._device = device
         self._owner = owner
         self._deadline = deadline
+        self._laps = laps
         self._pace = pace_of(service, prompt)
         self._windows: deque[Held] = deque()
         self._next = 0
@@ -165,17 +170,17 @@ class Loading:
             InvalidRequest: the device says so.
         """
         arrived = Arrived()
-        asked = len(self._whole.keys)
+        asked, short = len(self._whole.keys), False
         why = self._load(arrived)
         if self._whole.tails is not None and why in (None, Reason.ABSENT):
             here = [""] * arrived.chunks
             found = find_tail(self._service, self._whole, here, self._deadline)
             self._prompt = found.prompt
-            asked += found.short
+            short = found.short
             why = self._load(arrived)
-        if why is None and arrived.chunks < asked:
+        if why is None and arrived.chunks < asked + short:
             why = Reason.ABSENT
-        arrived.end(asked, why)
+        arrived.end(self._whole.bounds, why, short=short)
         return arrived
 
     def _load(self, arrived: Arrived) -> Reason | None:
@@ -190,6 +195,7 @@ class Loading:
                 window = self._windows.popleft()
                 with window.hold:
                     leases, tiers, why = window.arrived(self._deadline)
+                    self._laps.lap("read", tiers[0] if tiers else "")
                     part = self._prompt.part(window.start, window.start + len(leases))
                     if why is None:
                         self._hold_ahead(1)
@@ -198,6 +204,7 @@ class Loading:
                     ):
                         why = Reason.DEVICE
                         break
+                    self._laps.lap("copy")
                     arrived.add(part, tiers)
                 if why is None:
                     alone = False
@@ -218,7 +225,7 @@ class Loading:
         while len(self._windows) < max(1, windows) and self._next < len(self._prompt.keys):
             end = min(self._next + self._pace.step, len(self._prompt.keys))
             specs = self._prompt.specs(self._next, end)
-            hold = self._service.hold(specs, self._owner, self._deadline)
+            hold = hold_fitting(self._service, specs, self._owner, self._deadline)
             self._windows.append(Held(hold, self._next, end))
             self._next = end
 
@@ -259,21 +266,32 @@ class Saving:
         Raises:
             InvalidRequest: the device says so.
         """
-        missing = self.find(prompt)
         step = pace_of(self._service, prompt).step
-        for run in runs(missing):
-            start = run[0]
-            while start <= run[-1]:
-                taken = self._some(prompt.part(start, min(start + step, run[-1] + 1)))
-                if not taken:
+        todo = deque(
+            prompt.part(start, min(start + step, run[-1] + 1))
+            for run in runs(self.find(prompt))
+            for start in range(run[0], run[-1] + 1, step)
+        )
+        ahead: ServiceHold | None = None
+        while todo and (leases := self._reserved(ahead) or self.lease(todo[0])):
+            try:
+                part = todo.popleft()
+                if len(leases) < len(part.keys):
+                    todo.appendleft(part.part(len(leases), len(part.keys)))
+                    part = part.part(0, len(leases))
+                # Answered while this part is copied.
+                ahead = self._reserve(todo[0]) if todo else None
+                if not self._copier.copy(
+                    self._device, part.spans(leases), leases, self.deadline, gather=True
+                ):
+                    todo.appendleft(part)
                     break
-                start += taken
-            if start <= run[-1]:
-                missing = [number for number in missing if number >= start]
-                break
-        else:
-            missing = []
-        self.end(missing)
+                self.write(part, leases)
+            finally:
+                release_all(leases)
+        if ahead is not None:
+            ahead.release()
+        self.end(sum(len(part.keys) for part in todo))
         return self.kept
 
     def find(self, prompt: Prompt) -> list[int]:
@@ -291,7 +309,7 @@ class Saving:
         while True:
             # What we have written frees memory sooner than anybody else would.
             wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline
-            leases = list(self._service.allocate(part.specs(), self._owner, wait))
+            leases = list(allocate_fitting(self._service, part.specs(), self._owner, wait))
             if leases or not self._writing:
                 return leases
             self._settle()
@@ -300,33 +318,30 @@ class Saving:
         """Publish neighbouring chunks that were copied into *leases*, which stay the caller's."""
         self._writing.append((part, self._service.publish(leases, part.after, self.deadline)))
 
-    def end(self, dropped: Sequence[int]) -> None:
-        """Count what became of all writes. Of chunks *dropped* there was no copy to write."""
+    def end(self, dropped: int) -> None:
+        """Count what became of all writes. Of *dropped* chunks there was no copy to write."""
         while self._writing:
             self._settle()
         if dropped:
-            self._telemetry.count(CounterName.DROPPED, len(dropped), reason=Reason.NOT_COPIED)
+            self._telemetry.count(CounterName.DROPPED, dropped, reason=Reason.NOT_COPIED)
 
-    def _some(self, part: Prompt) -> int:
-        leases = self.lease(part)
-        try:
-            part = part.part(0, len(leases))
-            if not leases or not self._copier.copy(
-                self._device, part.spans(leases), leases, self.deadline, gather=True
-            ):
-                return 0
-            self.write(part, leases)
-        finally:
-            for lease in leases:
-                lease.release()
-        return len(part.keys)
+    def _reserve(self, part: Prompt) -> ServiceHold:
+        return self._service.reserve(part.specs(), self._owner, self.deadline)
+
+    def _reserved(self, ahead: ServiceHold | None) -> list[Lease]:
+        """What came of what was asked for while the chunks before were copied."""
+        if ahead is None:
+            return []
+        ahead.wait(self.deadline)
+        return [lease for lease in ahead.leases if lease is not None]
 
     def _settle(self) -> None:
         """Count what became of the oldest window; it is waited for, if writes are at all."""
         part, publishing = self._writing.popleft()
-        whole = publishing.wait(self.deadline) if self._wait else publishing.done
+        if self._wait:
+            publishing.wait(self.deadline)
+        on, whole = publishing.tiers, publishing.done
         tokens = list(map(sub, part.ends, part.starts))
-        on = publishing.tiers
         for name, row in on.items():
             if any(row):
                 here = sum(compress(tokens, row))

@@ -347,6 +347,6 @@ class LayeredRetrieve:
             self._stack.promote(Batch(part.keys, leases, part.after), tiers, deadline)
         arrived = Arrived()
         arrived.add(part, tiers)
-        arrived.end(self._prefix.chunks, self._why)
+        arrived.end(self._prefix.asked.bounds, self._why, short=self._prefix.short)
         self._result = self._report(arrived)
         self.close()

@@ -1,0 +1,141 @@
+"""Chunks that clients of one cache have announced; see :class:`hexkv.ports.Announcing`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Condition
+from typing import TYPE_CHECKING, NamedTuple
+
+from hexkv.ports import MAX_ANNOUNCED, Announcing, ChunkKey, Clock, Deadline, Executor
+
+
+class _Entry(NamedTuple):
+    client: str
+    owner: str
+    group: str
+    ends: float
+
+
+class Announced:
+    """What all clients have announced. Safe from any thread."""
+
+    def __init__(self, clock: Clock, executor: Executor) -> None:
+        self._clock = clock
+        self._executor = executor
+        self._entries: dict[ChunkKey, _Entry] = {}
+        self._keys: dict[str, dict[str, set[ChunkKey]]] = {}
+        """By client and owner."""
+
+        self._changed = Condition()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def of(self, client: str) -> ClientAnnounced:
+        """The same as *client* sees it."""
+        return ClientAnnounced(self, client)
+
+    def published(self, keys: Iterable[ChunkKey]) -> None:
+        """Chunks are there, or will not come: nobody is to wait for them."""
+        if not self._entries:  # as a rule
+            return
+        with self._changed:
+            for key in keys:
+                self._drop(key)
+            self._changed.notify_all()
+
+    def gone(self, client: str) -> None:
+        """End all that *client* has announced."""
+        with self._changed:
+            owners = list(self._keys.get(client, ()))
+        for owner in owners:
+            self.withdraw(client, owner)
+
+    def announce(
+        self, client: str, owner: str, group: str, keys: Sequence[ChunkKey], seconds: float
+    ) -> int:
+        now = self._clock.now()
+        entry = _Entry(client, owner, group, now + seconds)
+        count = 0
+        with self._changed:
+            room = MAX_ANNOUNCED - sum(map(len, self._keys.get(client, {}).values()))
+            for key in keys:
+                known = self._entries.get(key)
+                if known is not None and known[:2] != entry[:2] and known.ends > now:
+                    continue
+                if known is None or known.client != client:
+                    if room <= 0:
+                        continue
+                    room -= 1
+                self._drop(key)
+                self._entries[key] = entry
+                self._keys.setdefault(client, {}).setdefault(owner, set()).add(key)
+                count += 1
+        return count
+
+    def withdraw(self, client: str, owner: str) -> int:
+        with self._changed:
+            keys = list(self._keys.get(client, {}).get(owner, ()))
+            for key in keys:
+                self._drop(key)
+            if keys:
+                self._changed.notify_all()
+        return len(keys)
+
+    def expect(self, keys: Sequence[ChunkKey], group: str, deadline: Deadline) -> Sequence[bool]:
+        with self._changed:
+            while keys:
+                flags, ends = self._look(keys, group)
+                if not all(flags) or deadline.expired:
+                    return flags
+                until = Deadline.after(self._clock, min(deadline.remaining(), ends))
+                self._executor.wait(
+                    self._changed, lambda: not all(self._look(keys, group)[0]), until
+                )
+        return []
+
+    def _look(self, keys: Sequence[ChunkKey], group: str) -> tuple[list[bool], float]:
+        """Which are announced outside of *group*, and seconds until the first of these is over."""
+        now = self._clock.now()
+        found = [self._entries.get(key) for key in keys]
+        here = [one is not None and one.group != group and one.ends > now for one in found]
+        ends = [one.ends for one, is_here in zip(found, here, strict=True) if one and is_here]
+        return here, min(ends, default=now) - now
+
+    def _drop(self, key: ChunkKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        owners = self._keys[entry.client]
+        owners[entry.owner].discard(key)
+        if not owners[entry.owner]:
+            del owners[entry.owner]
+            if not owners:
+                del self._keys[entry.client]
+
+
+class ClientAnnounced:
+    """All of it, as one client sees it."""
+
+    def __init__(self, announced: Announced, client: str) -> None:
+        self._announced = announced
+        self._client = client
+
+    def announce(
+        self, owner: str, group: str, keys: Sequence[ChunkKey], seconds: float, deadline: Deadline
+    ) -> int:
+        del deadline
+        return self._announced.announce(self._client, owner, group, keys, seconds)
+
+    def withdraw(self, owner: str, deadline: Deadline) -> int:
+        del deadline
+        return self._announced.withdraw(self._client, owner)
+
+    def expect(self, keys: Sequence[ChunkKey], group: str, deadline: Deadline) -> Sequence[bool]:
+        return self._announced.expect(keys, group, deadline)
+
+
+if TYPE_CHECKING:
+
+    def _is_announcing(announced: ClientAnnounced) -> Announcing:
+        return announced

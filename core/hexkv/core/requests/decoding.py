@@ -1,0 +1,119 @@
+"""Loading chunks that are still encoded into a device that decodes them itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.tiers.checked import CheckedSerde
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.ports import (
+    CorruptFrame,
+    Deadline,
+    DeviceKV,
+    EncodedSpan,
+    InvalidRequest,
+    KVLayout,
+    Lease,
+    Serde,
+    Span,
+    SupportsEncoded,
+    Transfer,
+)
+
+log = logging.getLogger("hexkv")
+
+
+def decoded_by(runtime: Runtime, device: DeviceKV) -> frozenset[str]:
+    """The serdes, as frames call them, whose payloads *device* decodes itself."""
+    if not runtime.serdes or not isinstance(device, SupportsEncoded):
+        return frozenset()
+    found: set[str] = set()
+    for serde in runtime.serdes.values():
+        try:
+            if device.decodes(_inner(serde)) is True:
+                found.add(serde.name)
+        except Exception:
+            log.exception("the device does not say whether it decodes %s", serde.name)
+    return frozenset(found)
+
+
+def load(
+    runtime: Runtime,
+    copier: Copier,
+    device: DeviceKV,
+    part: Prompt,
+    leases: Sequence[Lease],
+    deadline: Deadline,
+) -> bool:
+    """Copy the chunks of *part*, raw or as a serde left them, into *device*; whether in time.
+
+    Raises:
+        InvalidRequest: the device says that the request means nothing.
+    """
+    serdes = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
+    if serdes.count(RAW) == len(serdes):
+        return copier.copy(device, part.spans(leases), leases, deadline, gather=False)
+    at = 0
+    for name, run in groupby(serdes):
+        end = at + len(list(run))
+        some, spans = leases[at:end], part.part(at, end).spans(leases[at:end])
+        window = device
+        if name != RAW:
+            try:
+                window, spans = _encoded(runtime, device, name, spans, some)
+            except CorruptFrame as error:
+                log.warning("an encoded chunk is not to be used: %s", error)
+                return False
+        if not copier.copy(window, spans, some, deadline, gather=False):
+            return False
+        at = end
+    return True
+
+
+def _encoded(
+    runtime: Runtime, device: DeviceKV, name: str, spans: list[Span], leases: Sequence[Lease]
+) -> tuple[DeviceKV, list[Span]]:
+    """A window that takes payloads of a serde, and spans with what their frames say is payload.
+
+    Raises:
+        CorruptFrame: a header was damaged.
+    """
+    sizes = [runtime.codec.page(lease.frame).header.payload_bytes for lease in leases]
+    if any(size > len(span.data) for span, size in zip(spans, sizes, strict=True)):
+        raise CorruptFrame("a frame says that its payload is longer than it is")
+    cut = [span._replace(data=span.data[:size]) for span, size in zip(spans, sizes, strict=True)]
+    return _Decoding(device, _inner(runtime.serdes[name])), cut
+
+
+def _inner(serde: Serde) -> Serde:
+    return serde.inner if isinstance(serde, CheckedSerde) else serde
+
+
+class _Decoding:
+    """A window whose spans have payloads of one serde for data. Nothing is gathered from it."""
+
+    def __init__(self, device: DeviceKV, serde: Serde) -> None:
+        self._device = device
+        self._serde = serde
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._device.layout
+
+    @property
+    def tokens(self) -> int:
+        return self._device.tokens
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        del spans, layers
+        raise InvalidRequest("a device encodes nothing")
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        del layers
+        if not isinstance(self._device, SupportsEncoded):
+            raise InvalidRequest("the device decodes nothing")
+        return self._device.scatter_encoded(self._serde, [EncodedSpan(*span) for span in spans])

@@ -1,0 +1,95 @@
+"""The ring of the last steps, and how calls take note of theirs.
+
+Always on, so a note is an append to a bounded deque: no lock, no object but a tuple.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from threading import get_ident
+from typing import NamedTuple
+
+from hexkv.ports import ChunkKey, Clock, TraceStep
+
+MOST = 4096
+"""Steps that are kept in mind: some 600 kB."""
+
+_Fields = tuple[str, str, float, float, str, str, float, int, str]
+
+
+class StepRing:
+    """The newest steps. Safe from any thread."""
+
+    __slots__ = ("_rows", "add")
+
+    def __init__(self, most: int = MOST) -> None:
+        self._rows: deque[_Fields] = deque(maxlen=most)
+        self.add = self._rows.append
+        """Take note of the fields of a :class:`~hexkv.ports.Step`, in order."""
+
+    def steps(self) -> list[TraceStep]:
+        """All there are, in the order in which they ended."""
+        return [TraceStep._make(row) for row in self._rows.copy()]
+
+
+class Spent(NamedTuple):
+    """The time of one call."""
+
+    seconds: float
+    waited: float | None = None
+    """Seconds of that for which it waited for tiers; ``None`` where that is not known."""
+
+    slowest: TraceStep | None = None
+    """The part that took longest."""
+
+
+class Laps:
+    """The parts of one call, one after the other: together they take as long as the call."""
+
+    __slots__ = ("_at", "_begun", "_clock", "_parts")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun = self._at = clock.now()
+        self._parts: list[tuple[str, str, float, float]] = []
+
+    def lap(self, name: str, tier: str = "") -> None:
+        """All since the last lap was this."""
+        now = self._clock.now()
+        self._parts.append((name, tier, self._at, now - self._at))
+        self._at = now
+
+    def end(self, ring: StepRing, name: str, call: str, keys: Sequence[ChunkKey]) -> Spent:
+        """The rest was the end of the call: put its parts, and the whole, into *ring*."""
+        self.lap("end")
+        row = f"calls {get_ident()}"
+        parts: list[_Fields] = [
+            (what, row, at, took, tier, call, 0.0, 0, "") for what, tier, at, took in self._parts
+        ]
+        for part in parts:
+            ring.add(part)
+        key = keys[-1].hex() if keys else ""
+        seconds = self._at - self._begun
+        ring.add((name, row, self._begun, seconds, "", call, 0.0, 0, key))
+        waited = sum([took for what, _, _, took in self._parts if what == "read"])
+        longest: _Fields = max(parts, key=_took)
+        return Spent(seconds, waited, TraceStep._make(longest))
+
+
+def _took(part: _Fields) -> float:
+    return part[3]
+
+
+def _seconds(step: TraceStep) -> float:
+    return step.seconds
+
+
+def slowest(steps: Sequence[TraceStep], keys: Sequence[ChunkKey]) -> TraceStep | None:
+    """The part that took longest of the newest retrieve of the prompt that ends with *keys*."""
+    key = keys[-1].hex() if keys else ""
+    for whole in reversed(steps):
+        if key and whole.key == key and whole.name == "retrieve":
+            parts = [step for step in steps if step.call == whole.call and not step.key]
+            return max(parts, key=_seconds, default=None)
+    return None

@@ -1,0 +1,287 @@
+"""What a cache lends to its peers, and takes from them: the half of a peer source that has tiers.
+
+Only the tiers that a process calls its own are lent from. A tier that reads from peers is none of
+them, so a question never goes in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hexkv.core.frames.opening import Opening, opened
+from hexkv.core.io.allowance import Allowance
+from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.batches import Batch
+from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.copies import Copies
+from hexkv.core.tiers.lent import LentLease
+from hexkv.core.tiers.moving import STEP, Mover, label
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    CounterName,
+    Deadline,
+    FrameHeader,
+    InvalidRequest,
+    Lease,
+    Offer,
+    PoolExhausted,
+    Reason,
+    release_all,
+)
+
+OWNER = "peers"
+"""Under whose name what peers use is leased."""
+
+_READING = 5.0
+"""Seconds that a tier which does I/O may take at least, whatever the peer's patience: its breaker
+must not open because somebody else is in a hurry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LendingRules:
+    """What peers may have of a process."""
+
+    bytes: int
+    """Lent at a time, and as many on their way in."""
+
+    rate: int | None = None
+    """Bytes per second that may leave; ``None``: any number."""
+
+    copies: int | None = 2
+    """Peers that are given a chunk at a time, before others give it on; ``None``: any number."""
+
+    settle: float = 2.0
+    """Seconds after which a chunk that was given does not count any more."""
+
+    accepts: bool = True
+    """False: what peers offer is refused."""
+
+
+class Lending:
+    """Lends chunks of own tiers, and keeps what peers offer. Safe from any thread.
+
+    Args:
+        stack: the tiers.
+        own: names of those that are lent from.
+        rules: how much may be lent.
+        may_keep: takes the header of an offered frame that was verified; False refuses it.
+    """
+
+    def __init__(
+        self,
+        stack: TierStack,
+        own: Collection[str],
+        rules: LendingRules,
+        may_keep: Callable[[FrameHeader], bool] = lambda _: True,
+    ) -> None:
+        runtime = stack.runtime
+        self._stack = stack
+        self._own = frozenset(own)
+        self._accepts = rules.accepts
+        self._may_keep = may_keep
+        self._out = Allowance(rules.bytes, rules.rate, runtime.clock, runtime.executor)
+        self._in = Allowance(rules.bytes, None, runtime.clock, runtime.executor)
+        self._copies = Copies(rules.copies, runtime.clock, rules.settle)
+        self._now = Deadline(runtime.clock, 0.0)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that peers are being sent now."""
+        return self._out.taken
+
+    def have(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether an own tier has each chunk, as far as its index knows."""
+        here = [False] * len(keys)
+        for tier in self._tiers():
+            here = [a or b for a, b in zip(here, tier.index.contains(keys), strict=True)]
+        return here
+
+    def busy(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether each chunk is here, and not lent because enough others are being given it."""
+        busy = list(map(self._copies.busy, keys))
+        return [a and b for a, b in zip(busy, self.have(keys), strict=True)] if any(busy) else busy
+
+    def lend(self, keys: Sequence[ChunkKey], who: str, deadline: Deadline) -> list[Lease | None]:
+        """A lease on the sealed frame of each chunk, for a channel to release.
+
+        Waits until so much may be lent. What is more than may be lent at all at a time is not:
+        ``None``, as for chunks that no own tier has, and those that enough others are given.
+        """
+        chosen = self._chosen(keys, who)
+        total = sum(chosen.values())
+        found: dict[ChunkKey, Lease] = {}
+        try:
+            if chosen and self._out.take(total, deadline):
+                try:
+                    self._obtain(chosen, who, deadline, found)
+                finally:
+                    self._out.give_back(total - sum(chosen[key] for key in found))
+        except BaseException:
+            release_all(list(found.values()))
+            raise
+        finally:
+            for key in chosen.keys() - found.keys():
+                self._copies.end(key, who, given=False)
+        return self._in_order(keys, found)
+
+    def frames(
+        self, keys: Sequence[ChunkKey], deadline: Deadline
+    ) -> Iterator[tuple[ChunkKey, Lease]]:
+        """Leases on sealed frames, each from the first own tier that brings it.
+
+        The caller releases them.
+        """
+        seconds = max(deadline.remaining(), _READING)
+        todo = list(keys)
+        for tier in self._tiers():
+            here = [
+                key for key, there in zip(todo, tier.index.contains(todo), strict=True) if there
+            ]
+            if not here:
+                continue
+            until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)
+            for got in Mover(self._stack, OWNER, until).obtain(here, tier, STEP):
+                for key, lease in got.leases.items():
+                    todo.remove(key)
+                    # Else it is a copy of a block that cannot be written to, and not leased.
+                    if self._stack.writer.sealed(key, lease) is lease.frame:
+                        yield key, lease.share(OWNER)
+
+    def room(
+        self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
+    ) -> list[Lease | Reason]:
+        """An empty lease for each offered frame, or why there is none; waits for no memory."""
+        del deadline
+        here = self.have([key for key, _ in wanted])
+        return [
+            Reason.PRESENT if present else self._room(size)
+            for (_, size), present in zip(wanted, here, strict=True)
+        ]
+
+    def keep(self, arrived: Sequence[Offer], deadline: Deadline) -> list[bool]:
+        """Verify frames that came into leases of :meth:`room`, and put them on the tiers."""
+        blocks: dict[ChunkKey, BlockLease] = {}
+        for key, lease in arrived:
+            block = lease.lease if isinstance(lease, LentLease) else lease
+            if isinstance(block, BlockLease) and self.verified(block, key) is None:
+                blocks[key] = block
+        kept = self.put(blocks, deadline)
+        return [key in kept for key, _ in arrived]
+
+    def verified(self, block: BlockLease, key: ChunkKey) -> Reason | None:
+        """Why the frame in a block is not to be kept as that of *key*; else the block says it."""
+        found = opened(Opening(self._stack.runtime.codec, block.frame), key)
+        if isinstance(found, Reason):
+            return found
+        return Reason.REFUSED if not self._may_keep(found) else label(block, found)
+
+    def put(self, blocks: dict[ChunkKey, BlockLease], deadline: Deadline) -> set[ChunkKey]:
+        """Put verified chunks on the tiers that take new ones. Those that some tier has then."""
+        if not blocks:
+            return set()
+        keys = list(blocks)
+        written = self._stack.put(Batch(keys, list(blocks.values()), None), deadline)
+        kept: set[ChunkKey] = set()
+        # Memory first, which has them at once: then nobody need wait for a disk.
+        for name, pending in sorted(written.items(), key=lambda one: not one[1].done):
+            if len(kept) == len(keys):
+                break
+            pending.wait(deadline)
+            del name
+            kept.update(key for key, here in zip(keys, pending.result, strict=True) if here)
+        return kept
+
+    def block(self, frame_bytes: int, deadline: Deadline) -> BlockLease:
+        """A block for a frame that is to come.
+
+        Raises:
+            PoolExhausted: there is none in time.
+            InvalidRequest: no block is that large.
+        """
+        return self._stack.pool.lease(frame_bytes - PAGE, OWNER, deadline)
+
+    def close(self) -> None:
+        """Lend and take nothing from now on."""
+        self._out.close()
+        self._in.close()
+
+    def drain(self, deadline: Deadline) -> bool:
+        """Wait until nothing is lent. False if *deadline* passed first."""
+        return self._out.drain(deadline) and self._in.drain(deadline)
+
+    def _tiers(self) -> list[Tier]:
+        """Those that are lent from, and can be now."""
+        return [
+            tier
+            for tier in self._stack.tiers
+            if tier.name in self._own and tier.rules.reads and not tier.off and not tier.indexing
+        ]
+
+    def _size(self, key: ChunkKey) -> int | None:
+        """Bytes that a chunk counts on the first own tier that has it."""
+        return next(
+            (size for tier in self._tiers() if (size := tier.index.size(key)) is not None), None
+        )
+
+    def _chosen(self, keys: Sequence[ChunkKey], who: str) -> dict[ChunkKey, int]:
+        """Chunks that *who* is lent, as far as they are there, and how large they are at most."""
+        chosen: dict[ChunkKey, int] = {}
+        total = 0
+        for key in dict.fromkeys(keys):
+            size = self._size(key)
+            if size is None or total + size > self._out.most:
+                continue
+            if self._copies.begin(key, who):
+                chosen[key] = size
+                total += size
+        return chosen
+
+    def _obtain(
+        self,
+        chosen: dict[ChunkKey, int],
+        who: str,
+        deadline: Deadline,
+        found: dict[ChunkKey, Lease],
+    ) -> None:
+        """Lease *chosen* into *found*."""
+        for key, lease in self.frames(list(chosen), deadline):
+            size, frame = chosen[key], len(lease.frame)
+            if frame > size:  # replaced meanwhile by a larger one
+                lease.release()
+            else:
+                found[key] = LentLease(lease, partial(self._over, key, who, size, frame))
+
+    def _over(self, key: ChunkKey, who: str, size: int, frame: int, moved: int | None) -> None:
+        """A chunk of *size* bytes, whose frame has fewer, is not lent any more."""
+        left = frame if moved is None else moved
+        self._out.give_back(size, left)
+        self._copies.end(key, who)
+        self._stack.runtime.telemetry.count(CounterName.LENT_BYTES, left)
+
+    def _in_order(
+        self, keys: Sequence[ChunkKey], found: dict[ChunkKey, Lease]
+    ) -> list[Lease | None]:
+        """A lease for each of *keys*, of which some may be equal."""
+        first = set[ChunkKey]()
+        given: list[Lease | None] = []
+        for key in keys:
+            lease = found.get(key)
+            given.append(lease.share(OWNER) if lease is not None and key in first else lease)
+            first.add(key)
+        return given
+
+    def _room(self, size: int) -> Lease | Reason:
+        if not self._accepts:
+            return Reason.REFUSED
+        if not self._in.take(size, self._now):
+            return Reason.QUEUE_FULL
+        try:
+            block = self.block(size, self._now)
+        except (PoolExhausted, InvalidRequest):
+            self._in.give_back(size)
+            return Reason.NO_ROOM
+        return LentLease(block, lambda _: self._in.give_back(size))
