@@ -235,7 +235,14 @@ def in_pieces():
         yield
 
 
-WAYS = st.sampled_from([nullcontext, by_torch, in_pieces])
+@contextmanager
+def one_by_one():
+    """Chunks so large that each is written alone."""
+    with patch.object(moves, "_ALONE", 1), patch.object(moves, "_LARGE", 1):
+        yield
+
+
+WAYS = st.sampled_from([nullcontext, by_torch, in_pieces, one_by_one])
 
 
 @given(st.one_of(contiguous(), paged(holes=False)), WAYS)

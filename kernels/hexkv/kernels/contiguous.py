@@ -8,11 +8,12 @@ import torch
 
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
+from hexkv.kernels.encoded import Checked, Decoding, decodes
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Run
 from hexkv.kernels.stacks import stacked
 from hexkv.kernels.transfer import gpus, transfer_on
-from hexkv.ports import KVLayout, LayoutMismatch, Span, Transfer
+from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
 
 
 class ContiguousKV:
@@ -101,3 +102,12 @@ class ContiguousKV:
                 for stacks in self._stacks:
                     stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
+
+    def decodes(self, serde: Serde) -> bool:
+        """True on CUDA with Triton, for serdes that a device can decode."""
+        return decodes(self._fused, self._layout, serde)
+
+    def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
+        decoding = Decoding(self._fused, self._layout, serde, spans, self._tokens)
+        flags = decoding.scatter([torch.arange(span.start, span.end) for span in spans])
+        return Checked(transfer_on(self._gpus), flags)

@@ -75,7 +75,7 @@ class Fused:
         if not tokens or not layers:
             return
         host = self._part(data, tokens, layers)
-        with self._current():
+        with self.current():
             if self._reaches(host):
                 self._rows.gather(slots, host, self._planes(layers))
                 return
@@ -91,7 +91,7 @@ class Fused:
             # torch has no read-only tensors, and warns about making a writable one of these.
             data = memoryview(bytearray(data))
         host = self._part(data, tokens, layers)
-        with self._current():
+        with self.current():
             if self._reaches(host):
                 self._rows.scatter(slots, host, self._planes(layers))
                 return
@@ -99,7 +99,16 @@ class Fused:
             staged.copy_(host, non_blocking=True)
             self._rows.scatter(slots, staged, self._planes(layers))
 
-    def _current(self) -> AbstractContextManager[object]:
+    def scatter_chunk(self, slots: torch.Tensor, chunk: torch.Tensor) -> None:
+        """Queue the copy of a whole *chunk* that is in the device's memory."""
+        self._rows.scatter(slots, chunk, self._planes(range(self._layout.layers)))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the planes are."""
+        return self._device
+
+    def current(self) -> AbstractContextManager[object]:
         """Makes the planes' GPU the current one, whose streams and launches are meant."""
         if self._device.type != "cuda":
             return nullcontext()

@@ -26,6 +26,10 @@ _SMALL = 8 << 10
 _LARGE = 64 << 10
 """Bytes from which torch writes faster than NumPy to memory whose tokens lie apart."""
 
+_ALONE = 256 << 10
+"""Bytes of a chunk from which it is written there alone: of all chunks at once the first heads
+would be read, then the second ones, and what lies between them has left the cache by then."""
+
 
 class Run:
     """A batch of chunks, each of tokens that lie one after the other in memory."""
@@ -51,7 +55,8 @@ class Run:
 
     def scatter(self, chunks: Array, memory: Memory) -> None:
         """Copy the other way."""
-        together = self._together(chunks, memory)
+        alone = chunks[0].nbytes >= _ALONE and memory.ndim > 2
+        together = None if alone else self._together(chunks, memory)
         if together is not None:
             self._write(together, chunks[self.batch.some])
             return

@@ -11,11 +11,20 @@ import torch
 
 from hexkv.kernels.batches import Batch, batches
 from hexkv.kernels.chunks import check_planes, check_spans
+from hexkv.kernels.encoded import Checked, Decoding, decodes
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Places, Scattered
 from hexkv.kernels.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
-from hexkv.ports import InvalidRequest, KVLayout, LayoutMismatch, Span, Transfer
+from hexkv.ports import (
+    EncodedSpan,
+    InvalidRequest,
+    KVLayout,
+    LayoutMismatch,
+    Serde,
+    Span,
+    Transfer,
+)
 
 
 class PagedMemory:
@@ -186,6 +195,16 @@ class PagedKV:
                     for stacks in rows:
                         stacks.scatter(moves, chosen)
         return transfer_on(pages.gpus)
+
+    def decodes(self, serde: Serde) -> bool:
+        """True on CUDA with Triton, for serdes that a device can decode."""
+        return decodes(self._pages.fused, self.layout, serde)
+
+    def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
+        pages = self._pages
+        decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens)
+        flags = decoding.scatter([self._at(span.start, span.end) for span in spans])
+        return Checked(transfer_on(pages.gpus), flags)
 
     def _at(self, start: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self._slots[start:end])

@@ -8,13 +8,14 @@ import sys
 from itertools import islice
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS
-from hexkv.kernels.in_triton import lowbit, rans, rope, rows
+from hexkv.kernels.in_triton import lowbit, payloads, rans, rope, rows
 
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
 MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
@@ -46,6 +47,22 @@ CASES = [
         rans._encode,
         ["*u8", "*u8", "*u8", "*i32", "*i16", "*i64", "*i32", "i32", "i32", "i32"],
         CODER,
+    ),
+    *(
+        case
+        for word, kind in (("*i16", tl.bfloat16), ("*i16", tl.float16), ("*i32", tl.float32))
+        for case in (
+            (
+                payloads._decode,
+                ["*u8", "*i64", "*i32", "*fp32", word, "*i32", "i32"],
+                {**CODER, "FIELDS": payloads.CODED_FIELDS, "KIND": kind},
+            ),
+            (
+                payloads._from_int8,
+                ["*u8", "*i64", word],
+                {**SCALE, "FIELDS": payloads.INT8_FIELDS, "KIND": kind},
+            ),
+        )
     ),
     *(
         (

@@ -29,6 +29,11 @@ class Cursor:
         self._at = 0
 
     @property
+    def at(self) -> int:
+        """Bytes that were taken."""
+        return self._at
+
+    @property
     def left(self) -> int:
         """Bytes that were not taken yet."""
         return len(self._block) - self._at
@@ -46,6 +51,17 @@ class Cursor:
         found = np.frombuffer(self._block, dtype, count, self._at)
         self._at += size
         return found.astype(kind)
+
+    def skip(self, size: int) -> int:
+        """Take *size* bytes unseen; where they begin.
+
+        Raises:
+            CorruptFrame: there are not so many.
+        """
+        if size > self.left:
+            raise CorruptFrame(f"a block of {len(self._block)} bytes ends too early")
+        self._at += size
+        return self._at - size
 
     def end(self) -> None:
         """Be sure that all was taken.

@@ -30,8 +30,9 @@ import numpy as np
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words, empty_bits
 from hexkv.kernels.coding.pieces import Cursor, Piece
-from hexkv.kernels.coding.plain import GROUP, fitting
+from hexkv.kernels.coding.plain import GROUP, Bytes, fitting
 from hexkv.kernels.coding.tables import CLASSES, HALVES, Gaussians, tables
+from hexkv.kernels.payloads import CodedPlane
 from hexkv.plugins.payload import Place
 from hexkv.ports import CorruptFrame
 from hexkv.ports.serde import ErrorBound
@@ -91,15 +92,7 @@ class CacheGen:
 
     def decode(self, block: memoryview, place: Place) -> Words:
         cursor = Cursor(block)
-        half = int(cursor.take(np.uint8, 1)[0])
-        if half not in HALVES:
-            raise CorruptFrame(f"no alphabet has levels from -{half} to {half}")
-        found = tables(half)
-        peaks = cursor.peaks(place.dtype, place.tokens)
-        classes = cursor.take(np.uint8, place.row)
-        turns = cursor.take(np.uint8, place.row)
-        if classes.max() >= CLASSES or turns.max() >= found.symbols:
-            raise CorruptFrame("a lane of a kind that there is not")
+        found, peaks, classes, turns = _heads(cursor, place)
         states = cursor.take(np.uint32, place.row)
         lengths = cursor.take(np.uint32, -(-place.row // GROUP))
         words = cursor.take(np.uint16, int(lengths.sum(dtype=np.uint64)))
@@ -111,6 +104,37 @@ class CacheGen:
         if not coder.decode(streams, classes, turns, found, values, into):
             raise CorruptFrame("a stream that does not end as it should")
         return into
+
+    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane:
+        cursor = Cursor(block)
+        found = _heads(cursor, place)[0]
+        states = cursor.skip(4 * place.row)
+        lengths = cursor.take(np.uint32, -(-place.row // GROUP))
+        words = cursor.skip(2 * int(lengths.sum(dtype=np.uint64)))
+        cursor.end()
+        scales, row = start + 1, place.row
+        classes = scales + place.tokens * place.dtype.itemsize
+        return CodedPlane(
+            found.half, scales, classes, classes + row, start + states, lengths, start + words
+        )
+
+
+def _heads(cursor: Cursor, place: Place) -> tuple[Gaussians, Floats, Bytes, Bytes]:
+    """The alphabet, magnitudes, classes and turns with which a block begins.
+
+    Raises:
+        CorruptFrame: there are no such.
+    """
+    half = int(cursor.take(np.uint8, 1)[0])
+    if half not in HALVES:
+        raise CorruptFrame(f"no alphabet has levels from -{half} to {half}")
+    found = tables(half)
+    peaks = cursor.peaks(place.dtype, place.tokens)
+    classes = cursor.take(np.uint8, place.row)
+    turns = cursor.take(np.uint8, place.row)
+    if classes.max() >= CLASSES or turns.max() >= found.symbols:
+        raise CorruptFrame("a lane of a kind that there is not")
+    return found, peaks, classes, turns
 
 
 def _values(peaks: Floats, found: Gaussians) -> Floats:

@@ -22,6 +22,7 @@ from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.choosing import LowBit, LowBitChoice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
+from hexkv.kernels.payloads import Int8Plane
 from hexkv.plugins.payload import Place
 from hexkv.ports.serde import ErrorBound, ScaleGroup
 
@@ -63,6 +64,13 @@ class Int8(_Codec):
         cursor.end()
         heads = levels.reshape(-1, place.plane.width)
         return _bits(coder, coder.from_int8(heads, peaks), place)
+
+    def on_device(self, block: memoryview, place: Place, start: int) -> Int8Plane:
+        cursor = Cursor(block)
+        cursor.peaks(place.dtype, place.tokens * place.plane.heads)
+        levels = cursor.skip(place.tokens * place.row)
+        cursor.end()
+        return Int8Plane(start, start + levels)
 
 
 class Float8(_Codec):

@@ -18,19 +18,19 @@ _CACHEGEN = {
 def _open_cachegen(level: str, settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
-    from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.adapters.cachegen.serde import DeviceSerde
     from hexkv.kernels.coding.choosing import Choice
 
-    return LossySerde(CacheGen(LEVELS[level], Choice()))
+    return DeviceSerde(CacheGen(LEVELS[level], Choice()))
 
 
 def _open_int8(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.lowbit import Int8
-    from hexkv.adapters.cachegen.serde import LossySerde
+    from hexkv.adapters.cachegen.serde import DeviceSerde
     from hexkv.kernels.coding.choosing import LowBitChoice
 
-    return LossySerde(Int8(LowBitChoice()))
+    return DeviceSerde(Int8(LowBitChoice()))
 
 
 def _open_int4(settings: NoSettings, context: OpenContext) -> object:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
+from hexkv.kernels.payloads import CodedPlane, Int8Plane, PlaneOfPayload, RawPlane
 from hexkv.plugins.payload import Place, PlaneSerde
 from hexkv.ports import KVLayout, Plane
 from hexkv.ports.serde import ErrorBound
@@ -59,6 +60,37 @@ class LossySerde(PlaneSerde):
         if layout.dtype not in FLOATS:
             return ErrorBound(0.0)
         return self._error(Place(plane, layout.dtype, layer, layout.layers, 1))
+
+
+class DeviceCodec(NumberCodec, Protocol):
+    """A codec whose blocks a device can decode."""
+
+    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane | Int8Plane:
+        """Where everything of a *block* is, in a payload in which it begins at *start*.
+
+        Raises:
+            CorruptFrame: this is no block of such a plane.
+        """
+        ...
+
+
+class DeviceSerde(LossySerde):
+    """One whose payloads a device can decode as they are; see ``hexkv.kernels.payloads``."""
+
+    def __init__(self, codec: DeviceCodec) -> None:
+        super().__init__(codec)
+        self._codec_on_device = codec
+
+    def device_planes(
+        self, payload: memoryview, layout: KVLayout, tokens: int
+    ) -> list[PlaneOfPayload]:
+        planes: list[PlaneOfPayload] = []
+        for place, start, end in self.blocks(payload, layout, tokens):
+            if end - start == place.size:
+                planes.append(RawPlane(start))
+            else:
+                planes.append(self._codec_on_device.on_device(payload[start:end], place, start))
+        return planes
 
 
 class _Widened:

@@ -16,11 +16,14 @@ import torch
 from hexkv.kernels import BlockKV, ContiguousKV, PagedKV
 from hexkv.ports import (
     DeviceKV,
+    EncodedSpan,
     InvalidRequest,
     KVLayout,
     LayoutMismatch,
+    Serde,
     Span,
     SupportsBackground,
+    SupportsEncoded,
     Transfer,
 )
 
@@ -157,6 +160,15 @@ class _Streamed:
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
         with _after_the_callers(self._into):
             return self._window.scatter(spans, layers)
+
+    def decodes(self, serde: Serde) -> bool:
+        return isinstance(self._window, SupportsEncoded) and self._window.decodes(serde)
+
+    def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
+        if not isinstance(self._window, SupportsEncoded):
+            raise InvalidRequest("blocks that only the engine understands are not decoded")
+        with _after_the_callers(self._into):
+            return self._window.scatter_encoded(serde, spans)
 
 
 def _there(device: torch.device) -> torch.device:

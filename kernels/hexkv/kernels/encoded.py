@@ -1,0 +1,257 @@
+"""Coded chunks on their way into pages: decoded on the device, after the bus.
+
+A payload crosses the bus as it is, which is a third or less of the chunk. There it is decoded into
+the chunk by one launch for each kind of plane, and scattered by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.coding.floats import FLOATS
+from hexkv.kernels.coding.plain import GROUP
+from hexkv.kernels.coding.tables import HALVES, tables
+from hexkv.kernels.dtypes import bits, torch_dtype
+from hexkv.kernels.payloads import (
+    CodedPlane,
+    Int8Plane,
+    PlaneOfPayload,
+    SupportsDevicePlanes,
+)
+from hexkv.ports import (
+    CorruptFrame,
+    Deadline,
+    EncodedSpan,
+    InvalidRequest,
+    KVLayout,
+    Plane,
+    Serde,
+    Transfer,
+)
+
+if TYPE_CHECKING:
+    from hexkv.kernels.fused import Fused
+
+Lines = list[npt.NDArray[np.int64]]
+
+
+def decodes(fused: Fused | None, layout: KVLayout, serde: Serde) -> bool:
+    """True if a device with launches decodes what *serde* encoded of *layout*."""
+    return fused is not None and layout.dtype in FLOATS and isinstance(serde, SupportsDevicePlanes)
+
+
+class Decoding:
+    """Chunks of one call, which are decoded on the device of *fused*."""
+
+    def __init__(
+        self,
+        fused: Fused | None,
+        layout: KVLayout,
+        serde: Serde,
+        spans: Sequence[EncodedSpan],
+        most: int,
+    ) -> None:
+        """Look at all *spans* before anything moves, of a window of *most* tokens.
+
+        Raises:
+            InvalidRequest: a span leaves the window, or the serde is none for devices.
+            CorruptFrame: a payload is not what *serde* writes.
+        """
+        if (
+            fused is None
+            or not isinstance(serde, SupportsDevicePlanes)
+            or layout.dtype not in FLOATS
+        ):
+            raise InvalidRequest(f"serde {serde.name} is not decoded on a device")
+        self._fused = fused
+        self._layout = layout
+        self._planes: list[tuple[EncodedSpan, list[_Placed]]] = []
+        for span in spans:
+            if not 0 <= span.start < span.end <= most:
+                raise InvalidRequest(f"span [{span.start}, {span.end}) leaves {most} tokens")
+            tokens = span.end - span.start
+            found = serde.device_planes(span.payload, layout, tokens)
+            self._planes.append((span, _placed(found, layout, tokens, span.payload.nbytes)))
+
+    def scatter(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Queue everything; *slots* are of each span. Flags, one for each stream, on the host."""
+        ended = [
+            self._chunk(span, planes, at)
+            for (span, planes), at in zip(self._planes, slots, strict=True)
+        ]
+        return [_to_host(flags) for flags in ended if flags is not None]
+
+    def _chunk(
+        self, span: EncodedSpan, planes: list[_Placed], slots: torch.Tensor
+    ) -> torch.Tensor | None:
+        from hexkv.kernels.in_triton import payloads
+
+        layout, device = self._layout, self._fused.device
+        tokens = span.end - span.start
+        payload = span.payload
+        if payload.readonly:
+            # torch has no read-only tensors, and warns about making a writable one of these.
+            payload = memoryview(bytearray(payload))
+        with self._fused.current():
+            coded = torch.frombuffer(payload, dtype=torch.uint8).to(device, non_blocking=True)
+            chunk = torch.empty(layout.chunk_bytes(tokens), dtype=torch.uint8, device=device)
+            into, dtype = chunk.view(bits(layout.dtype)), torch_dtype(layout.dtype)
+            ended = None
+            if lines := [line for placed in planes for line in placed.groups]:
+                slot_table, levels = _tables(device)
+                table = _sent(np.concatenate(lines), device)
+                ended = payloads.decode(coded, table, slot_table, levels, into, tokens, dtype)
+            if wide := [placed.line for placed in planes if placed.line is not None]:
+                table = _sent(np.stack(wide), device)
+                scales, peers = (max(int(line[at]) for line in wide) for at in (3, 4))
+                payloads.from_int8(coded, table, into, scales, peers, dtype)
+            for placed in planes:
+                if placed.raw is not None:
+                    size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
+                    at = placed.first * into.element_size()
+                    chunk[at : at + size] = coded[placed.raw : placed.raw + size]
+            self._fused.scatter_chunk(slots, chunk)
+        return ended
+
+
+class Checked:
+    """A transfer whose streams are looked at once it is over."""
+
+    def __init__(self, transfer: Transfer, flags: Sequence[torch.Tensor]) -> None:
+        self._transfer = transfer
+        self._flags = flags
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Likewise.
+
+        Raises:
+            CorruptFrame: a stream did not end as it should.
+        """
+        if not self._transfer.wait(deadline):
+            return False
+        if not all(bool(flags.all()) for flags in self._flags):
+            raise CorruptFrame("a stream that does not end as it should")
+        return True
+
+
+class _Placed:
+    """One plane of one layer: where it is in the payload, and is to be in the chunk."""
+
+    __slots__ = ("first", "groups", "line", "plane", "raw")
+
+    def __init__(self, plane: Plane, first: int) -> None:
+        self.plane = plane
+        self.first = first
+        """In elements of the chunk."""
+
+        self.groups: Lines = []
+        self.line: npt.NDArray[np.int64] | None = None
+        self.raw: int | None = None
+
+
+def _placed(
+    found: Sequence[PlaneOfPayload], layout: KVLayout, tokens: int, size: int
+) -> list[_Placed]:
+    """Lines of the kernels' tables, all of whose places are within *size* bytes.
+
+    Raises:
+        CorruptFrame: one is not.
+    """
+    planes = [plane for group in layout.planes for plane in group]
+    rows = [plane.heads * plane.width for plane in planes]
+    firsts = accumulate((row * tokens for row in rows), initial=0)
+    item = layout.dtype.itemsize
+    made: list[_Placed] = []
+    if len(found) != len(planes):
+        raise CorruptFrame(f"{len(found)} planes, where the layout has {len(planes)}")
+    for plane, row, first, there in zip(planes, rows, firsts, found, strict=False):
+        placed = _Placed(plane, first)
+        begins: tuple[int, ...]
+        ends: tuple[int, ...]
+        if isinstance(there, CodedPlane):
+            placed.groups.append(_groups(there, row, first))
+            ends = (
+                int(placed.groups[0][-1, 1]),
+                there.states + 4 * row,
+                there.classes + row,
+                there.turns + row,
+                there.scales + item * tokens,
+            )
+            begins = (there.words, there.states, there.classes, there.turns, there.scales)
+        elif isinstance(there, Int8Plane):
+            scales = tokens * plane.heads
+            placed.line = np.array([there.scales, there.levels, first, scales, plane.width])
+            begins = (there.scales, there.levels)
+            ends = (there.scales + item * scales, there.levels + row * tokens)
+        else:
+            begins, ends = (there.start,), (there.start + row * tokens * item,)
+            placed.raw = there.start
+        if min(begins) < 0 or max(ends) > size:
+            raise CorruptFrame(f"a plane leaves its payload of {size} bytes")
+        made.append(placed)
+    return made
+
+
+def _groups(there: CodedPlane, row: int, first: int) -> npt.NDArray[np.int64]:
+    """Lines of a plane's groups of lanes, as ``in_triton.payloads`` reads them."""
+    count = -(-row // GROUP)
+    if len(there.lengths) != count or there.half not in HALVES:
+        raise CorruptFrame(f"{len(there.lengths)} groups of lanes, where there are {count}")
+    lanes = np.arange(count, dtype=np.int64) * GROUP
+    ends = there.words + 2 * np.cumsum(there.lengths, dtype=np.int64)
+    slots, levels = _starts()[there.half]
+    lines = np.empty((count, 11), np.int64)
+    lines[:, 0], lines[:, 1] = ends - 2 * there.lengths.astype(np.int64), ends
+    lines[:, 2] = there.states + 4 * lanes
+    lines[:, 3], lines[:, 4] = there.classes + lanes, there.turns + lanes
+    lines[:, 5], lines[:, 6], lines[:, 7] = there.scales, slots, levels
+    lines[:, 8], lines[:, 9] = first + lanes, row
+    lines[:, 10] = np.minimum(row - lanes, GROUP)
+    return lines
+
+
+@cache
+def _starts() -> dict[int, tuple[int, int]]:
+    """For each alphabet, where its slots and its levels begin among those of all."""
+    found: dict[int, tuple[int, int]] = {}
+    slots = levels = 0
+    for half in HALVES:
+        found[half] = slots, levels
+        slots += len(tables(half).slots)
+        levels += 2 * (2 * half + 1)
+    return found
+
+
+@cache
+def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots and levels of all alphabets in the device's memory, for good: they never change."""
+    slots = np.concatenate([tables(half).slots for half in HALVES]).view(np.int32)
+    each = [np.arange(-half, half + 1, dtype=np.float32) / np.float32(half) for half in HALVES]
+    levels = np.concatenate([np.tile(some, 2) for some in each])
+    # Not in the background: other streams use them, too.
+    return torch.from_numpy(slots).to(device), torch.from_numpy(levels).to(device)
+
+
+def _sent(table: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """*table* on its way to the device.
+
+    It may be longer than the 64 KiB that a driver takes from ordinary memory without waiting for
+    the stream; torch keeps the pinned memory until the copy is done.
+    """
+    made = torch.from_numpy(table)
+    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made
+
+
+def _to_host(flags: torch.Tensor) -> torch.Tensor:
+    """*flags* in the host's memory once the stream gets there."""
+    if flags.device.type == "cpu":
+        return flags
+    host = torch.empty(len(flags), dtype=flags.dtype, pin_memory=True)
+    return host.copy_(flags, non_blocking=True)

@@ -1,0 +1,76 @@
+"""Where the numbers of a coded chunk lie in its payload, for a device that decodes it.
+
+What a serde and a device's kernels have to agree on. A payload goes to the device as it is; these
+are places in it, in bytes, at no alignment. Needs numpy, and never imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from hexkv.ports import KVLayout
+
+
+class CodedPlane(NamedTuple):
+    """Levels coded by rANS, as :mod:`hexkv.kernels.coding.plain` reads them."""
+
+    half: int
+    """Levels are ``-half .. half``, and their tables ``tables(half)``."""
+
+    scales: int
+    """``[tokens]`` largest magnitudes in the dtype of the layout, finite."""
+
+    classes: int
+    """``[lanes]`` uint8, each less than ``CLASSES``."""
+
+    turns: int
+    """``[lanes]`` uint8, each less than the symbols."""
+
+    states: int
+    """``[lanes]`` uint32."""
+
+    lengths: npt.NDArray[np.uint32]
+    """Words of each group of lanes."""
+
+    words: int
+    """uint16, group after group."""
+
+
+class Int8Plane(NamedTuple):
+    """Numbers in units of the largest magnitude of their token's head over 127."""
+
+    scales: int
+    """``[tokens, heads]`` in the dtype of the layout, finite."""
+
+    levels: int
+    """``[tokens, heads, width]`` int8."""
+
+
+class RawPlane(NamedTuple):
+    """The plane itself."""
+
+    start: int
+
+
+PlaneOfPayload: TypeAlias = CodedPlane | Int8Plane | RawPlane
+
+
+@runtime_checkable
+class SupportsDevicePlanes(Protocol):
+    """What a serde has besides if a device can decode what it encodes."""
+
+    def device_planes(
+        self, payload: memoryview, layout: KVLayout, tokens: int
+    ) -> list[PlaneOfPayload]:
+        """Each plane of each layer, in order.
+
+        All that would lead a reader out of tables or the payload was looked at; that streams end
+        as they should is for the device to see.
+
+        Raises:
+            CorruptFrame: *payload* is not what the serde writes for this shape.
+        """
+        ...

@@ -1,0 +1,187 @@
+"""A device decodes the payloads of serdes to the very bits that the host's decoder gives."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depth import examples
+from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
+from hexkv.adapters.cachegen.lowbit import Int4, Int8
+from hexkv.adapters.cachegen.serde import DeviceSerde, LossySerde
+from hexkv.contracts.doubles import deadline
+from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
+from hexkv.kernels.coding.floats import narrowed
+from hexkv.kernels.payloads import SupportsDevicePlanes
+from hexkv.ports import (
+    CorruptFrame,
+    DType,
+    EncodedSpan,
+    InvalidRequest,
+    KVLayout,
+    Span,
+    SupportsEncoded,
+)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
+BLOCK = 4
+NUMPY = LowBitChoice(), Choice()  # whether numba is ready decides about no bit
+SERDES = {name: DeviceSerde(CacheGen(level, NUMPY[1])) for name, level in LEVELS.items()}
+SERDES["int8"] = DeviceSerde(Int8(NUMPY[0]))
+
+
+def layout_of(dtype, layers=2, heads=2, key=36, value=4):
+    return KVLayout.attention(dtype, layers=layers, heads=heads, key_width=key, value_width=value)
+
+
+def chunk_of(layout, tokens, seed, scale=1.0):
+    random = np.random.default_rng(seed)
+    count = layout.chunk_bytes(tokens) // layout.dtype.itemsize
+    numbers = random.normal(0.1, 1, count) * np.exp(random.normal(0, 1, count)) * scale
+    return memoryview(bytearray(narrowed(numbers.astype(np.float32), layout.dtype).tobytes()))
+
+
+def encoded(serde, chunk, layout, tokens):
+    payload = memoryview(bytearray(serde.bound(len(chunk))))
+    return payload[: serde.encode(chunk, layout, tokens, payload)]
+
+
+def decoded(serde, payload, layout, tokens):
+    into = memoryview(bytearray(layout.chunk_bytes(tokens)))
+    serde.decode(payload, layout, tokens, into)
+    return bytes(into)
+
+
+def paged(layout, slots, blocks=9):
+    dtype = torch_dtype(layout.dtype)
+    pages = [
+        [
+            torch.zeros((blocks, BLOCK, plane.heads, plane.width), dtype=dtype, device=DEVICE)
+            for plane in planes
+        ]
+        for planes in layout.planes
+    ]
+    return PagedKV(layout, pages, slots, fused=True), pages
+
+
+def gathered(window, start, end):
+    data = memoryview(bytearray(window.layout.chunk_bytes(end - start)))
+    assert window.gather([Span(start, end, data)]).wait(deadline())
+    return bytes(data)
+
+
+@settings(max_examples=examples(12))
+@given(
+    st.sampled_from([*SERDES]),
+    st.sampled_from(DTYPES),
+    st.integers(1, 9),
+    st.integers(0, 1 << 32),
+    st.sampled_from([1.0, 1e-30, 1e30]),
+)
+def test_pages_hold_what_the_host_would_have_decoded(name, dtype, tokens, seed, scale):
+    serde, layout = SERDES[name], layout_of(dtype)
+    if dtype is DType.FLOAT16:
+        scale = 1.0
+    chunks = [chunk_of(layout, tokens, seed + i, scale) for i in range(2)]
+    payloads = [encoded(serde, chunk, layout, tokens) for chunk in chunks]
+    order = np.random.default_rng(seed).permutation(36)[: 2 * tokens + 1]
+    window, pages = paged(layout, order.tolist())
+    assert isinstance(window, SupportsEncoded)
+    assert window.decodes(serde)
+    spans = [EncodedSpan(1 + i * tokens, 1 + (i + 1) * tokens, p) for i, p in enumerate(payloads)]
+    assert window.scatter_encoded(serde, spans).wait(deadline())
+    for span in spans:
+        there = gathered(window, span.start, span.end)
+        assert there == decoded(serde, span.payload, layout, tokens)
+    other = np.setdiff1d(np.arange(36), order[1:])
+    for page in (page for planes in pages for page in planes):
+        assert not page.flatten(0, 1).cpu()[other].any()
+
+
+def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
+    layout = layout_of(DType.BFLOAT16, layers=3)
+    chunk = chunk_of(layout, 8, 1)
+    first = layout.layer_span(1, 8)[0]
+    chunk[first : first + 2] = b"\x80\x7f"  # an infinity in K of the second layer
+    tensors = [
+        [
+            torch.zeros((1, plane.heads, 8, plane.width), dtype=torch.bfloat16, device=DEVICE)
+            for plane in planes
+        ]
+        for planes in layout.planes
+    ]
+    window = ContiguousKV(layout, tensors, fused=True)
+    for serde in (SERDES["default"], SERDES["int8"]):
+        payload = encoded(serde, chunk, layout, 8)
+        assert window.scatter_encoded(serde, [EncodedSpan(0, 8, payload)]).wait(deadline())
+        there = gathered(window, 0, 8)
+        assert there == decoded(serde, payload, layout, 8)
+        assert there[first : first + 2] == b"\x80\x7f"
+    one = encoded(serde, chunk_of(layout, 1, 2)[:], layout, 1)  # of one token nothing is saved
+    assert window.scatter_encoded(serde, [EncodedSpan(3, 4, one.toreadonly())]).wait(deadline())
+    assert gathered(window, 3, 4) == decoded(serde, one, layout, 1)
+
+
+@settings(max_examples=examples(30))
+@given(st.sampled_from(["default", "int8"]), st.data())
+def test_a_payload_that_was_damaged_is_refused_or_decodes_as_on_the_host(name, data):
+    """Frames have checksums; these are bytes that a hostile peer sealed."""
+    serde, layout = SERDES[name], layout_of(DType.BFLOAT16, layers=1)
+    payload = bytearray(encoded(serde, chunk_of(layout, 6, 3), layout, 6))
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    window, _ = paged(layout, range(6))
+    try:
+        wanted = decoded(serde, memoryview(payload), layout, 6)
+    except CorruptFrame:
+        with pytest.raises(CorruptFrame):
+            window.scatter_encoded(serde, [EncodedSpan(0, 6, memoryview(payload))]).wait(deadline())
+        return
+    assert window.scatter_encoded(serde, [EncodedSpan(0, 6, memoryview(payload))]).wait(deadline())
+    assert gathered(window, 0, 6) == wanted
+
+
+def test_what_is_not_to_be_decoded_here_is_refused_before_anything_moves():
+    layout = layout_of(DType.BFLOAT16)
+    serde = SERDES["int8"]
+    window, pages = paged(layout, range(8))
+    payload = encoded(serde, chunk_of(layout, 8, 0), layout, 8)
+    good = EncodedSpan(0, 8, payload)
+    assert not window.decodes(LossySerde(Int4(NUMPY[0])))
+    assert not PagedKV(layout, pages, range(8), fused=False).decodes(serde)
+    for wrong in (EncodedSpan(1, 9, payload), EncodedSpan(-1, 7, payload)):
+        with pytest.raises(InvalidRequest, match="leaves"):
+            window.scatter_encoded(serde, [good, wrong])
+    with pytest.raises(CorruptFrame):
+        window.scatter_encoded(serde, [good, EncodedSpan(0, 8, payload[:-1])])
+    assert not any(page.any() for planes in pages for page in planes)
+
+
+class Lying:
+    """A serde whose places leave the payload."""
+
+    name = "lying/1"
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def device_planes(self, payload, layout, tokens):
+        planes = SERDES["default"].device_planes(payload, layout, tokens)
+        planes[-1] = planes[-1]._replace(**self.changes)
+        return planes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"words": -1}, {"states": 1 << 40}, {"scales": 1 << 62}, {"half": 9}, {"turns": -(1 << 50)}],
+)
+def test_places_that_leave_the_payload_are_refused(changes):
+    layout = layout_of(DType.BFLOAT16)
+    payload = encoded(SERDES["default"], chunk_of(layout, 8, 0), layout, 8)
+    assert isinstance(Lying(changes), SupportsDevicePlanes)
+    window, _ = paged(layout, range(8))
+    with pytest.raises(CorruptFrame):
+        window.scatter_encoded(Lying(changes), [EncodedSpan(0, 8, payload)])
