@@ -20,6 +20,7 @@ TARGETS = {
     "directory": "{name}",
     "device": "{module}.check:candidate",
     "chunker": "{module}.check:candidate",
+    "channel": "{module}.check:candidate",
 }
 """What ``hexkv check`` is given of each kind that has a contract."""
 

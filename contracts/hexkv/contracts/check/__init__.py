@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hexkv.ports import ChunkStore, DType
+from hexkv.ports import ChunkStore, DType, MemoryRegion, TransferChannel
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
+    from hexkv.contracts.channel.apart import Recipe
     from hexkv.contracts.device import Holed, RawKV
     from hexkv.contracts.prefix_cache import Damaged, Stuck
     from hexkv.contracts.serde import Close
@@ -35,8 +36,8 @@ class Candidate:
     """
 
     subject: object
-    """A store, serde, policy, device, memory provider, chunker, directory or cache, fresh and
-    empty."""
+    """A store, serde, policy, device, memory provider, chunker, directory, channel or cache, fresh
+    and empty."""
 
     raw: RawAccess | None = None
     """The back door to the medium of this very store."""
@@ -55,6 +56,15 @@ class Candidate:
 
     limit: Limit | None = None
     """The physical limit to compare with."""
+
+    another: Callable[[], TransferChannel] | None = None
+    """Opens another channel of the kind, which can reach this one. The contract closes it."""
+
+    recipe: Recipe | None = None
+    """How a process of its own opens a channel that can reach this one."""
+
+    allocate: Callable[[int], MemoryRegion] | None = None
+    """Gives memory that a channel may use; by default any memory does."""
 
     memory: RawKV | None = None
     """For a window on an engine's KV memory: the back door to it."""

@@ -19,7 +19,14 @@ from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext, Replacing
-from hexkv.ports import ChunkStore, ConfigError, DeviceKV, StoreError, SupportsScan
+from hexkv.ports import (
+    ChunkStore,
+    ConfigError,
+    DeviceKV,
+    StoreError,
+    SupportsScan,
+    TransferChannel,
+)
 
 if TYPE_CHECKING:  # pytest wants to be the first who imports a contract
     from hexkv.contracts.store import Limit
@@ -63,10 +70,34 @@ class Installed:
                     f"{self.spec.name}: it makes windows on its host's memory; give hexkv check"
                     " a function that makes one, as module:function"
                 )
-            yield Candidate(built)
+            if self.spec.kind == "channel":
+                yield self._channel(built)
+            else:
+                yield Candidate(built)
             return
         with ExitStack() as ended:
             yield self._store(wanted, ended)
+
+    def _channel(self, built: object) -> Candidate:
+        """A channel, and others of its kind, here and in other processes."""
+        from hexkv.contracts.channel.apart import Recipe
+
+        assert isinstance(built, TransferChannel)  # the registry has seen to it
+        # Memory that other processes map is good for every channel.
+        offered = self.registry.adapters
+        memory = next((name for name in ("shared", "mmap") if ("memory", name) in offered), "")
+        allocate = None
+        if memory:
+            context = OpenContext(SystemClock(), name="check")
+            allocate = self.registry.open("memory", memory, {}, context).allocate
+
+        def another() -> TransferChannel:
+            channel = self._built()
+            assert isinstance(channel, TransferChannel)
+            return channel
+
+        recipe = Recipe(self.spec.name, self.settings, memory)
+        return Candidate(built, another=another, recipe=recipe, allocate=allocate)
 
     def _store(self, wanted: Collection[str], ended: ExitStack) -> Candidate:
         # By now pytest has seen to the contract's assertions, which it must do first.

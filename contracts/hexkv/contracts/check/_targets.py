@@ -31,6 +31,7 @@ from hexkv.ports import (
     PrefixCache,
     Serde,
     StoreUnreachable,
+    TransferChannel,
 )
 
 SUITES: Mapping[str, tuple[type, str]] = {
@@ -42,6 +43,7 @@ SUITES: Mapping[str, tuple[type, str]] = {
     "chunker": (Chunker, "TestChunker"),
     "checksum": (HashFunction, "TestChecksum"),
     "directory": (Directory, "TestDirectory"),
+    "channel": (TransferChannel, "TestChannel"),
     "prefix cache": (PrefixCache, "TestPrefixCache"),
 }
 """The port of each kind that can be checked, and the class that does."""
@@ -213,7 +215,7 @@ def _of_factory(word: str) -> Target:
         try:
             yield candidate
         finally:
-            if isinstance(candidate.subject, ChunkStore | PrefixCache):
+            if isinstance(candidate.subject, ChunkStore | PrefixCache | TransferChannel):
                 candidate.subject.close()
             candidate.close()
 

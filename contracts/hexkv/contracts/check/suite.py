@@ -5,10 +5,13 @@ The fixture ``candidate`` comes from the plugin that runs them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pytest
 
+from hexkv.contracts.channel import ChannelContract
+from hexkv.contracts.channel._base import Make, Memory
+from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.check import Candidate
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunker import ChunkerContract
@@ -41,6 +44,7 @@ from hexkv.ports import (
     Policy,
     PrefixCache,
     Serde,
+    TransferChannel,
 )
 from hexkv.ports.serde import LossySerde
 
@@ -179,6 +183,29 @@ class TestDirectory(DirectoryContract):
             return directory
 
         return seen
+
+
+class TestChannel(ChannelContract):
+    """A channel between peers, and others of its kind."""
+
+    @pytest.fixture
+    def make(self, candidate: Candidate) -> Iterator[Make]:
+        first, another = candidate.subject, candidate.another
+        assert isinstance(first, TransferChannel)
+        if another is None:
+            first.close()
+            not_offered("another")
+        waiting = [first]
+        yield lambda: waiting.pop() if waiting else another()
+        first.close()  # the contract closes those that it has taken
+
+    @pytest.fixture
+    def memory(self, candidate: Candidate) -> Memory | None:
+        return candidate.allocate
+
+    @pytest.fixture
+    def recipe(self, candidate: Candidate) -> Recipe:
+        return candidate.recipe or not_offered("recipe")
 
 
 class TestPrefixCache(PrefixCacheContract):

@@ -29,7 +29,8 @@ def soon() -> Deadline:
 
 def life(name: str, generation: int = 1) -> Member:
     """A life of a node."""
-    return Member(name, generation, f"{name}.example:{7000 + generation}")
+    where = f"{name}.example:{7000 + generation}"
+    return Member(name, generation, where, f"/run/\N{GREEK SMALL LETTER LAMDA}/{name}.admin")
 
 
 def some(count: int, prefix: str = "chunk", namespace: str = "contract") -> list[ChunkKey]:

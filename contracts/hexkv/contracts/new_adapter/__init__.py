@@ -29,6 +29,7 @@ class Kind(StrEnum):
     CHUNKER = "chunker"
     CHECKSUM = "checksum"
     DIRECTORY = "directory"
+    CHANNEL = "channel"
     COMMAND = "command"
     EVENTS = "events"
     TELEMETRY = "telemetry"
