@@ -10,9 +10,9 @@ import trustme
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.handshake import admit
 from hexkv.adapters.net.messages import HEAD_BYTES
+from hexkv.adapters.net.peers.wire import CHALLENGE, FRAMING, HELLO, MAGIC, PARTS, Kind, pack_item
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import TcpChannel
-from hexkv.adapters.tcp.wire import CHALLENGE, FRAMING, HELLO, MAGIC, PARTS, Kind, pack_item
 from hexkv.contracts.cases import each
 from hexkv.contracts.channel.blocks import Blocks, BlockSink, frame_of
 from hexkv.contracts.channel.source import HeldFrames

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP port, or the path of a Unix socket."""
+    """A TCP port, or the path of a Unix socket; one that begins with a zero byte is no file's."""
 
     host: str = ""
     port: int = 0
@@ -38,6 +38,16 @@ class Address:
         return cls(split.hostname, given)
 
     @classmethod
+    def listening(cls, text: str) -> Address:
+        """The address of *text*, whose port may be 0: any free one.
+
+        Raises:
+            ValueError: it is none.
+        """
+        host, colon, port = text.rpartition(":")
+        return cls(cls.parse(host, 1).host, 0) if colon and port == "0" else cls.parse(text)
+
+    @classmethod
     def of_url(cls, text: str, scheme: str) -> Address:
         """The address of ``scheme://host:port``, with or without the scheme.
 
@@ -50,6 +60,6 @@ class Address:
             raise ValueError(f"expected {scheme}://host:port ({error})") from None
 
     def __str__(self) -> str:
-        return self.path or (
+        return self.path.replace("\0", "@") or (
             f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         )

@@ -5,45 +5,36 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import select
 import socket
-import struct
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
+from hexkv.adapters.net.accepting import Acceptor
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.server import listen
 from hexkv.ports import ConfigError
 
-_LOOK_UP_MS = 1000
-"""Of waiting for somebody to connect, after which a server looks whether it is to end."""
-
-_PEER = struct.Struct("3i")
-
-
-class Peer(NamedTuple):
-    """A process at the other end of a Unix socket, as the kernel knows it."""
-
-    pid: int
-    uid: int
-    gid: int
-
-
-def peer_of(sock: socket.socket) -> Peer:
-    """Who was at the other end of a Unix socket when it was connected."""
-    return Peer(*_PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)))
+_BACKLOG = 128
 
 
 class Listener:
     """A socket that others connect to. :meth:`accept` is for one thread."""
 
-    def __init__(self, address: Address, mode: int = 0o600) -> None:
+    def __init__(
+        self, address: Address, mode: int = 0o600, inherited: tuple[int, int] | None = None
+    ) -> None:
         """Listen at *address*; the socket of a path gets *mode* before anybody can see it.
 
         A lock on a file beside a path says who serves it. What a killed process left there is
         taken over.
+
+        Args:
+            address: a TCP port, or the path of a Unix socket.
+            mode: of the socket's file.
+            inherited: descriptors of the lock and of the socket of the process that listened at the
+                path before; from now on the listener's.
 
         Raises:
             ConfigError: another process serves it, or it cannot be made.
@@ -53,24 +44,31 @@ class Listener:
         self._lock = -1
         self._open = True
         if self._path is None:
-            self._socket = listen(address.host, address.port)
+            sock = listen(address.host, address.port)
+        elif inherited is None:
+            sock, self._lock = bind(self._path, mode)
         else:
-            self._socket = self._bind(self._path, mode)
-        self._socket.setblocking(False)
-        self._woken, self._wake = socket.socketpair()
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
+            self._lock, descriptor = inherited
+            sock = socket.socket(fileno=descriptor)
+            with suppress(OSError):
+                self._path.chmod(mode)
+            sock.listen(_BACKLOG)  # so that who asks is told of this process, not of the former
+        self._acceptor = Acceptor(sock)
 
     @property
     def host(self) -> str:
         """The numeric address of a TCP port."""
-        return str(self._socket.getsockname()[0])
+        return str(self._acceptor.socket.getsockname()[0])
 
     @property
     def port(self) -> int:
         """The TCP port, also where any free one was asked for."""
-        return int(self._socket.getsockname()[1])
+        return int(self._acceptor.socket.getsockname()[1])
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Of the lock and of the socket."""
+        return self._lock, self._acceptor.socket.fileno()
 
     def accept(self) -> socket.socket | None:
         """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead.
@@ -78,28 +76,25 @@ class Listener:
         Raises:
             OSError: none can be accepted at present.
         """
-        found = [number for number, _ in self._poll.poll(_LOOK_UP_MS)]
-        if not found or self._woken.fileno() in found:
-            return None
-        sock, _ = self._socket.accept()
-        sock.setblocking(True)
-        return sock
+        return self._acceptor.accept()
 
     def wake(self) -> None:
         """Have :meth:`accept` end, from any thread or signal handler."""
-        with suppress(OSError):
-            self._wake.send(b".")
+        self._acceptor.wake()
 
     def close(self) -> None:
         """Listen no more. Calling it twice is allowed; not while another thread is in accept."""
+        if self._open and self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the socket and of the lock, which another process has. Twice is allowed."""
         if not self._open:
             return
         self._open = False
-        if self._path is not None:
-            with suppress(OSError):
-                self._path.unlink()
-        for sock in (self._socket, self._woken, self._wake):
-            sock.close()
+        self._acceptor.close()
         if self._lock >= 0:
             os.close(self._lock)
 
@@ -114,22 +109,29 @@ class Listener:
     ) -> None:
         self.close()
 
-    def _bind(self, path: Path, mode: int) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.is_socket():
-                path.unlink()
-            os.fchmod(sock.fileno(), mode)
-            sock.bind(str(path))
-            path.chmod(mode)  # the umask took its part: what was asked for is what counts
-            sock.listen(128)
-        except OSError as error:
-            sock.close()
-            if self._lock >= 0:
-                os.close(self._lock)
-            taken = error.errno in (errno.EWOULDBLOCK, errno.EADDRINUSE)
-            why = "another process serves it" if taken else error.strerror or str(error)
-            raise ConfigError(f"cannot listen at {path}: {why}") from error
-        return sock
+
+def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
+    """A socket that listens at *path*, and the descriptor of the lock that says who serves it.
+
+    Raises:
+        ConfigError: another process serves it, or it cannot be made.
+    """
+    lock = -1
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.is_socket():
+            path.unlink()
+        os.fchmod(sock.fileno(), mode)
+        sock.bind(str(path))
+        path.chmod(mode)  # the umask took its part: what was asked for is what counts
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        if lock >= 0:
+            os.close(lock)
+        taken = error.errno in (errno.EWOULDBLOCK, errno.EADDRINUSE)
+        why = "another process serves it" if taken else error.strerror or str(error)
+        raise ConfigError(f"cannot listen at {path}: {why}") from error
+    return sock, lock

@@ -12,11 +12,11 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from threading import Condition, Thread
 
+from hexkv.adapters.net.accepting import Acceptor
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime
 from hexkv.adapters.net.stream import Stream
@@ -24,8 +24,8 @@ from hexkv.ports import Clock, ConfigError, EngineClosed, StoreUnreachable
 
 log = logging.getLogger("hexkv")
 
-_LOOK_UP = 1.0
-"""Seconds of waiting for somebody to connect, after which a server looks whether it is to end."""
+_PARTING = 1.0
+"""Seconds that who comes next waits for those who were sent away."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +68,7 @@ class StreamServer:
             name: of the threads.
         """
         self._listener = listener
-        # A signal that comes just before accept() begins wakes nobody: Python sees to it after.
-        self._listener.settimeout(_LOOK_UP)
+        self._acceptor: Acceptor | None = None
         self._answer = attend
         self._clock = clock
         self._limits = limits
@@ -95,27 +94,28 @@ class StreamServer:
 
     def run(self) -> None:
         """Serve until :meth:`stop`; when this returns no connection is left."""
+        acceptor = self._acceptor = Acceptor(self._listener)
         try:
             while not self._stopping:
                 try:
-                    sock, _ = self._listener.accept()
-                except TimeoutError:
-                    continue
+                    sock = acceptor.accept()
                 except OSError as error:
                     if not self._stopping:
                         log.warning("no connection can be accepted: %s", error)
                         time.sleep(0.1)  # out of file descriptors, perhaps
                     continue
-                self._welcome(sock)
+                if sock is not None:
+                    self._welcome(sock)
         finally:
-            self._listener.close()
+            self._acceptor = None
+            acceptor.close()
             self._part()
 
     def stop(self) -> None:
         """Have :meth:`run` end. From any thread, or from a signal handler."""
         self._stopping = True
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        if (acceptor := self._acceptor) is not None:
+            acceptor.wake()
 
     def _welcome(self, sock: socket.socket) -> None:
         try:
@@ -142,7 +142,7 @@ class StreamServer:
     def _make_room(self) -> bool:
         """End the connection that gives way for one more, if one has to. False if none does."""
         # Those sent away go as soon as their threads notice: who comes next waits for that.
-        few = self._lock.wait_for(lambda: len(self._clients) < 2 * self._connections, _LOOK_UP)
+        few = self._lock.wait_for(lambda: len(self._clients) < 2 * self._connections, _PARTING)
         if not few:
             return False
         there = [it for it in self._clients if not it.dismissed]

@@ -8,6 +8,7 @@ reads of one record.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -18,6 +19,7 @@ from typing import Any
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
+from hexkv.adapters.net.unix import Peer, peer_of, receive_descriptors
 from hexkv.ports import Deadline
 
 _VIEWS = 512
@@ -150,6 +152,38 @@ class Stream:
         place += len(end)
         found, self._ahead = self._ahead[:place], self._ahead[place:]
         return found
+
+    @property
+    def process(self) -> Peer:
+        """The process at the other end of a Unix socket."""
+        return peer_of(self._socket)
+
+    def send_descriptor(self, data: bytes, descriptor: int, deadline: Deadline) -> None:
+        """Send *data*, which is short, and *descriptor* along with it, over a Unix socket."""
+        self._arm(socket.SO_SNDTIMEO, deadline)
+        try:
+            sent = socket.send_fds(self._socket, [data], [descriptor])
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        self.send([data[sent:]], deadline)
+
+    def take_descriptors(self, size: int, deadline: Deadline) -> tuple[bytes, list[int]]:
+        """Receive *size* bytes over a Unix socket, and the descriptors that come with them.
+
+        The descriptors are the caller's to close.
+        """
+        self._arm(socket.SO_RCVTIMEO, deadline)
+        try:
+            said, descriptors = receive_descriptors(self._socket, size)
+        except OSError as error:
+            raise _translated(error, self._peer) from error
+        try:
+            self._got(len(said))
+            return said + self.take(size - len(said), deadline), descriptors
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
 
     def give_back(self, data: bytes) -> None:
         """Have *data* come again, before anything else."""

@@ -25,7 +25,8 @@ class TcpSettings:
     """The host by which peers reach this one, if it is not that of *listen*."""
 
     name: str = ""
-    """Of this peer, for the others. At most 64 bytes."""
+    """Of this peer, for the others. At most 64 bytes. Empty: the end of what the process is called
+    in the directory."""
 
     secret: Secret = NO_SECRET
     """What all peers know."""
@@ -56,7 +57,7 @@ class TcpSettings:
 
     def __post_init__(self) -> None:
         with about("listen"):
-            _listening(self.listen)
+            Address.listening(self.listen)
         if len(self.name.encode()) > 64:
             raise SettingError("name", "must have at most 64 bytes")
         if self.secret and self.secret_file:
@@ -70,14 +71,9 @@ class TcpSettings:
             raise SettingError("patience", "must be more than 0")
 
 
-def _listening(text: str) -> Address:
-    """The address of *text*, whose port may be 0.
-
-    Raises:
-        ValueError: it is none.
-    """
-    host, colon, port = text.rpartition(":")
-    return Address(Address.parse(host, 1).host, 0) if colon and port == "0" else Address.parse(text)
+def _end_of(name: str) -> str:
+    """As much of *name* as a channel says, from its end, which has the process."""
+    return name.encode()[-64:].decode(errors="ignore")
 
 
 def _security_of(settings: TcpSettings) -> Security:
@@ -102,9 +98,9 @@ def _open_tcp(settings: TcpSettings, context: OpenContext) -> object:
     from hexkv.adapters.tcp.channel import TcpChannel
 
     return TcpChannel(
-        _listening(settings.listen),
+        Address.listening(settings.listen),
         context.clock,
-        name=settings.name,
+        name=settings.name or _end_of(context.name),
         advertise=settings.advertise,
         security=_security_of(settings),
         limits=Limits(settings.max_frame, patience=settings.patience),

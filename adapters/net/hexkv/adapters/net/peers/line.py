@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from secrets import token_bytes
+from typing import NamedTuple
 
 from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, prove
 from hexkv.adapters.net.messages import HEAD_BYTES, verify
-from hexkv.adapters.net.stream import Stream
-from hexkv.adapters.tcp.wire import (
+from hexkv.adapters.net.peers.wire import (
     ABSENT,
     CHALLENGE,
     FRAMING,
@@ -28,6 +28,7 @@ from hexkv.adapters.tcp.wire import (
     Verdict,
     read_item,
 )
+from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     MAX_QUESTION,
     PAGE,
@@ -59,6 +60,17 @@ OWNER = "channel"
 """Under whose name the leases of transfers are listed."""
 
 
+class Terms(NamedTuple):
+    """What a peer said of itself."""
+
+    largest: int
+    """Bytes of a frame that both ends take."""
+
+    generation: int
+    most: int
+    """Entries of a request."""
+
+
 class Line:
     """One connection, after its greeting. For one call at a time.
 
@@ -66,11 +78,11 @@ class Line:
     which is how a transfer is cancelled. Memory is written by the calling thread alone.
     """
 
-    def __init__(self, stream: Stream, largest: int, generation: int, most: int) -> None:
+    def __init__(self, stream: Stream, terms: Terms) -> None:
         self.stream = stream
-        self.generation = generation
-        self._largest = largest
-        self.most = most
+        self.generation = terms.generation
+        self._largest = terms.largest
+        self.most = terms.most
         """Entries of a request."""
 
     def reusable(self, *, well: bool) -> bool:
@@ -180,8 +192,13 @@ class Line:
         with ExitStack() as leased:
             for index in sending:
                 leased.enter_context(offers[index].lease.share(OWNER))
-            self.stream.send([offers[index].lease.frame for index in sending], deadline)
-            verdicts = self._words(len(sending), deadline)
+            try:
+                self._push([offers[index] for index in sending], deadline)
+                verdicts = self._words(len(sending), deadline)
+            except BaseException:
+                # Before the leases end: what the peer goes on to read is nothing to it then.
+                self.stream.abort()
+                raise
         for index, verdict in zip(sending, verdicts, strict=True):
             if verdict == Verdict.KEPT:
                 outcomes[index] = Stored(len(offers[index].lease.frame))
@@ -189,6 +206,10 @@ class Line:
                 outcomes[index] = Failed(CorruptFrame("the frame is of another chunk"))
             else:
                 outcomes[index] = Failed(StoreError("the peer does not keep it"))
+
+    def _push(self, offers: Sequence[Offer], deadline: Deadline) -> None:
+        """Send frames that the peer has granted."""
+        self.stream.send([offer.lease.frame for offer in offers], deadline)
 
     def _check(self, part: Part, size: int) -> None:
         """Raise, where a part cannot have *size* bytes."""
@@ -215,7 +236,8 @@ class Line:
         into = there.into
         with there.lease.share(OWNER):
             start = 0
-            while size - start > _PIECE:
+            # What is left is received with the last piece: a header's page alone is a wait more.
+            while size - start >= 2 * _PIECE:
                 self.stream.fill(into[start : start + _PIECE], deadline)
                 start += _PIECE
                 sink.filled(index, start)
@@ -225,8 +247,15 @@ class Line:
         return Hit(size)
 
 
-def greet(stream: Stream, secret: bytes, name: str, largest: int, deadline: Deadline) -> Line:
-    """The line that begins on *stream*, once both ends have shown that they know *secret*.
+def greet(
+    stream: Stream,
+    secret: bytes,
+    name: str,
+    largest: int,
+    deadline: Deadline,
+    magic: bytes = MAGIC,
+) -> Terms:
+    """What the peer on *stream* takes, once both ends have shown that they know *secret*.
 
     Args:
         stream: connected, after TLS.
@@ -234,21 +263,22 @@ def greet(stream: Stream, secret: bytes, name: str, largest: int, deadline: Dead
         name: of this peer, for the other one.
         largest: bytes of a frame at most.
         deadline: for all of it.
+        magic: of the way by which frames move.
 
     Raises:
         Refused: another version or secret, on whichever side.
         BadMessage: this is no peer.
         OutOfTime, ConnectionBroken: as everything that waits for a stream.
     """
-    hello = HELLO.pack(MAGIC, VERSION, token_bytes(NONCE_BYTES), name.encode()[:NAME_BYTES])
+    hello = HELLO.pack(magic, VERSION, token_bytes(NONCE_BYTES), name.encode()[:NAME_BYTES])
     stream.send([hello], deadline)
     challenge = stream.take(CHALLENGE.size, deadline)
-    magic, version, wrong, entries, frame, generation, _ = CHALLENGE.unpack(challenge)
-    if magic != MAGIC:
+    named, version, wrong, entries, frame, generation, _ = CHALLENGE.unpack(challenge)
+    if named != magic:
         raise BadMessage("no hexkv peer answers there")
     if version != VERSION or wrong:
         raise Refused(f"the peer speaks version {version}, not {VERSION}")
     if not 0 < entries <= MAX_ENTRIES:
         raise BadMessage("the peer takes no entries")
     prove(stream, secret, hello, challenge, deadline)
-    return Line(stream, min(largest, frame), generation, entries)
+    return Terms(min(largest, frame), generation, entries)

@@ -1,4 +1,4 @@
-"""The wire between peers over TCP, version 1: one connection, one request at a time.
+"""The wire between peers, version 1: one connection, one request at a time.
 
 All numbers are little-endian. A connection begins with the client::
 
@@ -14,6 +14,18 @@ and the proofs of :mod:`hexkv.adapters.net.handshake`. Then requests, each a mes
     ASK    a question              -> an answer
 
 Each ITEM repeats the key that was asked for: an answer that names another one is none.
+
+Where one end reaches the other's memory, both say behind the proofs how (INTRODUCTION), and::
+
+    LEND   key, start, size each   -> REF each, for the first ones; RETURN gives them back
+    OFFER  key, size each          -> one GRANT each
+           PUSH with a REF each    -> PULLED, answered by HELD, where a closed connection
+                                      is not seen at once; one VERDICT each
+
+A REF says where in the memory of who sends it the bytes lie. They are leased until they are given
+back, by RETURN or by the next LEND, or until the connection ends: so nothing that was copied is
+believed before the connection was found open afterwards. What lies in no such memory is ELSEWHERE,
+and sent as over TCP.
 """
 
 from __future__ import annotations
@@ -46,6 +58,12 @@ class Kind(IntEnum):
     READ = 1
     OFFER = 2
     ASK = 3
+    INTRODUCTION = 4
+    LEND = 5
+    RETURN = 6
+    PUSH = 7
+    PULLED = 8
+    HELD = 9
 
 
 class Status(IntEnum):
@@ -79,9 +97,13 @@ PARTS = Struct(f"<{KEY_BYTES}sQQ")
 
 OFFERS = Struct(f"<{KEY_BYTES}sQ")
 
+REFS = Struct(f"<{KEY_BYTES}sQQ")
+"""Key, bytes or ``ABSENT``, and where they begin or ``ELSEWHERE``."""
+
 _ITEM = Struct(f"<{KEY_BYTES}sQ")
 ITEM_BYTES = _ITEM.size + 4
 ABSENT = (1 << 64) - 1
+ELSEWHERE = (1 << 64) - 1
 
 FRAMING = Framing("hexkv peers'", b"hxpr", max(MAX_ENTRIES * PARTS.size, MAX_QUESTION))
 

@@ -14,7 +14,7 @@ from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
 from hexkv.adapters.net.outcomes import slices
-from hexkv.adapters.tcp.wire import (
+from hexkv.adapters.net.peers.wire import (
     ABSENT,
     CHALLENGE,
     FRAMING,
@@ -53,14 +53,21 @@ class Session:
         source: what is served.
         generation: of this server.
         secret: that the peer must know.
+        magic: of the way by which frames move.
     """
 
     _source: GuardedSource
     """Set by the greeting, which names the peer."""
 
     def __init__(
-        self, connection: Connection, source: PeerSource, generation: int, secret: bytes
+        self,
+        connection: Connection,
+        source: PeerSource,
+        generation: int,
+        secret: bytes,
+        magic: bytes = MAGIC,
     ) -> None:
+        self._magic = magic
         self._connection = connection
         self._stream = connection.stream
         self._limits = connection.limits
@@ -77,7 +84,7 @@ class Session:
         """
         self._source = self._greet()
         while True:
-            asked = FRAMING.head(self._connection.request(HEAD_BYTES, self._limits.idle))
+            asked = FRAMING.head(self._connection.request(HEAD_BYTES, self._idle))
             with self._connection.transfer(asked.length) as deadline:
                 body = self._stream.take(asked.length, deadline)
             verify(asked, body)
@@ -86,15 +93,20 @@ class Session:
                 refusal = FRAMING.message(asked.kind, 0, b"", status=Status.BAD_REQUEST)
                 self._send([refusal])
 
+    @property
+    def _idle(self) -> float:
+        """Seconds until the next request."""
+        return self._limits.idle
+
     def _greet(self) -> GuardedSource:
         stream, deadline = self._stream, self._connection.opening
         hello = self._connection.begin(HELLO.size)
         magic, version, _, name = HELLO.unpack(hello)
-        if magic != MAGIC:
+        if magic != self._magic:
             raise BadMessage("no greeting of a hexkv peer")
         wrong = version != VERSION
         challenge = CHALLENGE.pack(
-            MAGIC,
+            self._magic,
             VERSION,
             wrong,
             MAX_ENTRIES,
@@ -140,31 +152,54 @@ class Session:
     def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
         before = FRAMING.message(Kind.READ, len(parts), b"")
         for some in slices(len(parts), _TOGETHER):
-            self._give(before, [parts[i] for i in some], self._soon(asked))
-            before = b""
+            left = [parts[i] for i in some]
+            while left:
+                left = left[self._give(before, left, self._soon(asked)) :]
+                before = b""
 
     def _give(
         self, before: bytes, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline
-    ) -> None:
+    ) -> int:
+        """Answer the first of *parts*, and say how many.
+
+        Up to the first one that is not lent beside others: it may be once these were released.
+        """
         # Layers of one chunk take one lease.
         keys = list(dict.fromkeys(key for key, _, _ in parts))
         with ExitStack() as leased:
             lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
-            for lease in lent.values():
+            unsent = dict[ChunkKey, Lease]()
+            for key, lease in lent.items():
                 if lease is not None:
                     leased.callback(lease.release)
+                    unsent[key] = lease
             views: list[memoryview | bytes] = [before]
+            sent: list[tuple[Lease, int]] = []
+            count = 0
             for key, start, size in parts:
-                part = _part(lent[key], start, size)
+                lease = lent[key]
+                if lease is None and sent:
+                    break
+                count += 1
+                part = part_of(lease, start, size)
                 views.append(pack_item(key, ABSENT if part is None else len(part)))
-                if part is not None:
+                if lease is not None and part is not None:
                     views.append(part)
+                    sent.append((lease, len(part)))
+                    unsent.pop(key, None)
             self._send(views, sum(map(len, views)))
+            for lease, size in (*sent, *((lease, 0) for lease in unsent.values())):
+                # Not isinstance, which takes as long as sending a small frame.
+                if (moved := getattr(lease, "moved", None)) is not None:
+                    moved(size)
+        return count
 
     def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
         deadline = self._soon(asked)
         with ExitStack() as leased:
             rooms = self._rooms(wanted, deadline, leased)
+            if all(isinstance(room, Reason) for room in rooms):  # there is nothing to wait for
+                rooms = [Reason.NO_ROOM if room is Reason.QUEUE_FULL else room for room in rooms]
             self._tell(Kind.OFFER, list(map(_grant, rooms)))
             granted = [
                 (key, size, room)
@@ -173,7 +208,7 @@ class Session:
             ]
             if not granted:
                 return
-            right = [self._receive(key, room.frame[:size]) for key, size, room in granted]
+            right = self._receive(granted)
             arrived = [
                 Offer(key, room)
                 for (key, _, room), fits in zip(granted, right, strict=True)
@@ -205,8 +240,11 @@ class Session:
                     total += size
         return rooms
 
-    def _receive(self, key: ChunkKey, into: memoryview) -> bool:
-        """Fill *into*. True if it is a frame of *key*."""
+    def _receive(self, granted: Sequence[tuple[ChunkKey, int, Lease]]) -> list[bool]:
+        """Receive frames into their rooms. True for each that names its key."""
+        return [self._fill(key, room.frame[:size]) for key, size, room in granted]
+
+    def _fill(self, key: ChunkKey, into: memoryview) -> bool:
         with self._connection.transfer(len(into)) as deadline:
             self._stream.fill(into, deadline)
         return names_key(into, key)
@@ -231,7 +269,7 @@ def _grant(room: Lease | Reason) -> Grant:
     return words.get(room, Grant.NO_ROOM)
 
 
-def _part(lease: Lease | None, start: int, size: int) -> memoryview | None:
+def part_of(lease: Lease | None, start: int, size: int) -> memoryview | None:
     """The bytes that are wanted of a frame; ``None`` if it has not so many."""
     if lease is None:
         return None

@@ -1,0 +1,269 @@
+"""A channel over connections: a server for peers, and a pool of connections to each of theirs.
+
+What a subclass says is where it listens, where a peer is, and what both ends of a connection do.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Self
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.outcomes import answering, outcome_of, slices
+from hexkv.adapters.net.peers.line import Line
+from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.pool import Pool
+from hexkv.adapters.net.server import StreamServer
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import (
+    MAX_QUESTION,
+    Clock,
+    ConfigError,
+    Deadline,
+    Failed,
+    InvalidRequest,
+    LeaseSink,
+    Offer,
+    Part,
+    Peer,
+    PeerSource,
+    ReadOutcome,
+    StoreError,
+    StoreUnreachable,
+    TimedOut,
+    TransferChannel,
+    WriteOutcome,
+)
+
+_PEERS = 256
+"""Peers to which connections are kept. A directory may name any number."""
+
+LIMITS = Limits(256 << 20)
+
+_FAREWELL = 0.8
+"""Seconds that closing waits for the server's threads."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """The connections to one peer, and how many calls use them."""
+
+    pool: Pool[Line]
+    calls: int = 0
+
+
+class PeerChannel(ABC):
+    """Reads from peers over connections, and serves them.
+
+    Args:
+        clock: for deadlines.
+        limits: of each connection that is served; ``max_value`` is the largest frame.
+        connections: to each peer.
+        clients: connections that are served at a time.
+        client_tls: encrypts connections to peers.
+        server_tls: encrypts those that are served.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Limits,
+        *,
+        connections: int,
+        clients: int,
+        client_tls: ssl.SSLContext | None = None,
+        server_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._connections = connections
+        self._clients = clients
+        self._client_tls = client_tls
+        self._server_tls = server_tls
+        self._lock = Lock()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._server: StreamServer | None = None
+        self._thread: Thread | None = None
+        self._closed = False
+
+    @abstractmethod
+    def listen(self) -> tuple[socket.socket, str]:
+        """Listen, and say under which address peers find that.
+
+        Raises:
+            ConfigError: it cannot, or must not.
+        """
+
+    @abstractmethod
+    def place(self, address: str) -> Address:
+        """Where *address*, which a peer's :meth:`listen` said, is.
+
+        Raises:
+            ValueError: it is none.
+        """
+
+    @abstractmethod
+    def line(self, stream: Stream, deadline: Deadline) -> Line:
+        """Greet a peer, as its client.
+
+        Raises:
+            OutOfTime, StoreUnreachable: it does not let this process in, or is none.
+        """
+
+    @abstractmethod
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+        """Answer a peer, to which *source* is served."""
+
+    def serve(self, source: PeerSource, generation: int) -> Peer:
+        listener, address = self.listen()
+        try:
+
+            def attend(connection: Connection) -> None:
+                self.session(connection, source, generation).run()
+
+            server = StreamServer(
+                listener,
+                attend,
+                self._clock,
+                self._limits,
+                connections=self._clients,
+                tls=self._server_tls,
+                name="hexkv peer",
+            )
+            self._begin(server)
+        except BaseException:
+            listener.close()
+            raise
+        return Peer(address, generation)
+
+    def read(
+        self, peer: Peer, wanted: Sequence[Part], sink: LeaseSink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        self._must_be_open()
+        if not wanted:
+            return []
+        outcomes: list[ReadOutcome | None] = [None] * len(wanted)
+        rest: Failed | TimedOut = TimedOut()
+        try:
+            with self._line(peer, deadline) as line:
+                for some in slices(len(wanted), line.most):
+                    parts = wanted[some.start : some.stop]
+                    line.read(parts, some.start, sink, outcomes, deadline)
+        except (OutOfTime, StoreError) as error:
+            rest = outcome_of(error)
+        return [rest if outcome is None else outcome for outcome in outcomes]
+
+    def offer(
+        self, peer: Peer, offers: Sequence[Offer], deadline: Deadline
+    ) -> Sequence[WriteOutcome]:
+        self._must_be_open()
+        if not offers:
+            return []
+        outcomes: list[WriteOutcome | None] = [None] * len(offers)
+        rest: Failed | TimedOut = TimedOut()
+        try:
+            with self._line(peer, deadline) as line:
+                line.offer(offers, outcomes, deadline)
+        except (OutOfTime, StoreError) as error:
+            rest = outcome_of(error)
+        return [rest if outcome is None else outcome for outcome in outcomes]
+
+    def ask(self, peer: Peer, question: bytes, deadline: Deadline) -> bytes:
+        if len(question) > MAX_QUESTION:
+            raise InvalidRequest(f"a question of {len(question)} bytes, more than {MAX_QUESTION}")
+        with answering(self._place(peer)), self._line(peer, deadline) as line:
+            return line.question(question, deadline)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            known, self._known = list(self._known.values()), OrderedDict()
+            server, thread = self._server, self._thread
+        for one in known:
+            one.pool.close()
+        if server is not None:
+            server.stop()
+        if thread is not None:
+            thread.join(_FAREWELL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _line(self, peer: Peer, deadline: Deadline) -> Iterator[Line]:
+        """A connection to that generation of *peer*.
+
+        Raises:
+            OutOfTime, StoreError: there is none.
+        """
+        with self._pool(peer) as pool, pool.connection(deadline) as line:
+            if peer.generation not in (0, line.generation):
+                raise StoreUnreachable(f"{peer.address} was started anew")
+            yield line
+
+    @contextmanager
+    def _pool(self, peer: Peer) -> Iterator[Pool[Line]]:
+        address = self._place(peer)
+        with self._lock:
+            self._must_be_open()
+            known = self._known.pop(peer.address, None) or self._meet(address)
+            self._known[peer.address] = known
+            known.calls += 1
+            idle = [it for it, one in self._known.items() if not one.calls]
+            gone = [self._known.pop(it) for it in idle[: max(0, len(self._known) - _PEERS)]]
+        for one in gone:
+            one.pool.close()
+        try:
+            yield known.pool
+        finally:
+            with self._lock:
+                known.calls -= 1
+
+    def _begin(self, server: StreamServer) -> None:
+        with self._lock:
+            self._must_be_open()
+            if self._server is not None:
+                raise ConfigError("a channel serves once")
+            self._server = server
+            self._thread = Thread(target=server.run, name="hexkv peers", daemon=True)
+            self._thread.start()
+
+    def _meet(self, address: Address) -> _Known:
+        return _Known(Pool(address, self.line, tls=self._client_tls, most=self._connections))
+
+    def _place(self, peer: Peer) -> Address:
+        """Where *peer* is.
+
+        Raises:
+            StoreUnreachable: its address, which others told, is none.
+        """
+        try:
+            return self.place(peer.address)
+        except ValueError as error:
+            raise StoreUnreachable(str(error)) from error
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise StoreError("the channel is closed")
+
+
+def _is_a_channel(channel: PeerChannel) -> TransferChannel:
+    return channel  # mypy checks here that the port's promises are kept

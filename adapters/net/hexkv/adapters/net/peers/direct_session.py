@@ -1,0 +1,207 @@
+"""A server's side of a connection to a peer that reaches this process's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from hexkv.adapters.net.connection import Connection
+from hexkv.adapters.net.errors import BadMessage, ConnectionBroken
+from hexkv.adapters.net.guarded import GuardedSource
+from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
+from hexkv.adapters.net.outcomes import slices
+from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
+from hexkv.adapters.net.peers.line import OWNER
+from hexkv.adapters.net.peers.session import Session, part_of
+from hexkv.adapters.net.peers.wire import (
+    ABSENT,
+    ELSEWHERE,
+    FRAMING,
+    MAX_ENTRIES,
+    PARTS,
+    REFS,
+    Kind,
+    Status,
+)
+from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key
+
+_TOGETHER = 16
+"""Frames that are leased in one call, all of them in the bounds of one frame at most."""
+
+_FRAMES, _BYTES = 64, 64 << 20
+"""Of what is leased, after which the peer copies first. It waits for each answer."""
+
+
+class DirectSession(Session):
+    """Leases what the peer copies by itself, and copies what the peer offers.
+
+    A peer that holds leases for longer than its bytes take loses its connection first, and then
+    the leases: it sees that what it copied is nothing.
+    """
+
+    _far: FarMemory
+    """Set by the greeting."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: PeerSource,
+        generation: int,
+        secret: bytes,
+        own: OwnMemory,
+    ) -> None:
+        super().__init__(connection, source, generation, secret, own.magic)
+        self._own = own
+        self._lent = ExitStack()
+        self._lent_frames = self._lent_bytes = 0
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._stream.abort()
+            self._take_back()
+
+    @property
+    def _idle(self) -> float:
+        if not self._lent_bytes:
+            return self._limits.idle
+        return self._limits.patience + self._lent_bytes / self._limits.rate
+
+    def _greet(self) -> GuardedSource:
+        source = super()._greet()
+        self._far = self._own.meet(self._stream, self._connection.opening)
+        return source
+
+    def _answer(self, asked: Head, body: bytes) -> bool:
+        self._take_back()
+        if asked.status == Status.DONE and asked.kind == Kind.LEND:
+            right = 0 < asked.entries <= MAX_ENTRIES and asked.length == asked.entries * PARTS.size
+            if right:
+                self._lend(list(PARTS.iter_unpack(body)), self._soon(asked))
+            return right
+        if asked.status == Status.DONE and asked.kind == Kind.RETURN:
+            if asked.entries:
+                self._send([FRAMING.message(Kind.RETURN, asked.entries, b"")])
+            return True
+        return super()._answer(asked, body)
+
+    @property
+    def _full(self) -> bool:
+        return self._lent_frames >= _FRAMES or self._lent_bytes >= _BYTES
+
+    def _take_back(self) -> None:
+        self._lent_frames = self._lent_bytes = 0
+        self._lent.close()
+
+    def _lend(self, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline) -> None:
+        """Lease the first of *parts*, and say where they are."""
+        self._lent.enter_context(self._own.lending())
+        rows: list[bytes] = []
+        for some in slices(len(parts), _TOGETHER):
+            asked = [parts[i] for i in some]
+            keys = list(dict.fromkeys(key for key, _, _ in asked))
+            with ExitStack() as leased:
+                lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
+                for lease in lent.values():
+                    if lease is not None:
+                        leased.callback(lease.release)
+                rows += self._rows(asked, lent)
+            if self._full or len(rows) < some.stop:
+                break
+        self._send([FRAMING.message(Kind.LEND, len(rows), b"".join(rows))])
+
+    def _rows(
+        self, asked: Sequence[tuple[ChunkKey, int, int]], lent: dict[ChunkKey, Lease | None]
+    ) -> list[bytes]:
+        """Where the first of *asked* are, which stay leased: as many bytes as may be, or one."""
+        rows: list[bytes] = []
+        kept: set[ChunkKey] = set()
+        for key, start, size in asked:
+            lease = lent[key]
+            view = part_of(lease, start, size)
+            if lease is None or view is None:
+                rows.append(REFS.pack(key, ABSENT, ELSEWHERE))
+                continue
+            place = self._own.find(view)
+            if place is None:
+                rows.append(REFS.pack(key, len(view), ELSEWHERE))
+                continue
+            if key not in kept:
+                size = len(lease.frame)
+                if self._lent_bytes and self._lent_bytes + size > self._limits.max_value:
+                    break
+                kept.add(key)
+                self._lent_frames += 1
+                self._lent_bytes += size
+                self._lent.callback(lease.share(OWNER).release)
+            rows.append(REFS.pack(key, len(view), place))
+        return rows
+
+    def _rooms(
+        self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline, leased: ExitStack
+    ) -> list[Lease | Reason]:
+        rooms = super()._rooms(wanted, deadline, leased)
+        return [
+            Reason.NO_ROOM if not isinstance(it, Reason) and not self._far.takes(it.frame) else it
+            for it in rooms
+        ]
+
+    def _receive(self, granted: Sequence[tuple[ChunkKey, int, Lease]]) -> list[bool]:
+        rows = self._pushed(len(granted))
+        moves: list[Move] = []
+        right = [False] * len(granted)
+        for place, ((key, size, room), (named, told, start)) in enumerate(
+            zip(granted, rows, strict=True)
+        ):
+            if named != key or told != size:
+                raise BadMessage("a frame that was not offered")
+            into = room.frame[:size]
+            if start == ELSEWHERE:
+                right[place] = self._fill(key, into)
+            elif start + size > self._far.size:
+                raise BadMessage("a chunk beyond the peer's memory")
+            else:
+                moves.append(Move(place, room, into, start))
+        if moves:
+            with self._connection.transfer(sum(len(move.into) for move in moves)) as deadline:
+                self._far.pull(moves, _nobody, deadline)
+        for move in moves:
+            right[move.place] = names_key(move.into, granted[move.place][0])
+        self._must_have_held(len(granted))
+        return right
+
+    def _pushed(self, count: int) -> list[tuple[Any, ...]]:
+        """Where the peer has *count* frames that were granted."""
+        return list(REFS.iter_unpack(self._told(Kind.PUSH, count, count * REFS.size)))
+
+    def _must_have_held(self, count: int) -> None:
+        """Nothing, where the peer had leased until now what was copied from it.
+
+        Raises:
+            StoreUnreachable, OutOfTime: nobody knows.
+        """
+        if not self._own.instant:
+            self._tell_of(Kind.PULLED, count)
+            self._told(Kind.HELD, count, 0)
+        elif not self._stream.quiet:
+            raise ConnectionBroken("the peer has ended the connection")
+
+    def _tell_of(self, kind: Kind, count: int) -> None:
+        self._send([FRAMING.message(kind, count, b"")])
+
+    def _told(self, kind: Kind, count: int, length: int) -> bytes:
+        """The body of a message that has to come now."""
+        with self._connection.transfer(HEAD_BYTES + length) as deadline:
+            found = FRAMING.head(self._stream.take(HEAD_BYTES, deadline))
+            if (found.kind, found.entries, found.length) != (kind, count, length):
+                raise BadMessage("another message than what comes next")
+            body = self._stream.take(length, deadline)
+        verify(found, body)
+        return body
+
+
+def _nobody(index: int, upto: int) -> None:
+    """Nobody looks at what a peer offers before all of it is there."""
+    del index, upto

@@ -1,0 +1,98 @@
+"""A channel whose connections are TCP's, whatever moves the frames."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass, field
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel
+from hexkv.adapters.net.peers.direct import OwnMemory
+from hexkv.adapters.net.peers.direct_line import DirectLine
+from hexkv.adapters.net.peers.direct_session import DirectSession
+from hexkv.adapters.net.peers.line import Line, greet
+from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.security import check_exposure
+from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import Clock, Deadline, PeerSource
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How peers know each other."""
+
+    secret: bytes = field(default=b"", repr=False)
+    client: ssl.SSLContext | None = None
+    server: ssl.SSLContext | None = None
+
+
+class TcpPeers(PeerChannel):
+    """Reads from peers over TCP, and serves them. Closing a connection cancels what it carries.
+
+    Args:
+        address: where :meth:`serve` listens; port 0 takes a free one.
+        clock: for deadlines.
+        name: of this peer, for others.
+        advertise: the host by which others reach it, if not that of *address*.
+        security: a secret, and TLS.
+        limits: of each connection that is served; ``max_value`` is the largest frame.
+        connections: to each peer.
+        clients: connections that are served at a time.
+        memory: of which peers copy by themselves what they were lent; ``None``: frames are sent.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        name: str = "",
+        advertise: str = "",
+        security: Security = Security(),
+        limits: Limits = LIMITS,
+        connections: int = 4,
+        clients: int = 64,
+        memory: OwnMemory | None = None,
+    ) -> None:
+        super().__init__(
+            clock,
+            limits,
+            connections=connections,
+            clients=clients,
+            client_tls=security.client,
+            server_tls=security.server,
+        )
+        self._address = address
+        self._name = name
+        self._advertise = advertise
+        self._security = security
+        self._memory = memory
+
+    def listen(self) -> tuple[socket.socket, str]:
+        listener = listen(self._address.host, self._address.port)
+        try:
+            host, port = listener.getsockname()[:2]
+            check_exposure(host, self._security.secret, self._security.server)
+        except BaseException:
+            listener.close()
+            raise
+        return listener, str(Address(self._advertise or host, port))
+
+    def place(self, address: str) -> Address:
+        return Address.parse(address)
+
+    def line(self, stream: Stream, deadline: Deadline) -> Line:
+        secret, largest, memory = self._security.secret, self._limits.max_value, self._memory
+        if memory is None:
+            return Line(stream, greet(stream, secret, self._name, largest, deadline))
+        terms = greet(stream, secret, self._name, largest, deadline, memory.magic)
+        return DirectLine(stream, terms, memory, memory.meet(stream, deadline))
+
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+        secret, memory = self._security.secret, self._memory
+        if memory is None:
+            return Session(connection, source, generation, secret)
+        return DirectSession(connection, source, generation, secret, memory)

@@ -1,0 +1,60 @@
+"""Unix sockets: who is at the other end, and descriptors that travel along."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from array import array
+from fcntl import F_GET_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
+from typing import NamedTuple
+
+_PEER = struct.Struct("3i")
+
+_MOST = 4
+"""Descriptors that the other end may send at a time; the kernel closes those beyond."""
+
+SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+"""Of memory that other processes map: nobody can change its size any more."""
+
+
+class Peer(NamedTuple):
+    """A process at the other end of a Unix socket, as the kernel knows it."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Who was at the other end of a Unix socket when it was connected."""
+    return Peer(*_PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)))
+
+
+def receive_descriptors(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """Receive what comes next, *most* bytes at most, and the descriptors that come along.
+
+    The descriptors are the caller's to close, whatever it makes of them.
+
+    Raises:
+        OSError: the connection breaks, or nothing comes in time.
+    """
+    descriptors = array("i")
+    room = socket.CMSG_SPACE(_MOST * descriptors.itemsize)
+    said, extra, _, _ = sock.recvmsg(most, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return said, list(descriptors)
+
+
+def is_sealed(descriptor: int, size: int) -> bool:
+    """True if what *descriptor* shows has *size* bytes, and nobody can make it shorter.
+
+    No access to a mapping of it ends in ``SIGBUS``.
+    """
+    try:
+        seals = fcntl(descriptor, F_GET_SEALS)
+    except OSError:  # a file that knows no seals
+        return False
+    return seals & SEALS == SEALS and os.fstat(descriptor).st_size >= size
