@@ -1,0 +1,1 @@
+"""A channel between peers of one machine, by memory that they share."""

@@ -1,0 +1,131 @@
+"""The channel over shared memory: peers of one machine copy out of each other's pools."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.handshake import Refused
+from hexkv.adapters.net.listening import bind
+from hexkv.adapters.net.peers.channel import LIMITS, PeerChannel
+from hexkv.adapters.net.peers.direct_line import DirectLine
+from hexkv.adapters.net.peers.direct_session import DirectSession
+from hexkv.adapters.net.peers.line import Line, greet
+from hexkv.adapters.net.peers.session import Session
+from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.shm.memory import SharedMemory
+from hexkv.adapters.shm.places import path_of
+from hexkv.ports import (
+    Clock,
+    ConfigError,
+    Deadline,
+    MemoryRegion,
+    PeerSource,
+    SupportsRegistration,
+)
+
+
+class ShmChannel(PeerChannel):
+    """Reads from the pools of other processes of this machine, and shows them this one's.
+
+    Args:
+        clock: for deadlines.
+        listen: where :meth:`serve` listens: a path, ``@name`` of the abstract kind, or nothing for
+            a name that nobody else has.
+        name: of this peer, for others.
+        secret: that peers must know, beside being a user who may connect.
+        users: who may connect besides this process's own user and root, and may be connected to.
+        mode: of the socket at a path.
+        limits: of each connection that is served; ``max_value`` is the largest frame, and how
+            many bytes a connection has leased at a time.
+        connections: to each peer.
+        clients: connections that are served at a time.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        listen: str = "",
+        name: str = "",
+        secret: bytes = b"",
+        users: Collection[int] = (),
+        mode: int = 0o600,
+        limits: Limits = LIMITS,
+        connections: int = 4,
+        clients: int = 64,
+    ) -> None:
+        super().__init__(clock, limits, connections=connections, clients=clients)
+        self._listen = listen
+        self._name = name
+        self._secret = secret
+        self._users = frozenset({0, os.geteuid(), *users})
+        self._mode = mode
+        self._path: Path | None = None
+        self._owned = -1
+        """The lock that says who serves a path."""
+
+        self._memory = SharedMemory()
+
+    def register(self, region: MemoryRegion) -> None:
+        """Show *region* to peers. Chunks that lie elsewhere are sent over the socket."""
+        self._memory.register(region)
+
+    def listen(self) -> tuple[socket.socket, str]:
+        text = self._listen or f"@hexkv-{token_hex(8)}"
+        path = path_of(text)
+        if path.startswith("/"):
+            self._path = Path(path)
+            listener, self._owned = bind(self._path, self._mode)
+            return listener, text
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(path)
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise ConfigError(f"cannot listen at {text}: {error.strerror}") from error
+        return listener, text
+
+    def place(self, address: str) -> Address:
+        return Address(path=path_of(address))
+
+    def line(self, stream: Stream, deadline: Deadline) -> Line:
+        self._must_be_ours(stream)
+        largest, magic = self._limits.max_value, self._memory.magic
+        terms = greet(stream, self._secret, self._name, largest, deadline, magic)
+        return DirectLine(stream, terms, self._memory, self._memory.meet(stream, deadline))
+
+    def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
+        self._must_be_ours(connection.stream)
+        return DirectSession(connection, source, generation, self._secret, self._memory)
+
+    def close(self) -> None:
+        super().close()
+        if self._owned >= 0:
+            with suppress(OSError):
+                if self._path is not None:
+                    self._path.unlink()
+            os.close(self._owned)
+            self._owned = -1
+        self._memory.close()
+
+    def _must_be_ours(self, stream: Stream) -> None:
+        """Nothing, where the other end is a process of somebody who may be there.
+
+        Raises:
+            Refused: it is not.
+        """
+        process = stream.process
+        if process.uid not in self._users:
+            raise Refused(f"process {process.pid} is one of user {process.uid}")
+
+
+def _registers(channel: ShmChannel) -> SupportsRegistration:
+    return channel  # mypy checks here that the pool's memory can be shown to it

@@ -1,0 +1,174 @@
+"""The pools of two processes: one's own, as a file for peers, and theirs, mapped to be read."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from struct import Struct
+from threading import Lock
+from typing import NamedTuple
+
+from hexkv.adapters.net.errors import BadMessage, time_left
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
+from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
+from hexkv.adapters.net.peers.wire import FRAMING, Kind
+from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.net.unix import is_sealed
+from hexkv.ports import PIECE, Deadline, MemoryRegion, StoreUnreachable, SupportsMapping
+
+log = logging.getLogger("hexkv")
+
+_SIZE = Struct("<Q")
+
+_C = ctypes.CDLL(None, use_errno=True)
+_C.mmap.restype = ctypes.c_void_p
+_C.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+_C.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _Shown(NamedTuple):
+    """The memory of this process that peers may map."""
+
+    address: int
+    size: int
+    descriptor: int
+    """Open for reading only: who gets it can write nothing."""
+
+
+class PeerPool:
+    """A peer's pool, mapped for reading. Pages are mapped as they are read, several at a time.
+
+    Raises:
+        ConfigError, OSError: it is not sealed, shorter than it says, or cannot be mapped.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        if not size:
+            return
+        address = _C.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), "a peer's memory cannot be mapped")
+        self._address: int = address
+        weakref.finalize(self, _C.munmap, address, size)
+
+    def takes(self, into: memoryview) -> bool:
+        return not into.readonly
+
+    def pull(
+        self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
+    ) -> None:
+        for move in moves:
+            # Python's own copies of memory keep the interpreter's lock.
+            into = ctypes.addressof(ctypes.c_char.from_buffer(move.into))
+            size, start = len(move.into), self._address + move.at
+            for done in range(0, size, PIECE):
+                time_left(deadline)
+                upto = min(done + PIECE, size)
+                ctypes.memmove(into + done, start + done, upto - done)
+                filled(move.place, upto)
+
+
+class SharedMemory:
+    """The pool of this process, and those of its peers. Safe from any thread."""
+
+    magic = b"hexkvSHM"
+    instant = True
+
+    def __init__(self) -> None:
+        self._shown: _Shown | None = None
+        self._lock = Lock()
+        self._pools: weakref.WeakValueDictionary[tuple[int, int, int], PeerPool] = (
+            weakref.WeakValueDictionary()
+        )
+        """By device, file and size: one mapping of each, as long as a connection needs it."""
+
+    def register(self, region: MemoryRegion) -> None:
+        """Show *region* to peers, if it is a file that they can map."""
+        size = len(region.buffer)
+        if not isinstance(region, SupportsMapping) or not is_sealed(region.descriptor, size):
+            log.warning("peers cannot map this pool: its chunks are sent over a socket instead")
+            return
+        try:
+            readable = os.open(f"/proc/self/fd/{region.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            log.warning("peers cannot map this pool: %s", error)
+            return
+        self.close()
+        self._shown = _Shown(region.address, size, readable)
+
+    def find(self, view: memoryview) -> int | None:
+        shown = self._shown
+        if shown is None or view.readonly:
+            return None
+        start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - shown.address
+        return start if start >= 0 and start + len(view) <= shown.size else None
+
+    def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
+        shown = self._shown
+        message = FRAMING.message(
+            Kind.INTRODUCTION, 0, _SIZE.pack(0 if shown is None else shown.size)
+        )
+        if shown is None:
+            stream.send([message], deadline)
+        else:
+            stream.send_descriptor(message, shown.descriptor, deadline)
+        said, descriptors = stream.take_descriptors(HEAD_BYTES + _SIZE.size, deadline)
+        try:
+            return self._pool(said, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def lending(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def close(self) -> None:
+        """Show nothing any more. Mappings go with the connections that need them."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            os.close(shown.descriptor)
+
+    def _pool(self, said: bytes, descriptors: Sequence[int]) -> PeerPool:
+        """The pool that a peer has introduced.
+
+        Raises:
+            StoreUnreachable: it is none that can be read safely.
+        """
+        head = FRAMING.head(said[:HEAD_BYTES])
+        verify(head, said[HEAD_BYTES:])
+        if head.kind != Kind.INTRODUCTION or head.length != _SIZE.size:
+            raise BadMessage("another message than an introduction")
+        (size,) = _SIZE.unpack(said[HEAD_BYTES:])
+        if not size:
+            return PeerPool(-1, 0)
+        if not descriptors or not is_sealed(descriptors[0], size):
+            raise BadMessage("a peer's memory is not sealed, or shorter than it says")
+        found = os.fstat(descriptors[0])
+        with self._lock:
+            # The number of a file is nobody else's as long as a mapping of it exists.
+            known = self._pools.get((found.st_dev, found.st_ino, size))
+            if known is None:
+                try:
+                    known = PeerPool(descriptors[0], size)
+                except OSError as error:
+                    raise StoreUnreachable(str(error)) from error
+                self._pools[found.st_dev, found.st_ino, size] = known
+        return known
+
+
+def _keeps_the_port(own: SharedMemory, far: PeerPool) -> tuple[OwnMemory, FarMemory]:
+    return own, far  # mypy checks here that both have what a channel asks for
