@@ -1,0 +1,1 @@
+"""A channel between peers by NIXL."""

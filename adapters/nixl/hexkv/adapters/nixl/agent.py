@@ -1,0 +1,254 @@
+"""NIXL's agent in a thread of its own: transfers, and the progress that peers' transfers need.
+
+The library has no time-outs, and a handle that was released goes on writing. So nobody waits for it
+but this thread, and what a transfer writes to stays leased until the library says that it is over.
+NIXL's own progress thread spins for as long as the process lives; this one calls the library while
+something moves, or is lent, and sleeps otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import Condition, Event, Thread
+from typing import Any, NamedTuple
+
+from hexkv.ports import Lease, StoreError, StoreUnreachable
+
+log = logging.getLogger("hexkv")
+
+_PAUSE = 50e-6
+"""Seconds between two looks at what moves."""
+
+_LENT_PAUSE = 500e-6
+"""The same while peers alone read: most transports move without this process."""
+
+_LINGERING = 4000
+"""Looks after the last lease was taken back. A peer that gave up still waits for its bytes: what it
+reads now is nothing to it, but its block is leased until the library has written it."""
+
+_IDLE = 1.0
+"""Seconds between two looks where nothing is expected."""
+
+DRAM = "DRAM"
+
+
+class Span(NamedTuple):
+    """Bytes to copy from a peer: where they go, where they are, how many."""
+
+    to: int
+    at: int
+    size: int
+
+
+class Transfer:
+    """One transfer, from whoever asked for it to the library's end of it."""
+
+    def __init__(
+        self, peer: str, spans: Sequence[Span], leases: Sequence[Lease], views: Sequence[memoryview]
+    ) -> None:
+        self.peer = peer
+        self.spans = spans
+        self._leases = leases
+        """Released once no byte can move any more."""
+
+        self._views = views
+        """Of what is written to: memory that one shows is not unmapped, whoever closes the pool."""
+
+        self._over = Event()
+        self.handle: Any = None
+        self.state = ""
+        self._error: Exception | None = None
+
+    def wait(self, seconds: float) -> bool:
+        """True once it is over.
+
+        Raises:
+            StoreUnreachable: it failed.
+        """
+        if not self._over.wait(seconds):
+            return False
+        if self._error is not None:
+            raise StoreUnreachable(f"NIXL: {self._error}") from self._error
+        return True
+
+    def end(self, error: Exception | None = None) -> None:
+        """Say how it ended."""
+        self._error = error
+        for lease in self._leases:
+            lease.release()
+        self._over.set()
+
+
+class Agent:
+    """Owns NIXL's agent. Safe from any thread.
+
+    Args:
+        name: that no other agent has.
+        make: makes the library's agent, in the thread that calls it from then on.
+        pause: called between two looks, with the seconds that it should take.
+
+    Raises:
+        Exception: whatever making it raises.
+    """
+
+    def __init__(self, make: Callable[[], Any], pause: Callable[[float], object]) -> None:
+        self._pause = pause
+        self._changed = Condition()
+        self._calls: deque[Callable[[Any], object]] = deque()
+        self._moving: list[Transfer] = []
+        self._lent = 0
+        self._lingering = 0
+        self._closed = False
+        ready: list[Exception | None] = []
+        self._thread = Thread(target=self._run, args=(make, ready), name="hexkv nixl", daemon=True)
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: ready)
+        if ready[0] is not None:
+            raise ready[0]
+
+    def call(self, work: Callable[[Any], Any], seconds: float) -> Any:
+        """What *work* gives, which is called with the library's agent.
+
+        Raises:
+            StoreUnreachable: it failed, or did not come to it in time.
+            StoreError: this is closed.
+        """
+        done, given, failed = Event(), list[Any](), list[Exception]()
+
+        def run(agent: Any) -> None:
+            error = _tried(lambda: given.append(work(agent)))
+            if error is not None:
+                failed.append(error)
+            done.set()
+
+        self._soon(run)
+        if not done.wait(seconds):
+            raise StoreUnreachable("NIXL is busy for too long")
+        if failed:
+            raise StoreUnreachable(f"NIXL: {failed[0]}") from failed[0]
+        return given[0]
+
+    def later(self, work: Callable[[Any], object]) -> None:
+        """Have *work* called at some time, unless this is closed before."""
+        with self._changed:
+            if not self._closed:
+                self._calls.append(work)
+                self._changed.notify()
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin to read.
+
+        Raises:
+            StoreError: this is closed, and the transfer's leases are released.
+        """
+        try:
+            self._soon(lambda agent: self._start(agent, transfer))
+        except StoreError as error:
+            transfer.end(error)
+            raise
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """While peers may read: over TCP they do so only while this process calls the library."""
+        with self._changed:
+            self._lent += 1
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lent -= 1
+                self._lingering = _LINGERING
+
+    def close(self, seconds: float) -> None:
+        """Begin nothing any more. What moves goes on, as does the thread until that is over."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(seconds)
+
+    def _soon(self, work: Callable[[Any], object]) -> None:
+        with self._changed:
+            if self._closed:
+                raise StoreError("the channel is closed")
+            self._calls.append(work)
+            self._changed.notify()
+
+    def _run(self, make: Callable[[], Any], ready: list[Exception | None]) -> None:
+        made = list[Any]()
+        error = _tried(lambda: made.append(make()))
+        with self._changed:
+            ready.append(error)
+            self._changed.notify()
+        if error is not None:
+            return
+        agent = made[0]
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: (
+                        self._calls or self._moving or self._lent or self._lingering or self._closed
+                    ),
+                    _IDLE,
+                )
+                calls = list(self._calls)
+                self._calls.clear()
+                if self._closed and not (calls or self._moving):
+                    return
+            for call in calls:
+                if (error := _tried(partial(call, agent))) is not None:
+                    log.info("NIXL: %s", error)  # an agent that is gone cannot be removed
+            self._look(agent)
+
+    def _start(self, agent: Any, transfer: Transfer) -> None:
+        def start() -> None:
+            here = agent.get_xfer_descs([(it.to, it.size, 0) for it in transfer.spans], DRAM)
+            there = agent.get_xfer_descs([(it.at, it.size, 0) for it in transfer.spans], DRAM)
+            transfer.handle = agent.initialize_xfer("READ", here, there, transfer.peer, b"")
+            transfer.state = agent.transfer(transfer.handle)
+
+        self._moving.append(transfer)
+        self._settle(agent, transfer, _tried(start))
+
+    def _look(self, agent: Any) -> None:
+        # Lets what peers read move on. Nobody sends any.
+        if (error := _tried(agent.get_new_notifs)) is not None:
+            log.warning("NIXL: %s", error)
+        for transfer in list(self._moving):
+
+            def look(it: Transfer = transfer) -> None:
+                it.state = agent.check_xfer_state(it.handle)
+
+            self._settle(agent, transfer, _tried(look))
+        if self._moving:
+            self._pause(_PAUSE)
+        elif self._lent or self._lingering:
+            self._lingering = max(0, self._lingering - 1)
+            self._pause(_LENT_PAUSE)
+
+    def _settle(self, agent: Any, transfer: Transfer, error: Exception | None) -> None:
+        """End *transfer*, if the library says that it is over, by a state or an error."""
+        if error is None and transfer.state == "PROC":
+            return
+        if error is None and transfer.state != "DONE":
+            error = StoreError(f"a transfer ends as {transfer.state}")
+        self._moving.remove(transfer)
+        if transfer.handle is not None:
+            why = _tried(lambda: agent.release_xfer_handle(transfer.handle))
+            if why is not None:
+                log.warning("NIXL does not release a transfer: %s", why)
+        transfer.end(error)
+
+
+def _tried(work: Callable[[], object]) -> Exception | None:
+    """What *work* raised."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - the library's errors have no parent of their own
+        return error
+    return None

@@ -1,0 +1,218 @@
+"""Memory that NIXL reads and writes: one's own, registered, and that of peers."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from secrets import token_hex
+from struct import Struct
+from typing import Any
+
+from hexkv.adapters.net.errors import BadMessage, OutOfTime, time_left
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
+from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
+from hexkv.adapters.net.peers.line import OWNER
+from hexkv.adapters.net.peers.wire import FRAMING, Kind
+from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.nixl.agent import DRAM, Agent, Span, Transfer
+from hexkv.ports import AdapterUnavailable, Deadline, MemoryRegion
+
+HINT = "pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA"
+
+_WHEELS = ("nixl_cu12", "nixl_cu13")
+
+_PLACE = Struct("<QQ")
+"""Where the registered memory begins, and its bytes; NIXL's metadata follow."""
+
+_MOST = 64 << 10
+"""Bytes of an introduction. NIXL's metadata have some 430 for one region of plain memory."""
+
+_FAREWELL = 0.5
+"""Seconds for the thread to end where nothing moves any more."""
+
+
+def _library() -> Any:
+    """The module of NIXL's agent, of whichever wheel is installed."""
+    for name in _WHEELS:
+        try:
+            return importlib.import_module(f"{name}._api")
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise AdapterUnavailable("nixl", str(error), HINT) from error
+        except ImportError as error:
+            raise AdapterUnavailable("nixl", str(error), HINT) from error
+    raise AdapterUnavailable("nixl", "there is no NIXL", HINT)
+
+
+def made(name: str) -> Any:
+    """NIXL's agent.
+
+    Raises:
+        AdapterUnavailable: it is not installed.
+    """
+    library = _library()
+    for handler in logging.getLogger("nixl").handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)  # what a program prints is its own
+    config = library.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+    return library.nixl_agent(name, config)
+
+
+@dataclass(slots=True, eq=False)
+class _Met:
+    """A peer's agent, as the library knows it at present."""
+
+    name: str
+    connections: int = 0
+
+
+class NixlMemory:
+    """This process's registered memory. Safe from any thread.
+
+    Raises:
+        AdapterUnavailable: NIXL is not installed.
+    """
+
+    magic = b"hexkvNXL"
+    instant = False
+
+    def __init__(self) -> None:
+        name = f"hexkv-{token_hex(8)}"
+        self._agent = Agent(lambda: made(name), time.sleep)
+        self._start = self._size = 0
+        self._metadata = b""
+        self._met: dict[str, _Met] = {}
+        """What the library knows of peers, by their agents' names. For the agent's thread."""
+
+    def register(self, region: MemoryRegion, seconds: float) -> None:
+        """Have NIXL use *region*.
+
+        Raises:
+            StoreError: it does not.
+        """
+        start, size = region.address, len(region.buffer)
+
+        def register(agent: Any) -> bytes:
+            agent.register_memory([(start, size, 0, "")], DRAM)
+            return bytes(agent.get_agent_metadata())
+
+        self._metadata = self._agent.call(register, seconds)
+        self._start, self._size = start, size
+
+    def find(self, view: memoryview) -> int | None:
+        if view.readonly or not self._size:
+            return None
+        start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - self._start
+        return start if start >= 0 and start + len(view) <= self._size else None
+
+    def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
+        mine = _PLACE.pack(self._start, self._size) + self._metadata
+        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, mine)], deadline)
+        head = FRAMING.head(stream.take(HEAD_BYTES, deadline))
+        if head.kind != Kind.INTRODUCTION or not _PLACE.size <= head.length <= _MOST:
+            raise BadMessage("another message than an introduction")
+        body = stream.take(head.length, deadline)
+        verify(head, body)
+        start, size = _PLACE.unpack_from(body)
+        if not size:
+            return PeerMemory(self, _Met(""), 0, 0)
+        if start + size > 1 << 64:
+            raise BadMessage("memory beyond the end of all memory")
+        met = self._agent.call(self._adds(body[_PLACE.size :]), time_left(deadline))
+        return PeerMemory(self, met, start, size)
+
+    def lending(self) -> AbstractContextManager[object]:
+        return self._agent.lending()
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin to read from a peer."""
+        self._agent.begin(transfer)
+
+    def leave(self, met: _Met) -> None:
+        """Forget a connection to a peer; with the last one, the peer."""
+
+        def leave(agent: Any) -> None:
+            met.connections -= 1
+            if not met.connections and self._met.get(met.name) is met:
+                del self._met[met.name]
+                agent.remove_remote_agent(met.name)
+
+        self._agent.later(leave)
+
+    def renew(self, met: _Met) -> None:
+        """Have the next connection to a peer begin anew: a transfer has failed."""
+
+        def renew(agent: Any) -> None:
+            if self._met.get(met.name) is met:
+                del self._met[met.name]
+                agent.remove_remote_agent(met.name)
+
+        self._agent.later(renew)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._agent.close(_FAREWELL)
+
+    def _adds(self, metadata: bytes) -> Callable[[Any], _Met]:
+        def add(agent: Any) -> _Met:
+            told = agent.add_remote_agent(metadata)
+            name = told.decode() if isinstance(told, bytes) else str(told)
+            met = self._met.setdefault(name, _Met(name))
+            met.connections += 1
+            return met
+
+        return add
+
+
+class PeerMemory:
+    """A peer's registered memory."""
+
+    def __init__(self, own: NixlMemory, met: _Met, start: int, size: int) -> None:
+        self.size = size
+        self._own = own
+        self._met = met
+        self._start = start
+        if size:
+            weakref.finalize(self, own.leave, met)
+
+    def takes(self, into: memoryview) -> bool:
+        return self._own.find(into) is not None
+
+    def pull(
+        self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
+    ) -> None:
+        del filled  # the library tells of the end alone
+        seconds = time_left(deadline)
+        spans = [
+            Span(
+                ctypes.addressof(ctypes.c_char.from_buffer(move.into)),
+                self._start + move.at,
+                len(move.into),
+            )
+            for move in moves
+        ]
+        transfer = Transfer(
+            self._met.name,
+            spans,
+            [move.lease.share(OWNER) for move in moves],
+            [move.into for move in moves],
+        )
+        self._own.begin(transfer)
+        try:
+            over = transfer.wait(seconds)
+        except BaseException:
+            self._own.renew(self._met)
+            raise
+        if not over:
+            raise OutOfTime("NIXL is not done")
+
+
+def _keeps_the_port(own: NixlMemory, far: PeerMemory) -> tuple[OwnMemory, FarMemory]:
+    return own, far  # mypy checks here that both have what a channel asks for
