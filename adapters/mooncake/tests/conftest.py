@@ -55,7 +55,7 @@ PATIENT = {"connect_timeout": PATIENCE, "call_timeout": PATIENCE / 2}
 @pytest.fixture
 def open_store(prefix):
     """Opens stores as a configuration does; closes them."""
-    (spec,) = hexkv_adapters()
+    spec = next(it for it in hexkv_adapters() if it.kind == "store")
     opened = []
 
     def open_store(address, **settings):
@@ -151,7 +151,9 @@ def client(master):
     from mooncake.store import MooncakeDistributedStore
 
     client = MooncakeDistributedStore()
-    assert client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 80 << 20, "tcp", "", master.address) == 0
+    with mooncake_servers.secluded():
+        code = client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 80 << 20, "tcp", "", master.address)
+    assert code == 0
     yield client
     client.close()
 

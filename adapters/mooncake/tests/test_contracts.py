@@ -14,6 +14,7 @@ from hexkv.contracts.store._threads import Threads
 from hexkv.contracts.whole import waive
 
 
+@pytest.mark.thorough
 class TestMooncake(StoreContract):
     @pytest.fixture
     def store(self, borrow_store):

@@ -130,6 +130,28 @@ class Client(Protocol):
     def remove_by_regex(self, regex_pattern: str, force: bool) -> int: ...
 
 
+class Engine(Protocol):
+    """The part of ``TransferEngine`` that is used. Reading lets the interpreter's lock go."""
+
+    def initialize(
+        self, local_hostname: str, metadata_server: str, protocol: str, devices: str
+    ) -> int: ...
+
+    def get_rpc_port(self) -> int: ...
+
+    def register_memory(self, buffer_addr: int, capacity: int) -> int: ...
+
+    def unregister_memory(self, buffer_addr: int) -> int: ...
+
+    def batch_transfer_sync_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+    ) -> int: ...
+
+
 class Library(Protocol):
     """The module ``mooncake.store``."""
 
@@ -146,6 +168,18 @@ def library() -> Library:
     """
     try:
         return cast("Library", importlib.import_module("mooncake.store"))
+    except ImportError as error:
+        raise AdapterUnavailable("mooncake", str(error), HINT) from error
+
+
+def engine() -> Engine:
+    """A transfer engine that has not begun.
+
+    Raises:
+        AdapterUnavailable: the library is not there, or lacks a library of the system.
+    """
+    try:
+        return cast("Engine", importlib.import_module("mooncake.engine").TransferEngine())
     except ImportError as error:
         raise AdapterUnavailable("mooncake", str(error), HINT) from error
 

@@ -1,0 +1,187 @@
+"""The channel by Mooncake's transfer engine: peers read each other's memory, and agree over TCP.
+
+A read cannot be cancelled, and stands still for 30 s with a peer that is frozen. So each is made in
+a thread of its own, nobody waits for it beyond the deadline, and what it may write to stays leased
+until the engine answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from struct import Struct
+from threading import Event, Thread
+from typing import Any
+
+from hexkv.adapters.mooncake._native import Engine, engine
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.errors import BadMessage, OutOfTime, time_left
+from hexkv.adapters.net.messages import HEAD_BYTES, verify
+from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
+from hexkv.adapters.net.peers.line import OWNER
+from hexkv.adapters.net.peers.over_tcp import TcpPeers
+from hexkv.adapters.net.peers.wire import FRAMING, Kind
+from hexkv.adapters.net.stream import Stream
+from hexkv.ports import (
+    Clock,
+    ConfigError,
+    Deadline,
+    MemoryRegion,
+    StoreUnreachable,
+    SupportsRegistration,
+)
+
+log = logging.getLogger("hexkv")
+
+_PLACE = Struct("<QQ")
+"""Where the registered memory begins, and its bytes; the engine's address follows."""
+
+_MOST = 512
+"""Bytes of an introduction."""
+
+
+class EngineMemory:
+    """This process's memory, as the engine has it registered.
+
+    Args:
+        host: by which other machines reach this one's engine.
+        protocol: ``tcp`` or ``rdma``.
+        devices: RDMA devices, separated by commas.
+
+    Raises:
+        AdapterUnavailable, ConfigError: there is no engine here.
+    """
+
+    magic = b"hexkvMTE"
+    instant = False
+
+    def __init__(self, host: str, protocol: str, devices: str) -> None:
+        self.engine: Engine = engine()
+        code = self.engine.initialize(host, "P2PHANDSHAKE", protocol, devices)
+        if code:
+            raise ConfigError(f"mooncake's transfer engine does not begin at {host}: {code}")
+        self._place = f"{host}:{self.engine.get_rpc_port()}"
+        self._start = self._size = 0
+
+    def register(self, region: MemoryRegion) -> None:
+        """Have the engine use *region*."""
+        start, size = region.address, len(region.buffer)
+        code = self.engine.register_memory(start, size)
+        if code:
+            log.warning("mooncake cannot use this pool (%d): its chunks are sent over TCP", code)
+            return
+        self._start, self._size = start, size
+
+    def forget(self) -> None:
+        """Have the engine let go of the memory."""
+        start, self._size = (self._start if self._size else 0), 0
+        if start:
+            self.engine.unregister_memory(start)
+
+    def find(self, view: memoryview) -> int | None:
+        if view.readonly or not self._size:
+            return None
+        start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - self._start
+        return start if start >= 0 and start + len(view) <= self._size else None
+
+    def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:
+        mine = _PLACE.pack(self._start, self._size) + self._place.encode()
+        stream.send([FRAMING.message(Kind.INTRODUCTION, 0, mine)], deadline)
+        head = FRAMING.head(stream.take(HEAD_BYTES, deadline))
+        if head.kind != Kind.INTRODUCTION or not _PLACE.size < head.length <= _MOST:
+            raise BadMessage("another message than an introduction")
+        body = stream.take(head.length, deadline)
+        verify(head, body)
+        start, size = _PLACE.unpack_from(body)
+        try:
+            place = str(Address.parse(body[_PLACE.size :].decode()))
+        except ValueError as error:
+            raise BadMessage(f"a peer's engine: {error}") from error
+        if start + size > 1 << 64:
+            raise BadMessage("memory beyond the end of all memory")
+        return PeerMemory(self, place, start, size)
+
+    def lending(self) -> AbstractContextManager[object]:
+        return nullcontext()  # the engine has threads of its own
+
+
+class PeerMemory:
+    """A peer's memory, by its engine."""
+
+    def __init__(self, own: EngineMemory, place: str, start: int, size: int) -> None:
+        self.size = size
+        self._own = own
+        self._place = place
+        self._start = start
+
+    def takes(self, into: memoryview) -> bool:
+        return self._own.find(into) is not None
+
+    def pull(
+        self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
+    ) -> None:
+        del filled  # the engine tells of the end alone
+        seconds = time_left(deadline)
+        leases = [move.lease.share(OWNER) for move in moves]
+        to = [ctypes.addressof(ctypes.c_char.from_buffer(move.into)) for move in moves]
+        at = [self._start + move.at for move in moves]
+        sizes = [len(move.into) for move in moves]
+        over, codes = Event(), list[int]()
+        # With the views: memory that one shows is not unmapped, whoever closes the pool.
+        kept = list(zip(leases, moves, strict=True))
+
+        def read() -> None:
+            try:
+                codes.append(self._own.engine.batch_transfer_sync_read(self._place, to, at, sizes))
+            finally:
+                for lease, _ in kept:
+                    lease.release()
+                over.set()
+
+        try:
+            Thread(target=read, name="hexkv mooncake read", daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            for lease in leases:
+                lease.release()
+            raise StoreUnreachable(str(error)) from error
+        if not over.wait(seconds):
+            raise OutOfTime("mooncake's engine is not done")
+        if codes != [0]:
+            raise StoreUnreachable(f"mooncake's engine reads nothing from {self._place}: {codes}")
+
+
+class MooncakeChannel(TcpPeers):
+    """Reads from peers by Mooncake's transfer engine, and lets them read.
+
+    What it lends, and to whom, goes over TCP.
+
+    Args:
+        address: where :meth:`serve` listens; port 0 takes a free one.
+        clock: for deadlines.
+        memory: by which peers read.
+        options: as of :class:`TcpPeers`.
+    """
+
+    def __init__(
+        self, address: Address, clock: Clock, memory: EngineMemory, **options: Any
+    ) -> None:
+        super().__init__(address, clock, memory=memory, **options)
+        self._engine = memory
+
+    def register(self, region: MemoryRegion) -> None:
+        """Have peers read *region*. Chunks that lie elsewhere are sent over TCP."""
+        self._engine.register(region)
+
+    def close(self) -> None:
+        super().close()
+        self._engine.forget()
+
+
+def _registers(channel: MooncakeChannel) -> SupportsRegistration:
+    return channel  # mypy checks here that the pool's memory can be shown to it
+
+
+def _keeps_the_port(own: EngineMemory, far: PeerMemory) -> tuple[OwnMemory, FarMemory]:
+    return own, far  # mypy checks here that both have what a channel asks for
