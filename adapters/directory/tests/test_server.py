@@ -115,7 +115,17 @@ def test_bytes_of_any_kind_are_a_message_or_an_error(data):
     assert head.text < 2000
 
 
-@each("members", [[], [(3, Member("a", 1))], [(0, Member("\u00e4" * 100, 2**63 - 1, "h" * 1024))]])
+@each(
+    "members",
+    [
+        [],
+        [(3, Member("a", 1))],
+        [
+            (0, Member("\u00e4" * 100, 2**63 - 1, "h" * 1024, "i" * 255)),
+            (1, Member("b", 2, "", "j")),
+        ],
+    ],
+)
 def test_members_come_as_they_were_packed(members):
     assert list(unpack_members(pack_members(members))) == members
 

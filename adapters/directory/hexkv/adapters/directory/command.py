@@ -16,16 +16,51 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import read_secret
 from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.serving import (
+    Certificate,
+    ClientCa,
+    Connections,
+    Host,
+    SecretFile,
+    check_tls,
+)
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.families import Family, Sample, text_format
+from hexkv.plugins.observing import serve_at
 
 _SWITCH = 0.0005
 """Seconds after which a thread that computes lets another one run: a question waits for no more
 than that behind a snapshot."""
 
 
+class ObservedCell:
+    """See :class:`hexkv.ports.Observed`."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def metrics(self) -> str:
+        found = self._cell.health()
+        return text_format(
+            Family(f"hexkv_directory_{name}", kind, text, [Sample((), found[key])])
+            for key, name, kind, text in _FAMILIES
+        )
+
+    def unready(self) -> str:
+        return ""
+
+
+_FAMILIES = (
+    ("members", "members", "gauge", "Nodes that gave a sign of life in time."),
+    ("chunks", "chunks", "gauge", "Different chunks that are known."),
+    ("bytes", "table_bytes", "gauge", "Bytes of the table."),
+    ("dropped", "dropped_chunks_total", "counter", "Chunks that found no room in the table."),
+)
+
+
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 7171,
     members: Annotated[int, typer.Option(min=1, max=1024, help="Nodes, at most.")] = 64,
     entries: Annotated[
@@ -34,16 +69,13 @@ def serve(
     heartbeat: Annotated[
         float, typer.Option(min=0.05, max=600, help="Seconds between two signs of life of a node.")
     ] = 1.0,
-    secret_file: Annotated[
-        str, typer.Option(help="File with what clients must know. Only its owner may read it.")
+    secret_file: SecretFile = "",
+    tls_certificate: Certificate = "",
+    tls_client_ca: ClientCa = "",
+    observe: Annotated[
+        str, typer.Option(help="Serve numbers and state at this host:port, over HTTP.")
     ] = "",
-    tls_certificate: Annotated[
-        str, typer.Option(help="Encrypt: file with the server's certificate and key.")
-    ] = "",
-    tls_client_ca: Annotated[
-        str, typer.Option(help="Ask clients for a certificate of these authorities.")
-    ] = "",
-    connections: Annotated[int, typer.Option(min=1, help="Connections at a time.")] = 512,
+    connections: Connections = 512,
     as_json: Json = False,
 ) -> None:
     """Say to nodes which of them holds which chunks, until SIGTERM.
@@ -51,8 +83,7 @@ def serve(
     It keeps nothing on a disk: started anew, it is told everything again by the nodes. Any address
     that other machines can reach needs --secret-file, or --tls-certificate with --tls-client-ca.
     """
-    if tls_client_ca and not tls_certificate:
-        raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
+    check_tls(tls_certificate, tls_client_ca)
     secret = read_secret(secret_file) if secret_file else b""
     tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     clock = SystemClock()
@@ -62,6 +93,9 @@ def serve(
         server = DirectoryServer(
             listener, cell, clock, secret=secret, tls=tls, connections=connections
         )
+        if observe:
+            shown = serve_at(observe, ObservedCell(cell), installed(), clock)
+            opened.callback(shown.close)
         sys.setswitchinterval(_SWITCH)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.stop())

@@ -16,11 +16,13 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
+from hexkv.ports import ConfigError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from hexkv.adapters.directory.client import RemoteDirectory
+    from hexkv.adapters.directory.static import Asked
 
 _SCHEME = "hexkv-directory"
 
@@ -110,6 +112,10 @@ class StaticSettings(_Access):
     peers: tuple[str, ...] = ()
     """``host:port`` at which each other node listens."""
 
+    over_channel: bool = False
+    """Whether *peers* are where nodes serve their chunks, and are asked there: then nothing else
+    listens. Secrets and TLS are the channel's."""
+
     listen: str = ""
     """``host:port`` at which this node answers the others; empty if nobody is to ask it."""
 
@@ -127,6 +133,8 @@ class StaticSettings(_Access):
         if self.listen:
             with about("listen"):
                 Address.of_url(self.listen, _SCHEME)
+        if self.over_channel and (self.listen or self.secret or self.secret_file or self.tls):
+            raise SettingError("over_channel", "leaves listen, secrets and tls to the channel")
         if self.entries < 1:
             raise SettingError("entries", "must be at least 1")
         if self.tls_client_ca and not self.tls_certificate:
@@ -166,8 +174,20 @@ def _open_static(settings: StaticSettings, context: OpenContext) -> object:
             except BaseException:
                 listener.close()
                 raise
-    peers = [settings.client(peer) for peer in settings.peers]
+    peers = _asked(settings, context)
     return StaticDirectory(LocalDirectory(cell), peers, context.clock, server=server)
+
+
+def _asked(settings: StaticSettings, context: OpenContext) -> Sequence[Asked]:
+    """The other nodes."""
+    from hexkv.adapters.directory.asking import ChannelPeer
+
+    if not settings.over_channel:
+        return [settings.client(peer) for peer in settings.peers]
+    if context.peers is None:
+        with about("over_channel"):
+            raise ConfigError("the configuration names no channel under `peers`")
+    return [ChannelPeer(context.peers.channel, peer) for peer in settings.peers]
 
 
 def _serve(arguments: Sequence[str]) -> int:

@@ -38,18 +38,18 @@ from hexkv.adapters.net.handshake import NONCE_BYTES
 from hexkv.ports import REPORT_KEYS, InvalidRequest, Member
 
 MAGIC = b"hexkvDIR"
-VERSION = 1
+VERSION = 2
 HELLO = Struct(f"<8sH{NONCE_BYTES}s")
 CHALLENGE = Struct(f"<8sHd{NONCE_BYTES}s")
 
 _HEAD = Struct("<BBHIIqQ")
 HEAD_BYTES = _HEAD.size
-_MEMBER = Struct("<HBHQ")
+_MEMBER = Struct("<HBHBQ")
 
 MOST_TAGS = REPORT_KEYS
 """Tags of one message."""
 
-_LONGEST_TEXT = _MEMBER.size + 255 + 1024
+_LONGEST_TEXT = _MEMBER.size + 255 + 1024 + 255
 MOST_MEMBERS_BYTES = 16 << 20
 """Bytes of the members of an answer that a client takes."""
 
@@ -119,9 +119,9 @@ def pack_members(columns: Iterable[tuple[int, Member]]) -> bytes:
     """Members with their columns."""
     parts = []
     for column, member in columns:
-        name, address = member.name.encode(), member.address.encode()
-        parts.append(_MEMBER.pack(column, len(name), len(address), member.generation))
-        parts += [name, address]
+        texts = [text.encode() for text in (member.name, member.address, member.admin)]
+        parts.append(_MEMBER.pack(column, *map(len, texts), member.generation))
+        parts += texts
     return b"".join(parts)
 
 
@@ -136,18 +136,19 @@ def unpack_members(data: bytes) -> Iterator[tuple[int, Member]]:
         start = at + _MEMBER.size
         if start > len(data):
             raise BadMessage("a member is cut")
-        column, name, address, generation = _MEMBER.unpack_from(data, at)
-        at = start + name + address
+        column, *sizes, generation = _MEMBER.unpack_from(data, at)
+        at = start + sum(sizes)
         if at > len(data):
             raise BadMessage("a member is cut")
         try:
-            yield (
-                column,
-                Member(
-                    data[start : start + name].decode(),
-                    generation,
-                    data[start + name : at].decode(),
-                ),
-            )
+            texts = [data[end - size : end].decode() for end, size in _ends(start, sizes)]
+            yield column, Member(texts[0], generation, *texts[1:])
         except (UnicodeDecodeError, InvalidRequest) as error:
             raise BadMessage("a member means nothing") from error
+
+
+def _ends(start: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Where each of neighbouring texts ends, and its size."""
+    for size in sizes:
+        start += size
+        yield start, size

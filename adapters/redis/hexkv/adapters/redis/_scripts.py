@@ -43,7 +43,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ARGV[3] .. ARGV[4])
 redis.call('SET', KEYS[2], ARGV[2] .. ':0', 'PX', ARGV[5])
 return 1
 """
-"""KEYS: the members, the sign of life. ARGV: name, mark, generation, address, milliseconds, how
+"""KEYS: the members, the sign of life. ARGV: name, mark, generation, addresses, milliseconds, how
 signs of life begin."""
 
 ALIVE = b"""

@@ -3,7 +3,7 @@
 =====================  ==========================================================================
 ``{prefix}e:`` + 24 B  a chunk: 8 bytes of its namespace, 16 of its digest. The marks of
                        memberships, 8 bytes each. Expires after ``ttl``
-``{prefix}{m}members`` a hash: by name the mark, the generation and the address of a member
+``{prefix}{m}members`` a hash: by name the mark, the generation and the addresses of a member
 ``{prefix}{m}:`` name  its sign of life: mark and last report. Expires after three heartbeats
 =====================  ==========================================================================
 
@@ -102,7 +102,8 @@ class RedisDirectory:
         self, member: Member, snapshot: Iterable[Sequence[ChunkKey]], deadline: Deadline
     ) -> bool:
         mark = secrets.token_bytes(MARK_BYTES)
-        words = [member.name.encode(), mark, _digits(member.generation), member.address.encode()]
+        where = f"{member.address}\0{member.admin}".encode()
+        words = [member.name.encode(), mark, _digits(member.generation), where]
         if self._script(_scripts.JOIN, member, [*words, self._lasting, self._sign], deadline) != 1:
             return False
         if former := self._lives.pop(member.name, None):
@@ -258,9 +259,9 @@ class RedisDirectory:
             if not isinstance(name, bytes) or not isinstance(noted, bytes):
                 raise garbled(repr(reply).encode())
             digits = noted[MARK_BYTES : MARK_BYTES + GENERATION_DIGITS]
-            address = noted[MARK_BYTES + GENERATION_DIGITS :]
+            address, _, admin = noted[MARK_BYTES + GENERATION_DIGITS :].partition(b"\0")
             try:
-                member = Member(name.decode(), int(digits), address.decode())
+                member = Member(name.decode(), int(digits), address.decode(), admin.decode())
             except ValueError:
                 continue  # it is somebody else's
             found[noted[:MARK_BYTES]] = member

@@ -1,0 +1,1 @@
+"""A tier that reads chunks from the peers that hold them."""

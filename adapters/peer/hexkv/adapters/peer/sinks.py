@@ -1,0 +1,127 @@
+"""The memory of a store's caller, as a channel wants it: on leases that it may share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Condition
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from hexkv.ports import PAGE, ChunkSpec, Destination, Lease, LeaseSink, Sink
+
+
+class _Users:
+    """Who may still write to the memory of one call."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        with self._changed:
+            self._count += count
+            if not self._count:
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until there are none."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count)
+
+
+class CallersLease:
+    """A lease on memory that is its caller's, for as long as the call lasts."""
+
+    spec: ChunkSpec | None = None
+
+    def __init__(self, frame: memoryview, users: _Users, owner: str) -> None:
+        self.frame = frame
+        self.owner = owner
+        self._users: _Users | None = users
+        users.add(1)
+
+    @property
+    def payload(self) -> memoryview:
+        return self.frame[PAGE:]
+
+    @property
+    def size(self) -> int:
+        return len(self.frame)
+
+    def share(self, owner: str) -> CallersLease:
+        if self._users is None:
+            raise ValueError("the lease was released")
+        return CallersLease(self.frame, self._users, owner)
+
+    def release(self) -> None:
+        users, self._users = self._users, None
+        if users is not None:
+            users.add(-1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class CallersSink:
+    """Some of the chunks of a store's *sink*, for one read over a channel."""
+
+    def __init__(self, sink: Sink, which: Sequence[int]) -> None:
+        self._sink = sink
+        self._which = which
+        self._users = _Users()
+        self._leases: dict[int, CallersLease] = {}
+
+    def room(self, index: int, size: int) -> Destination | None:
+        into = self._sink.room(self._which[index], size)
+        if into is None:
+            return None
+        lease = CallersLease(into, self._users, "peers")
+        former, self._leases[index] = self._leases.get(index), lease
+        if former is not None:
+            former.release()
+        return Destination(lease, into)
+
+    def filled(self, index: int, upto: int) -> None:
+        self._sink.filled(self._which[index], upto)
+
+    def settle(self) -> None:
+        """Wait until nothing can write to the memory any more, whatever the deadline was.
+
+        The memory is the caller's, who uses it again when the call is over: as of a store that
+        knows the pool's memory (:class:`hexkv.ports.SupportsRegistration`).
+        """
+        for lease in self._leases.values():
+            lease.release()
+        self._users.wait()
+
+
+class RangeSink:
+    """One buffer, for a part of a frame."""
+
+    def __init__(self, into: memoryview) -> None:
+        self._into = into
+
+    def room(self, index: int, size: int) -> memoryview | None:
+        """See :class:`hexkv.ports.Sink`."""
+        del index
+        return self._into if size == len(self._into) else None
+
+    def filled(self, index: int, upto: int) -> None:
+        """See :class:`hexkv.ports.Sink`."""
+
+
+if TYPE_CHECKING:
+
+    def _is_a_lease(lease: CallersLease) -> Lease:
+        return lease
+
+    def _is_a_sink(sink: CallersSink) -> LeaseSink:
+        return sink
