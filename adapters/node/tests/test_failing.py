@@ -181,3 +181,37 @@ def test_clients_that_are_killed_leave_nothing_and_spoil_nothing(tmp_path, kills
         assert not node.served.health().pins
         leased = node.served.health()
         assert leased.leases.get("memory store", 0) * FRAME == leased.tiers[0].used_bytes
+
+
+def test_a_node_that_comes_back_with_less_memory_than_a_chunk_takes_is_missed(tmp_path):
+    """The engine was built for the chunks of the former one; no call of it raises for that."""
+    with Node(tmp_path) as node:
+        with node.engine() as engine:
+            kv = HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT)
+            assert engine.store(PROMPT, kv).stored_tokens == len(PROMPT)
+            client = engine._half._service
+            node.stop()
+            node._overrides["pool"]["bytes"] = FRAME - 4096
+            node.start()
+            until(lambda: client.connected and not client.fits(FRAME))
+            target = HeapKV(LAYOUT, len(PROMPT))
+            got = engine.retrieve(PROMPT, target)
+            assert (got.hit_tokens, got.misses[Reason.REFUSED]) == (0, 1)
+            other = PROMPT[::-1]
+            assert engine.store(other, HeapKV(LAYOUT, len(other)).compute(other)).stored_tokens == 0
+            with engine.retrieve_layers(PROMPT, target) as layers:
+                assert list(layers) == list(range(LAYOUT.layers))
+            assert layers.result().hit_tokens == 0
+            with engine.store_layers(other, HeapKV(LAYOUT, len(other)).compute(other)) as storing:
+                for layer in range(LAYOUT.layers):
+                    storing.layer_done(layer)
+                assert storing.result().stored_tokens == 0
+            assert engine.prefetch("one", PROMPT) in (0, None)
+            engine.cancel("one")
+            node._overrides["pool"]["bytes"] = 32 * FRAME
+            node.stop()
+            node.start()
+            until(lambda: client.connected and client.fits(FRAME))
+            assert engine.retrieve(PROMPT, target).hit_tokens == len(PROMPT)  # from the disk
+            assert target.agrees(kv, len(PROMPT))
+        node.at_rest()

@@ -3,20 +3,33 @@
 import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.node import wire
-from hexkv.adapters.node.server import Allowed, Listener
-from hexkv.adapters.node.session import Limits
+from hexkv.adapters.node.limits import Limits
+from hexkv.adapters.node.server import Allowed
 from hexkv.adapters.node.verbs import VERBS
 from hexkv.adapters.node.wire import Malformed, Verb
 from hexkv.contracts.chunk_cache._base import LAYOUT, SIZE, TOKENS, content, now, put, soon, specs
 from hexkv.contracts.heap_kv import HeapKV
-from hexkv.ports import MAGIC, PAGE, ConfigError, InvalidRequest
+from hexkv.core.tiers import reading
+from hexkv.ports import (
+    MAGIC,
+    PAGE,
+    ConfigError,
+    DType,
+    InvalidRequest,
+    KVLayout,
+    Namespace,
+    Selection,
+)
 from nodes import FRAME, Node
 from processes import until
 
@@ -126,13 +139,47 @@ def test_requests_of_which_nothing_comes_leave_nothing_on_either_side(node, monk
     client.close()
 
 
+def test_a_request_that_waits_or_decodes_keeps_no_other_waiting(tmp_path, monkeypatch):
+    pytest.importorskip("hexkv.adapters.lossless")
+    layout = KVLayout.attention(DType.FLOAT16, layers=4, heads=4, key_width=64)
+    words = [1] * TOKENS
+    with Node(tmp_path, disk=False) as node, ThreadPoolExecutor() as others:
+        with node.engine(Namespace("large", layout)) as engine:
+            engine.store(words, HeapKV(layout, TOKENS))  # zeros, which get smaller
+            done = node.served.admin.compress(Selection(everything=True), "memory", "zstd")
+            assert done.chunks == 1
+            decode = reading.open_into
+
+            def decoded(*wanted):
+                answers = others.submit(engine.lookup, words)
+                assert answers.result(60).hit_tokens == TOKENS
+                return decode(*wanted)
+
+            monkeypatch.setattr(reading, "open_into", decoded)
+            assert engine.retrieve(words, HeapKV(layout, TOKENS)).hit_tokens == TOKENS
+        client, other = node.client(), node.client()
+        full = other.allocate(specs(99), "other", soon())
+        waits = others.submit(client.allocate, specs(1), "waits", soon())
+        sessions = node.server._sessions
+        until(lambda: any(session._under_way for session in sessions))
+        assert client.match([specs(1)[0].key], soon()) == [None]
+        assert not waits.done()
+        for lease in full:
+            lease.release()
+        (late,) = waits.result(60)
+        late.release()
+        client.close()
+        other.close()
+        node.at_rest()
+
+
 def test_a_lease_that_was_released_is_not_shared_though_its_block_is_still_in_sight(node):
     client = node.client()
     put(client, specs(1))
     with client.hold(specs(1), "held", soon()) as hold:
         assert hold.wait(soon())
         (lease,) = hold.leases
-        client._ledger.release("held", lease.token, lease.block)  # by another thread, just now
+        client._ledger.release([("held", lease.token, lease.block)])  # by another thread, just now
         with pytest.raises(InvalidRequest, match="released"):
             lease.share("late")
     client.close()
@@ -167,8 +214,8 @@ def test_a_header_that_a_client_left_is_void(tmp_path):
 
 def test_only_who_may_comes_in_and_one_node_has_a_path(tmp_path, node):
     assert stat.S_IMODE(node.path.stat().st_mode) == 0o600
-    with pytest.raises(ConfigError, match="another node"):
-        Listener(node.path)
+    with pytest.raises(ConfigError, match="another process"):
+        Listener(Address(path=str(node.path)))
     with Node(tmp_path / "other", disk=False, clients=1) as full:
         first, second = full.client(), full.client()
         assert (first.connected, second.connected) == (True, False)
@@ -198,12 +245,12 @@ def test_a_body_that_is_none_is_malformed_and_nothing_else(data):
     """Every reader of bodies: of noise, and of good bodies that were cut or changed."""
     some = specs(3)
     wanted = wire.Wanted("owner", [s.key for s in some], [0] * 3, [TOKENS] * 3, [-1, 0, 16])
-    chunk = wire.Chunk(wire.State.HERE, "memory", PAGE, FRAME)
+    chunks = wire.Chunks(bytes([wire.State.HERE] * 2), [PAGE] * 2, [FRAME] * 2, ["memory"] * 2)
     good = {
         wire.read_wanted: wire.pack_wanted(wanted),
         wire.read_space: wire.pack_space(1, wire.Space("{}", LAYOUT, "raw")),
         wire.read_release: wire.pack_release([(1, 2), (3, wire.ALL)]),
-        (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks([chunk, chunk]),
+        (lambda body: wire.read_chunks(body, 2)): wire.pack_chunks(chunks),
     }
     assert wire.read_wanted(good[wire.read_wanted]) == wanted._replace(
         spaces=(0, 0, 0), tokens=(TOKENS,) * 3, positions=(-1, 0, 16)

@@ -12,12 +12,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
+from hexkv.adapters.node.announcing import Announces
 from hexkv.adapters.node.answer import Answer
-from hexkv.adapters.node.holds import NodeHold, NodePublishing, late, taken
+from hexkv.adapters.node.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.keeper import Keeper
 from hexkv.adapters.node.leases import Ledger, NodeLease
 from hexkv.adapters.node.link import Link
 from hexkv.adapters.node.listing import pack_after, read_listing
+from hexkv.adapters.node.telling import PromptTeller
 from hexkv.adapters.node.wire import (
     MAX_SPACES,
     Malformed,
@@ -33,6 +35,7 @@ from hexkv.adapters.node.wire import (
     text,
 )
 from hexkv.ports import (
+    Announcing,
     ChunkKey,
     ChunkService,
     ChunkSpec,
@@ -43,6 +46,8 @@ from hexkv.ports import (
     Health,
     InvalidRequest,
     Lease,
+    NamedPrompt,
+    PromptSink,
     Publishing,
     Reason,
     SupportsListing,
@@ -99,7 +104,7 @@ class _Spaces:
         return number
 
 
-class NodeClient:
+class NodeClient(Announces):
     """See :class:`hexkv.ports.ChunkService`.
 
     A node that is gone, or does not answer, costs the call that found out its deadline; from then
@@ -112,6 +117,7 @@ class NodeClient:
         self._ledger = Ledger()
         self._spaces = _Spaces()
         self._naming = Lock()
+        self._teller = PromptTeller(clock)
         self._closed = False
         self._pid = os.getpid()
         self._pool_bytes = 0
@@ -154,25 +160,17 @@ class NodeClient:
         return found
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> NodeHold:
-        link, answer = self._lease(Verb.HOLD, wanted, owner, deadline)
-        return NodeHold(self._ledger, link, answer, wanted, owner, deadline)
+        return self._lease(Verb.HOLD, wanted, owner, deadline)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
     ) -> Sequence[Lease]:
-        link, answer = self._lease(Verb.ALLOCATE, wanted, owner, deadline)
-        if link is None or answer is None:
-            return []
-        if not link.wait(answer, late(deadline)):
-            link.give_back(answer.request)
-            self._ledger.answered(owner, link, answer.request)
-            return []
-        try:
-            leases, _, _ = taken(self._ledger, link, answer, wanted, owner)
-        except Malformed:
-            link.abandon()
-            return []
-        return [lease for lease in leases if lease is not None]
+        hold = self._lease(Verb.ALLOCATE, wanted, owner, deadline)
+        hold.wait(deadline)
+        return [lease for lease in hold.leases if lease is not None]
+
+    def reserve(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> NodeHold:
+        return self._lease(Verb.ALLOCATE, wanted, owner, deadline, waits=False)
 
     def publish(
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
@@ -189,7 +187,7 @@ class NodeClient:
         link = self._link()
         # What is left of a life before is no memory of this one.
         if not mine or link is None or any(lease.block.link is not link for lease in mine):
-            return NodePublishing(None, None, len(mine))
+            return NodePublishing(None, None, len(mine), deadline)
         head = pack("<B", after is not None) + (after or b"")
         body = b"".join(
             (
@@ -199,12 +197,14 @@ class NodeClient:
                 pack(f"<{len(mine)}I", *(lease.block.place for lease in mine)),
             )
         )
+        # The node takes its shares before it reads on, so the leases may go at once.
         answer = link.ask(Verb.PUBLISH, body, deadline)
-        if answer is not None:
-            # The node has shares of its own from its first word on: then leases may go.
-            link.wait(answer, late(deadline), begun=True)
-            _refuse(answer)
-        return NodePublishing(link, answer, len(mine))
+        return NodePublishing(link, answer, len(mine), deadline)
+
+    def named(self, prompt: NamedPrompt) -> None:
+        link = self._link()
+        if link is not None and prompt.keys:
+            self._teller.named(prompt, link)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         self._check()
@@ -294,8 +294,14 @@ class NodeClient:
         return link if link is not None and link.alive and not link.suspect else None
 
     def _lease(
-        self, verb: Verb, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
-    ) -> tuple[Link | None, Answer | None]:
+        self,
+        verb: Verb,
+        wanted: Sequence[ChunkSpec],
+        owner: str,
+        deadline: Deadline,
+        *,
+        waits: bool = True,
+    ) -> NodeHold:
         """Ask for leases. Noted before it is sent, so that it is given back whatever happens."""
         self._check()
         self._ledger.mend()
@@ -303,7 +309,7 @@ class NodeClient:
             raise InvalidRequest("a chunk is larger than the node's pool")
         link = self._link()
         if link is None or not wanted:
-            return None, None
+            return NodeHold(self._ledger, None, None, wanted, owner, deadline)
         named = wanted[:_MOST]
         request = link.number()
         self._ledger.ask(owner, link, request)
@@ -317,11 +323,11 @@ class NodeClient:
                     [-1 if spec.position is None else spec.position for spec in named],
                 )
             )
-            answer = link.ask(verb, body, deadline, request)
+            answer = link.ask(verb, body, deadline, request, waits=waits)
         if answer is None:
             link.give_back(request)
             self._ledger.answered(owner, link, request)
-        return link, answer
+        return NodeHold(self._ledger, link, answer, wanted, owner, deadline)
 
     def _ask(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
@@ -360,5 +366,8 @@ def _forked(client: ref[NodeClient]) -> None:
 
 if TYPE_CHECKING:
 
-    def _is_a_service(client: NodeClient) -> tuple[ChunkService, SupportsListing]:
-        return client, client
+    def _is_a_service(client: NodeClient) -> tuple[ChunkService, SupportsListing, Announcing]:
+        return client, client, client
+
+    def _is_a_sink(client: NodeClient) -> PromptSink:
+        return client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -13,15 +13,16 @@ from typing import Annotated
 
 import typer
 
-from hexkv.adapters.node.listener import Listener
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.listening import Listener
+from hexkv.adapters.node.limits import Limits
 from hexkv.adapters.node.memory import region_bytes
 from hexkv.adapters.node.server import Allowed, NodeServer
-from hexkv.adapters.node.session import Limits
 from hexkv.adapters.node.settings import SharedSettings
 from hexkv.adapters.node.taking import Inherited, Predecessor
+from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
 from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.compose import check
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.schema import parse_size
 from hexkv.plugins.served import ServedChunks
@@ -92,8 +93,10 @@ def node(
             signal.signal(number, lambda *_: server.stop())
         if inherited is None:
             served.serve_admin()
+            served.observe()
         else:  # which the node before serves until it has ended
-            Thread(target=_serve_admin_late, args=(served, clock), daemon=True).start()
+            for serve in (served.serve_admin, served.observe):
+                Thread(target=_serve_late, args=(serve, clock), daemon=True).start()
         chunks = 0 if inherited is None else len(inherited.state.chunks)
         said = {"socket": str(path), "pool": pool, "pid": os.getpid(), "chunks": chunks}
         said["admin"] = str(loaded.settings.admin.get("address", ""))
@@ -119,6 +122,7 @@ def _open(
     """What a node serves, and where: new, or what the node that runs there has."""
     registry = installed()
     checked = check(loaded, registry)
+    place = Address(path=str(path))
     before = None
     if take_over:
         with suppress(FileNotFoundError, ConnectionRefusedError):  # nobody is there
@@ -136,25 +140,25 @@ def _open(
             )
             inherited = before.adopt(served, state)
             before.gone(served)
-            return served, opened.enter_context(Listener(path, mode, before.listening)), inherited
+            return served, opened.enter_context(Listener(place, mode, before.listening)), inherited
         typer.echo(
             f"node {path}: starts empty, for the one that runs does not fit: {why}", err=True
         )
         before.end()
     # Listening first: what is refused is refused before memory is taken.
-    listener = opened.enter_context(Listener(path, mode))
+    listener = opened.enter_context(Listener(place, mode))
     return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
 
 
-def _serve_admin_late(served: ServedChunks, clock: Clock) -> None:
-    """Serve administration as soon as nobody else does where it is to be served."""
+def _serve_late(serve: Callable[[], None], clock: Clock) -> None:
+    """Serve as soon as nobody else does in the same place."""
     until, pause = Deadline.after(clock, _PARTING), Event()
     while True:
         try:
-            served.serve_admin()
+            serve()
         except ConfigError as error:
             if until.expired:
-                log.warning("node: administration is not served: %s", error)
+                log.warning("node: %s", error)
                 return
             pause.wait(0.1)
         else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from threading import Lock
 
 from hexkv.adapters.node.wire import ALL, Malformed
-from hexkv.ports import Hold, Lease, frame_bytes
+from hexkv.ports import Hold, Lease, frame_bytes, release_all
 
 
 class Grant:
@@ -64,12 +65,11 @@ class Granted:
         with self._lock:
             if grant.gone:
                 return 0
-            for place, size in enumerate(sizes):
-                if self._bytes + size > self._most:
-                    return place
-                grant.sizes[place] = size
-                self._bytes += size
-            return len(sizes)
+            room = self._most - self._bytes
+            places = sum(end <= room for end in accumulate(sizes))
+            grant.sizes = dict(enumerate(sizes[:places]))
+            self._bytes += sum(sizes[:places])
+            return places
 
     def settle(
         self, request: int, grant: Grant, leases: Sequence[Lease | None], *, fresh: bool
@@ -81,15 +81,18 @@ class Granted:
             else:
                 late = []
                 grant.leases = list(leases)
-                here = {place for place, lease in enumerate(leases) if lease is not None}
-                for place in [place for place in grant.sizes if place not in here]:
-                    self._bytes -= grant.sizes.pop(place)
-                grant.fresh = set(here) if fresh else set()
-                if not here:
+                grant.hold = None  # it has no more than they are
+                if len(leases) < len(grant.sizes) or None in leases:
+                    here = {place for place, lease in enumerate(leases) if lease is not None}
+                    for place in [place for place in grant.sizes if place not in here]:
+                        self._bytes -= grant.sizes.pop(place)
+                if fresh:
+                    grant.fresh = set(grant.sizes)
+                if not grant.sizes:
                     grant.gone = True
                     self._grants.pop(request, None)
-        for lease in late:
-            lease.release()
+        if late:
+            release_all(late)
         return not grant.gone
 
     def held(self, grant: Grant, hold: Hold) -> bool:
@@ -125,14 +128,21 @@ class Granted:
                 if fresh:
                     grant.fresh.add(place)
 
-    def find(self, request: int, place: int) -> tuple[Grant, Lease] | None:
-        """A lease that the client has."""
+    def find(
+        self, requests: Sequence[int], places: Sequence[int]
+    ) -> list[tuple[Grant, Lease]] | None:
+        """Leases that the client has; ``None`` if it does not have one of them."""
+        found: list[tuple[Grant, Lease]] = []
         with self._lock:
-            grant = self._grants.get(request)
-            if grant is None or place not in grant.sizes or place >= len(grant.leases):
-                return None
-            lease = grant.leases[place]
-            return None if lease is None else (grant, lease)
+            for request, place in zip(requests, places, strict=True):
+                grant = self._grants.get(request)
+                if grant is None or place not in grant.sizes or place >= len(grant.leases):
+                    return None
+                lease = grant.leases[place]
+                if lease is None:
+                    return None
+                found.append((grant, lease))
+        return found
 
     def release(self, request: int, place: int = ALL) -> None:
         """Give one back, or all of a request. What is not there was given back before."""
@@ -157,9 +167,8 @@ class Granted:
                 grant.gone = True
                 hold = grant.hold
                 del self._grants[request]
-        for lease in leases:
-            if lease is not None:
-                lease.release()
+        if held := [lease for lease in leases if lease is not None]:
+            release_all(held)
         if hold is not None:
             hold.release()
 

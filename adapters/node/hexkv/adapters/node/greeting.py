@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from array import array
 from typing import NamedTuple
 
+from hexkv.adapters.net.unix import receive_descriptors
 from hexkv.adapters.node.wire import MAGIC, VERSION, WELCOME
 from hexkv.ports import FRAME_VERSION
 
@@ -24,16 +24,11 @@ def greet(sock: socket.socket) -> tuple[Welcome, int]:
         ValueError: it does not let us in, or speaks another protocol.
         OSError: the connection breaks.
     """
-    room = socket.CMSG_SPACE(array("i").itemsize)
-    said, descriptors = b"", array("i")
+    said, descriptors = b"", list[int]()
     try:
         while len(said) < WELCOME.size:
-            part, extra, _, _ = sock.recvmsg(
-                WELCOME.size - len(said), room, socket.MSG_CMSG_CLOEXEC
-            )
-            for level, kind, data in extra:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    descriptors.frombytes(data[: len(data) // descriptors.itemsize * 4])
+            part, came = receive_descriptors(sock, WELCOME.size - len(said))
+            descriptors += came
             if not part:
                 raise ValueError("the node does not let this process in")
             said += part

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from hexkv.adapters.node.answer import Answer
 from hexkv.adapters.node.leases import Block, Ledger, NodeLease
 from hexkv.adapters.node.link import Link
-from hexkv.adapters.node.wire import ALL, Malformed, Reader, State, Status, read_chunks
+from hexkv.adapters.node.wire import Malformed, Reader, State, Status, read_chunks
 from hexkv.ports import (
     PAGE,
     ChunkSpec,
@@ -19,6 +19,7 @@ from hexkv.ports import (
     Reason,
     ServiceHold,
     frame_bytes,
+    release_all,
 )
 
 GRACE = 0.025
@@ -48,18 +49,20 @@ def taken(
     origins = [""] * len(specs)
     if answer.status is Status.DONE:
         chunks = read_chunks(answer.body, len(specs))
-        for place, (chunk, spec) in enumerate(zip(chunks, specs, strict=False)):
-            if chunk.state is not State.HERE:
-                reasons[place] = reason_of(chunk.word)
+        most = len(link.memory)
+        blocks: list[Block] = []
+        for place, (state, offset, size, word) in enumerate(zip(*chunks, strict=True)):
+            if state != State.HERE:
+                reasons[place] = reason_of(word)
                 continue
-            end = chunk.offset + chunk.size
-            fits = frame_bytes(spec.raw_bytes) <= chunk.size and end <= len(link.memory)
-            if not fits or chunk.offset % PAGE:
-                raise Malformed(f"a block of {chunk.size} bytes at {chunk.offset}")
-            block = Block(link, answer.request, place, chunk.offset, chunk.size)
-            leases[place] = lease = ledger.grant(block, owner, spec)
-            if lease is not None:
-                reasons[place], origins[place] = None, chunk.word
+            frame = frame_bytes(specs[place].raw_bytes)
+            if frame > size or offset + size > most or offset % PAGE:
+                raise Malformed(f"a block of {size} bytes at {offset}")
+            blocks.append(Block(link, answer.request, place, offset, size))
+        here = [specs[block.place] for block in blocks]
+        for lease in ledger.grant(link, blocks, owner, here):
+            place = lease.block.place
+            leases[place], reasons[place], origins[place] = lease, None, chunks.words[place]
     ledger.answered(owner, link, answer.request)
     return leases, reasons, origins
 
@@ -134,9 +137,9 @@ class NodeHold:
         except Malformed:
             link.abandon()
             return self.wait(deadline)
-        for place, chunk in enumerate(chunks):
-            if chunk.state is State.MISSING:
-                self._reasons[place] = reason_of(chunk.word)
+        for place, (state, word) in enumerate(zip(chunks.states, chunks.words, strict=True)):
+            if state == State.MISSING:
+                self._reasons[place] = reason_of(word)
         return True
 
     @property
@@ -155,9 +158,8 @@ class NodeHold:
         self._released = True
         if not self._ended:
             self._give_back()
-        for lease in self._leases:
-            if lease is not None:
-                lease.release()
+        if leases := [lease for lease in self._leases if lease is not None]:
+            release_all(leases)
 
     def __enter__(self) -> Self:
         return self
@@ -196,17 +198,20 @@ class NodeHold:
 
     def _give_back(self) -> None:
         if self._link is not None and self._answer is not None:
-            self._link.give_back(self._answer.request, ALL)
+            self._link.give_back(self._answer.request)
             self._ledger.answered(self._owner, self._link, self._answer.request)
 
 
 class NodePublishing:
     """See :class:`hexkv.ports.Publishing`. Without a link, nothing was published."""
 
-    def __init__(self, link: Link | None, answer: Answer | None, count: int) -> None:
+    def __init__(
+        self, link: Link | None, answer: Answer | None, count: int, deadline: Deadline
+    ) -> None:
         self._link = link
         self._answer = answer
         self._count = count
+        self._deadline = late(deadline)
 
     @property
     def done(self) -> bool:
@@ -223,8 +228,10 @@ class NodePublishing:
 
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
-        _ = self.done
-        answer = self._answer
+        link, answer = self._link, self._answer
+        if link is not None and answer is not None:
+            link.wait(answer, self._deadline, begun=True)
+            _ = self.done  # what was said since
         if answer is None or answer.status not in (Status.DONE, Status.BEGUN) or not answer.told:
             return {}
         try:

@@ -8,7 +8,7 @@ lines costs nothing: whoever comes next says it again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from threading import RLock
 from types import TracebackType
@@ -72,8 +72,25 @@ class NodeLease:
 
     def release(self) -> None:
         if self._frame is not None:
-            self._ledger.release(self.owner, self.token, self.block)
+            self._ledger.release([(self.owner, self.token, self.block)])
             self._frame = None
+
+    @staticmethod
+    def share_run(leases: Sequence[NodeLease], owner: str) -> Iterable[NodeLease]:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        return [lease.share(owner) for lease in leases]
+
+    @staticmethod
+    def release_run(leases: Sequence[NodeLease]) -> None:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        held = [lease for lease in leases if lease._frame is not None]
+        while held:
+            ledger = held[0]._ledger
+            mine = [lease for lease in held if lease._ledger is ledger]
+            ledger.release([(lease.owner, lease.token, lease.block) for lease in mine])
+            for lease in mine:
+                lease._frame = None
+            held = [lease for lease in held if lease._frame is not None]
 
     def __enter__(self) -> Self:
         return self
@@ -125,11 +142,16 @@ class Ledger:
                 if not asked:
                     del self._asked[owner]
 
-    def grant(self, block: Block, owner: str, spec: ChunkSpec | None) -> NodeLease | None:
-        """A lease of a block that has arrived; ``None`` if the node has taken it back since."""
-        if not block.link.use(block.request, block.place):
-            return None
-        return self._enter(NodeLease(self, block, owner, next(self._tokens), spec))
+    def grant(
+        self, link: Link, blocks: Sequence[Block], owner: str, specs: Sequence[ChunkSpec]
+    ) -> list[NodeLease]:
+        """Leases of the blocks of one request; none if the node has taken them back since."""
+        if not blocks or not link.use(blocks[0].request, [block.place for block in blocks]):
+            return []
+        rows = zip(blocks, specs, self._tokens, strict=False)
+        leases = [NodeLease(self, block, owner, token, spec) for block, spec, token in rows]
+        self._enter(leases)
+        return leases
 
     def share(self, lease: NodeLease, frame: memoryview, owner: str) -> NodeLease:
         """Another lease of the same block.
@@ -145,21 +167,30 @@ class Ledger:
             if lease.token not in lease.block.shares:
                 raise InvalidRequest("the lease was released")
             mine._frame = frame
-            return self._enter(mine)
+            self._enter([mine])
+            return mine
 
-    def release(self, owner: str, token: int, block: Block) -> None:
-        """End a lease; nothing if it has ended. The node is told with the last share."""
+    def release(self, ended: Sequence[tuple[str, int, Block]]) -> None:
+        """End leases, each of an owner, a token and a block; nothing where it has ended.
+
+        The node is told with the last share of each block.
+        """
+        last: dict[tuple[Link, int], list[Block]] = {}
         with self._lock:
-            block.shares.discard(token)
-            last = not block.shares
-        if last:
-            block.link.give_back(block.request, block.place, block.size)
+            for _, token, block in ended:
+                block.shares.discard(token)
+                if not block.shares:
+                    last.setdefault((block.link, block.request), []).append(block)
+        for (link, request), blocks in last.items():
+            size = sum([block.size for block in blocks])
+            link.give_back(request, [block.place for block in blocks], size)
         with self._lock:
-            held = self._held.get(owner)
-            if held is not None:
-                held.pop(token, None)
-                if not held:
-                    del self._held[owner]
+            for owner, token, _ in ended:
+                held = self._held.get(owner)
+                if held is not None:
+                    held.pop(token, None)
+                    if not held:
+                        del self._held[owner]
 
     def sweep(self, owner: str) -> int:
         """Take back all that *owner* still holds or has asked for. How many leases."""
@@ -171,8 +202,7 @@ class Ledger:
             if not self._asked.get(owner):
                 self._asked.pop(owner, None)
         left = list(self._held.get(owner, {}).items())
-        for token, block in left:
-            self.release(owner, token, block)
+        self.release([(owner, token, block) for token, block in left])
         return len(left)
 
     def lose(self, owner: str, token: int, block: Block) -> None:
@@ -185,10 +215,10 @@ class Ledger:
         """Take back what was lost."""
         while self.lost:
             try:
-                owner, token, block = self.lost.popleft()
+                lost = self.lost.popleft()
             except IndexError:  # another thread was sooner
                 return
-            self.release(owner, token, block)
+            self.release([lost])
 
     def end(self) -> None:
         """Nobody mends any more: what is lost from now on is given back by its finalizer."""
@@ -200,11 +230,11 @@ class Ledger:
         self.mend()
         return {owner: len(held) for owner, held in list(self._held.items()) if held}
 
-    def _enter(self, lease: NodeLease) -> NodeLease:
+    def _enter(self, leases: Sequence[NodeLease]) -> None:
         with self._lock:
-            lease.block.shares.add(lease.token)
-            self._held.setdefault(lease.owner, {})[lease.token] = lease.block
-        return lease
+            for lease in leases:
+                lease.block.shares.add(lease.token)
+                self._held.setdefault(lease.owner, {})[lease.token] = lease.block
 
 
 if TYPE_CHECKING:

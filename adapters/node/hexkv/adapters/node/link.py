@@ -12,9 +12,9 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from threading import Condition
 from weakref import WeakValueDictionary, ref
@@ -51,6 +51,9 @@ _NOTICED = 0.1
 """Seconds: whose waits in vain come to less than that knows nothing about the node."""
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 class _Turn:
     __slots__ = ("__weakref__",)
 
@@ -59,12 +62,9 @@ class Link:
     """One connection. Safe from any thread."""
 
     def __init__(self, path: Path, clock: Clock, broken: Callable[[], None]) -> None:
-        """Connect to the node at *path*, and map its memory.
+        """Connect to the node whose socket is *path*, and map its memory.
 
-        Args:
-            path: of its socket.
-            clock: for deadlines.
-            broken: told when the connection is over, or suspect. Short; must not raise.
+        *broken* is told when the connection is over, or suspect. Short; must not raise.
 
         Raises:
             StoreUnreachable: nobody is there, or this process is not let in.
@@ -115,8 +115,7 @@ class Link:
         """True while the keeper looks every few milliseconds for what was given back."""
 
         self._sender: ref[_Turn] | None = None
-        self._half_sent = False
-        self._half_read = False
+        self._half_sent = self._half_read = False
         self._ahead = bytearray()
         self._changed = Condition()
         self._closed = False
@@ -124,8 +123,8 @@ class Link:
         self.heard = clock.now()
         """When the node last said something."""
 
-        self._used: set[tuple[int, int]] = set()
-        """What is leased over it, by request and place."""
+        self._used: dict[int, set[int]] = {}
+        """What is leased over it: places, by request."""
 
     def __del__(self) -> None:
         # One that an exception out of nowhere left listed as used: nobody has it any more.
@@ -140,8 +139,12 @@ class Link:
         """A number for a request; none comes twice."""
         return next(self._numbers)
 
-    def ask(self, verb: Verb, body: bytes, deadline: Deadline, request: int = 0) -> Answer | None:
+    def ask(
+        self, verb: Verb, body: bytes, deadline: Deadline, request: int = 0, *, waits: bool = True
+    ) -> Answer | None:
         """Send a request, to be answered up to *deadline*; ``None`` if it could not be sent.
+
+        The node waits for nothing where it is not asked to.
 
         Raises:
             Malformed: it is longer than a node takes.
@@ -150,7 +153,8 @@ class Link:
             raise Malformed(f"a request of {len(body)} bytes")
         answer = Answer(request or self.number())
         self._answers[answer.request] = answer
-        data = message(verb, answer.request, self.generation, body, seconds=deadline.remaining())
+        seconds = deadline.remaining() if waits else 0.0
+        data = message(verb, answer.request, self.generation, body, seconds=seconds)
         return answer if self._send(data, deadline) else None
 
     def tell(self, verb: Verb, body: bytes, deadline: Deadline) -> bool:
@@ -162,8 +166,7 @@ class Link:
 
         An answer that nobody waits for may be received by others, and is there then.
         """
-        turn = _Turn()
-        start = self.clock.now()
+        turn, start = _Turn(), self.clock.now()
         try:
             while True:
                 with self._changed:
@@ -196,26 +199,29 @@ class Link:
         finally:
             self._leave(turn)
 
-    def use(self, request: int, place: int) -> bool:
-        """Something is leased over this connection. False if the node has taken it back."""
+    def use(self, request: int, places: Iterable[int]) -> bool:
+        """Places are leased over this connection. False if the node has taken them back."""
         with self._changed:
             if not self._closed:
-                self._used.add((request, place))
+                self._used.setdefault(request, set()).update(places)
             return not self._closed
 
-    def give_back(self, request: int, place: int = ALL, size: int = _MUCH) -> None:
-        """Have a lease of *size* bytes, or all of a request, end at the node.
+    def give_back(self, request: int, places: Collection[int] = (ALL,), size: int = _MUCH) -> None:
+        """Have leases of *size* bytes end at the node: places of a request, or all of it.
 
         Never waits; may come twice. Of little memory the node is told with the next request, or by
         the keeper's next tick: to wake it each time would take longer than to load a small chunk.
         """
         with self._changed:
-            if place == ALL:
-                self._used = {used for used in self._used if used[0] != request}
-            self._used.discard((request, place))
-            if self.alive:
-                self._returned.append((request, place))
-                self._owed += size
+            used = self._used.get(request, _NONE)
+            # All that is left of a request is one name, whatever it has.
+            if ALL in places or used.issubset(places):
+                self._returned.append((request, ALL))
+                self._used.pop(request, None)
+            else:
+                self._returned.extend(zip(repeat(request), places, strict=False))
+                self._used[request].difference_update(places)
+            self._owed += size
         if not self.alive:
             self._close_unused()
         elif self._owed >= _MUCH:
@@ -319,8 +325,7 @@ class Link:
             self._changed.notify_all()
 
     def _send(self, data: bytes, deadline: Deadline) -> bool:
-        turn = _Turn()
-        start = self.clock.now()
+        turn, start = _Turn(), self.clock.now()
         try:
             if self._may_send(turn, deadline):
                 return self._put(data, deadline)

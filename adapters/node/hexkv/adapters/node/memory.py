@@ -10,14 +10,20 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable
-from fcntl import F_ADD_SEALS, F_GET_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
+from fcntl import F_ADD_SEALS, fcntl
 from pathlib import Path
 
+from hexkv.adapters.net.unix import SEALS, is_sealed
 from hexkv.plugins.available import available_bytes
 from hexkv.plugins.mapped import advise_huge, touch, whole_pages
-from hexkv.ports import ConfigError, MemoryProvider, MemoryRegion, PoolExhausted
+from hexkv.ports import (
+    ConfigError,
+    MemoryProvider,
+    MemoryRegion,
+    PoolExhausted,
+    SupportsMapping,
+)
 
-SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 _HUGE = 2 << 20
 
 
@@ -45,7 +51,6 @@ class SharedRegion:
         if huge_pages:
             flags |= os.MFD_HUGETLB | os.MFD_HUGE_2MB
         self.descriptor = os.memfd_create("hexkv pool", flags)
-        """Open until :meth:`close`."""
 
         try:
             os.ftruncate(self.descriptor, size)
@@ -133,7 +138,7 @@ def map_sealed(descriptor: int, size: int) -> mmap.mmap:
         ConfigError: it is shorter, or could become so.
         OSError: the system refuses.
     """
-    if os.fstat(descriptor).st_size < size or fcntl(descriptor, F_GET_SEALS) & SEALS != SEALS:
+    if not is_sealed(descriptor, size):
         raise ConfigError("the node's memory is not sealed, or shorter than it says")
     # Each page would fault once more here: 1.4 s for 512 MiB, 0.12 s in one call.
     mapping = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -143,5 +148,5 @@ def map_sealed(descriptor: int, size: int) -> mmap.mmap:
 
 def _keeps_the_port(
     provider: SharedMemory, region: SharedRegion
-) -> tuple[MemoryProvider, MemoryRegion]:
-    return provider, region  # mypy checks here that both keep the port's promises
+) -> tuple[MemoryProvider, MemoryRegion, SupportsMapping]:
+    return provider, region, region  # mypy checks here that both keep the port's promises

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from threading import Condition, Lock, Thread
 
+from hexkv.adapters.net.listening import Listener
+from hexkv.adapters.net.unix import peer_of
 from hexkv.adapters.node.barrier import Barrier
 from hexkv.adapters.node.giving import Giving
 from hexkv.adapters.node.handover import (
@@ -23,17 +25,15 @@ from hexkv.adapters.node.handover import (
     TAKE,
     receive,
 )
-from hexkv.adapters.node.listener import Listener
+from hexkv.adapters.node.limits import Limits, take_no_longer
 from hexkv.adapters.node.memory import SharedRegion
-from hexkv.adapters.node.session import Limits, Session, take_no_longer
+from hexkv.adapters.node.session import Session
 from hexkv.adapters.node.taking import Inherited
 from hexkv.adapters.node.wire import GREETING, MAGIC, MAX_BODY, VERSION, WELCOME
 from hexkv.plugins.served import ServedChunks
 from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
 
 log = logging.getLogger("hexkv")
-
-_PEER = struct.Struct("3i")
 
 _DECIDING = 60.0
 """Seconds that a successor has to make up its mind: it maps the pool meanwhile."""
@@ -235,7 +235,7 @@ class NodeServer:
     def _go_on_with(self, inherited: Inherited) -> None:
         """Answer the clients of the process before."""
         for one, sock, leases in inherited.connections:
-            _, uid, gid = _peer(sock)
+            _, uid, gid = peer_of(sock)
             session = self._session(sock, one.name, uid)
             session.restore(one, leases)
             with self._changed:
@@ -268,7 +268,7 @@ class NodeServer:
             _Refused: it may not use this node, or cannot.
             OSError: it is gone.
         """
-        pid, uid, gid = _peer(sock)
+        pid, uid, gid = peer_of(sock)
         if not self._allowed.lets_in(uid, gid):
             raise _Refused(f"process {pid} is user {uid} of group {gid}")
         sock.settimeout(self._limits.patience)
@@ -337,10 +337,3 @@ class NodeServer:
 
 class _Refused(Exception):
     """A client is not let in."""
-
-
-def _peer(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group of the other end."""
-    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, uid, gid = _PEER.unpack(found)
-    return pid, uid, gid

@@ -1,8 +1,8 @@
 """A node's side of one connection: reads requests in order, answers them as they are done.
 
-One thread at a time reads. The one that has read a request answers it, and another one reads on:
-so nothing is handed over on the way, and one request that waits keeps no other waiting. What gives
-something back is done by the reader itself, in order.
+One thread at a time reads. The one that has read a request answers it, and reads on; only before
+it waits, or does what takes long, it has another one read. So nothing is handed over on the way,
+few threads are woken, and one request that waits keeps no other waiting.
 
 A client's memory is its own until it says otherwise or its end of the socket is closed, which the
 system does when it dies. A client that does not speak the protocol is not answered any more; what
@@ -19,16 +19,15 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import isfinite
-from struct import pack
 from threading import Lock, Thread
-from typing import NamedTuple
 
+from hexkv.adapters.node.asked import Request
 from hexkv.adapters.node.barrier import Barrier
-from hexkv.adapters.node.granted import Grant, Granted
+from hexkv.adapters.node.granted import Granted
 from hexkv.adapters.node.handover import Connection
-from hexkv.adapters.node.verbs import VERBS, Request
+from hexkv.adapters.node.limits import Limits
+from hexkv.adapters.node.verbs import AT_ONCE, VERBS
 from hexkv.adapters.node.wire import (
     HEAD,
     Head,
@@ -42,31 +41,14 @@ from hexkv.adapters.node.wire import (
     read_space,
 )
 from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.threads import before_waiting, step_aside
 from hexkv.ports import Clock, Deadline, EngineClosed, InvalidRequest, Lease
 
 log = logging.getLogger("hexkv")
 
 _LONGEST = 86_400.0
-_AT_ONCE = 1 << 18
+_PIECE = 1 << 18
 _SPARE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one client may take."""
-
-    leased_bytes: int
-    """Bytes of the pool that it may have leased at a time."""
-
-    under_way: int = 64
-    """Requests that it may have under way, each with a thread."""
-
-    queued_bytes: int = 16 << 20
-    """Bytes of the bodies of these requests."""
-
-    patience: float = 10.0
-    """Seconds for the greeting, for the rest of a message that has begun, and for an answer that
-    it does not take."""
 
 
 class _Over(Exception):
@@ -77,10 +59,20 @@ class _Parked(Exception):
     """Nothing is to be read at present."""
 
 
-class _Asked(NamedTuple):
-    head: Head
-    body: bytes
-    grant: Grant | None
+class _Turn:
+    """Whether a thread reads."""
+
+    __slots__ = ("_session", "mine")
+
+    def __init__(self, session: Session) -> None:
+        self.mine = False
+        self._session = session
+
+    def give(self) -> None:
+        """Have another thread read, if this one does."""
+        if self.mine:
+            self.mine = False
+            self._session.read_no_more()
 
 
 class Session:
@@ -181,14 +173,21 @@ class Session:
 
         Or until the barrier is down: then everything stays as it is.
         """
+        turn = _Turn(self)
         try:
-            while self._is_wanted() and (asked := self._next()) is not None:
-                self._call_reader()
+            while self._await_turn(turn) and (asked := self._next()) is not None:
+                if asked.head.verb in AT_ONCE:
+                    before_waiting(turn.give)
+                else:
+                    turn.give()
                 self._answer(asked)
+                before_waiting(None)
         except Exception:
             log.exception("node: a thread of client %s ends", self.name)
             self._over = True
         finally:
+            if turn.mine:
+                self._reading.release()
             with self._counting:
                 self._threads -= 1
                 last = not self._threads
@@ -220,7 +219,11 @@ class Session:
             if self._dismissed or self._over:
                 return
             try:
-                self._socket.sendall(data)
+                with suppress(BlockingIOError):
+                    data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+                if data:  # the client is slow to take it, and may be so because it sends
+                    step_aside()
+                    self._socket.sendall(data)
             except OSError as error:
                 self.dismiss(f"it takes no answer: {error}")
 
@@ -228,34 +231,51 @@ class Session:
         """When the client expects the last word on a request."""
         return Deadline.after(self.clock, asked.seconds)
 
-    def _next(self) -> _Asked | None:
-        """The next request that is not done at once; ``None`` when the connection is over."""
+    def read_no_more(self) -> None:
+        """The thread that reads is busy, and another one is to read on."""
+        self._reading.release()
+        self._call_reader()
+
+    def _await_turn(self, turn: _Turn) -> bool:
+        """Wait for the turn to read. False if enough threads do."""
+        if turn.mine:
+            return True
         with self._counting:
+            if self._waiting >= _SPARE:
+                return False
             self._waiting += 1
-        with self._reading:
-            with self._counting:
-                self._waiting -= 1
-            try:
-                while not self._over:
-                    asked = self._take()
-                    if asked is not None:
-                        return asked
-            except Malformed as error:
-                self.dismiss(str(error))
-                self._await_end()
-            except _Parked:
-                return None
-            except _Over:
-                pass
-            except OSError as error:
-                log.info("node: client %s: %s", self.name, error)
-            except Exception:
-                log.exception("node: client %s cannot be read", self.name)
-            self._over = True
-            self.granted.close()
+        self._reading.acquire()
+        turn.mine = True
+        with self._counting:
+            self._waiting -= 1
+        return True
+
+    def _next(self) -> Request | None:
+        """The next request that is not done at once; ``None`` when the connection is over.
+
+        For the thread whose turn it is.
+        """
+        try:
+            while not self._over:
+                asked = self._take()
+                if asked is not None:
+                    return asked
+        except Malformed as error:
+            self.dismiss(str(error))
+            self._await_end()
+        except _Parked:
+            return None
+        except _Over:
+            pass
+        except OSError as error:
+            log.info("node: client %s: %s", self.name, error)
+        except Exception:
+            log.exception("node: client %s cannot be read", self.name)
+        self._over = True
+        self._let_go()
         return None
 
-    def _take(self) -> _Asked | None:
+    def _take(self) -> Request | None:
         """Read a message; ``None`` if it is done with."""
         self._receive(HEAD.size)
         asked = head(bytes(self.ahead[: HEAD.size]))
@@ -292,16 +312,16 @@ class Session:
             return None
         grants = asked.verb in (Verb.HOLD, Verb.ALLOCATE)
         grant = self.granted.open(asked.request) if grants else None
-        return _Asked(asked, body, grant)
+        return Request(asked, body, grant)
 
-    def _answer(self, asked: _Asked) -> None:
-        what, body, grant = asked
+    def _answer(self, asked: Request) -> None:
+        what = asked.head
         try:
             verb = VERBS.get(what.verb)
             if verb is None:
                 self.send(what, Status.INVALID, b"this node knows no such verb")
             else:
-                verb(self, Request(what, body, grant))
+                verb(self, asked)
         except Malformed as error:
             self.dismiss(str(error))
         except InvalidRequest as error:
@@ -316,7 +336,7 @@ class Session:
                 self._under_way -= 1
                 self._queued -= what.length
 
-    def _refuse(self, asked: _Asked, status: Status, why: bytes = b"") -> None:
+    def _refuse(self, asked: Request, status: Status, why: bytes = b"") -> None:
         """Answer that nothing comes of a request; what it was to lease it has not."""
         if asked.grant is not None:
             self.granted.release(asked.head.request)
@@ -334,11 +354,6 @@ class Session:
             with self._counting:
                 self._threads -= 1
 
-    def _is_wanted(self) -> bool:
-        """True unless enough threads wait for something to read."""
-        with self._counting:
-            return self._waiting < _SPARE
-
     def _receive(self, size: int) -> None:
         """Have *size* bytes ahead. What was announced was checked; it comes within the patience."""
         while not self._barrier.down:
@@ -350,7 +365,7 @@ class Session:
                 raise Malformed("a message that does not go on")
             if self._socket.fileno() not in found:
                 continue  # the barrier
-            part = self._socket.recv(_AT_ONCE)
+            part = self._socket.recv(_PIECE)
             if not part:
                 raise _Over
             self.ahead += part
@@ -364,18 +379,16 @@ class Session:
             if poll.poll(1000):
                 break
 
-    def _end(self) -> None:
+    def _let_go(self) -> None:
+        """Nobody is there any more who leases or computes anything."""
         self.granted.close()
+        self.served.announced.gone(self.name)
+
+    def _end(self) -> None:
+        self._let_go()
         for owner in self.pinned:
             with suppress(EngineClosed):
                 self.served.chunks.unpin(owner)
         with suppress(OSError):
             self._socket.close()
         self._ended(self)
-
-
-def take_no_longer(sock: socket.socket, seconds: float) -> None:
-    """Have every send end after *seconds*; receiving waits for ever."""
-    whole = int(seconds)
-    micros = int((seconds - whole) * 1e6)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, pack("@ll", whole, micros))

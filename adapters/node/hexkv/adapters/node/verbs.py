@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from struct import pack, unpack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hexkv.adapters.node.granted import Grant, Granted
+from hexkv.adapters.node.announced import announce, expect, withdraw
+from hexkv.adapters.node.asked import Client, Request
+from hexkv.adapters.node.granted import Grant
 from hexkv.adapters.node.listing import MOST, pack_listing
+from hexkv.adapters.node.telling import read_named
 from hexkv.adapters.node.wire import (
-    Chunk,
-    Head,
+    Chunks,
     Malformed,
     Reader,
-    Space,
     State,
     Status,
     Verb,
@@ -25,14 +25,14 @@ from hexkv.adapters.node.wire import (
     pack_words,
     read_wanted,
 )
-from hexkv.plugins.served import ServedChunks
+from hexkv.plugins.threads import step_aside
 from hexkv.ports import (
     KEY_BYTES,
     MAGIC,
     NAMESPACE_BYTES,
+    SHARED_OWNER,
     ChunkKey,
     ChunkSpec,
-    Clock,
     Deadline,
     Hold,
     InvalidRequest,
@@ -40,43 +40,27 @@ from hexkv.ports import (
     Publishing,
     Reason,
     frame_bytes,
+    release_all,
+    share_all,
 )
 
 _UNSEALED = bytes(len(MAGIC))
 _MOST_PINS = 1 << 16
 _LONGEST_PIN = 366 * 86_400.0
 _MOST_PREFIXES = 1 << 16
-_MISSING = Chunk(State.MISSING, Reason.REFUSED, 0, 0)
+_LONGEST_SHARED = 3_600.0
 
 
-class Request(NamedTuple):
-    """A request that was read."""
+class _Leasing(NamedTuple):
+    """A request that leases."""
 
-    head: Head
-    body: bytes
-    grant: Grant | None
-    """What it leases, of the verbs that do."""
+    wanted: Wanted
+    owner: str
+    specs: Sequence[ChunkSpec]
+    frames: Sequence[int]
+    """Bytes that the frame of each chunk takes."""
 
-
-class Client(Protocol):
-    """The session of a client, as verbs see it."""
-
-    name: str
-    served: ServedChunks
-    clock: Clock
-    granted: Granted
-    spaces: dict[int, Space]
-    met: set[tuple[int, bytes]]
-    pinned: set[str]
-    trusted: bool
-
-    def send(self, asked: Head, status: Status, body: bytes = b"") -> None:
-        """Answer a request."""
-        ...
-
-    def until(self, asked: Head) -> Deadline:
-        """When the client expects the last word on a request."""
-        ...
+    grant: Grant
 
 
 def _ping(session: Client, asked: Request) -> None:
@@ -92,46 +76,36 @@ def _match(session: Client, asked: Request) -> None:
 
 
 def _hold(session: Client, asked: Request) -> None:
-    wanted, specs, grant = _wanted(session, asked)
+    _, owner, specs, frames, grant = _wanted(session, asked)
     until = session.until(asked.head)
-    sizes = [frame_bytes(spec.raw_bytes) for spec in specs]
-    room = session.granted.reserve(grant, sizes)
-    owner = f"{session.name} {wanted.owner}"
-    hold = session.served.chunks.hold(specs[:room], owner, until)
+    room = session.granted.reserve(grant, frames)
+    hold = session.served.hold(specs[:room], owner, until)
     if not session.granted.held(grant, hold):
         return
-    late = [_MISSING] * (len(specs) - room)
     if not hold.done:
-        session.send(asked.head, Status.BEGUN, pack_chunks([*_so_far(hold), *late]))
+        session.send(asked.head, Status.BEGUN, pack_chunks(_so_far(hold, len(specs))))
         hold.wait(until)
-    leases = _in_pool(session, specs, hold.leases, owner)
-    reasons, origins = hold.reasons, hold.origins
+    leases, places = _in_pool(session, specs, hold.leases, owner)
+    chunks = _chunks(leases, places, hold.reasons, hold.origins, len(specs))
     if not session.granted.settle(asked.head.request, grant, leases, fresh=False) and any(leases):
         return  # given back meanwhile, so nobody asks any more
-    chunks = [
-        Chunk(State.MISSING, reasons[i] or Reason.REFUSED, 0, 0)
-        if lease is None
-        else _here(session, lease, origins[i])
-        for i, lease in enumerate(leases)
-    ]
-    session.send(asked.head, Status.DONE, pack_chunks([*chunks, *late]))
+    session.send(asked.head, Status.DONE, pack_chunks(chunks))
 
 
 def _allocate(session: Client, asked: Request) -> None:
-    wanted, specs, grant = _wanted(session, asked)
-    if session.served.frozen:
-        specs = []  # what could not be published need not be copied
-    room = session.granted.reserve(grant, [frame_bytes(spec.raw_bytes) for spec in specs])
+    wanted, owner, specs, frames, grant = _wanted(session, asked)
+    # What could not be published need not be copied.
+    room = 0 if session.served.frozen else session.granted.reserve(grant, frames)
     for number, key in zip(wanted.spaces, wanted.keys, strict=True):
         pair = number, key[:NAMESPACE_BYTES]
         if pair not in session.met and len(session.met) < _MOST_PREFIXES:
             session.met.add(pair)
             session.served.meet(session.spaces[number].identity, pair[1])
-    owner = f"{session.name} {wanted.owner}"
     leases = session.served.chunks.allocate(specs[:room], owner, session.until(asked.head))
-    here = [_here(session, lease, "") for lease in leases]
+    places = session.served.places(leases)
+    chunks = _chunks(leases, places, [None] * len(leases), [""] * len(leases), len(leases))
     if session.granted.settle(asked.head.request, grant, leases, fresh=True) or not leases:
-        session.send(asked.head, Status.DONE, pack_chunks(here))
+        session.send(asked.head, Status.DONE, pack_chunks(chunks))
 
 
 def _publish(session: Client, asked: Request) -> None:
@@ -141,21 +115,22 @@ def _publish(session: Client, asked: Request) -> None:
     count = reader.count(12)
     requests, places = reader.column("Q", count), reader.column("I", count)
     reader.end()
-    with ExitStack() as mine:
-        leases: list[Lease] = []
-        for request, place in zip(requests, places, strict=True):
-            found = session.granted.find(request, place)
-            if found is None:
-                raise InvalidRequest("a lease that this client does not have")
-            grant, lease = found
-            # A share: the client may give back its own in the middle of this.
-            leases.append(mine.enter_context(lease.share(session.name)))
+    found = session.granted.find(requests, places)
+    if found is None:
+        raise InvalidRequest("a lease that this client does not have")
+    # Shares: the client may give back its own in the middle of this.
+    leases = list(share_all([lease for _, lease in found], session.name))
+    try:
+        for (grant, _), place, lease in zip(found, places, leases, strict=True):
             if place in grant.fresh:
                 # What stands there is the client's: the node writes its headers itself.
-                grant.fresh.discard(place)
                 lease.frame[: len(MAGIC)] = _UNSEALED
+                grant.fresh.discard(place)
         until = session.until(asked.head)
         publishing = session.served.chunks.publish(leases, after, until)
+        session.served.announced.published([lease.spec.key for lease in leases if lease.spec])
+    finally:
+        release_all(leases)
     if not publishing.done:
         session.send(asked.head, Status.BEGUN, _tiers(publishing, count))
         publishing.wait(until)
@@ -173,21 +148,23 @@ def _forget(session: Client, asked: Request) -> None:
 def _pin(session: Client, asked: Request) -> None:
     reader = Reader(asked.body)
     (seconds,) = unpack("<d", reader.data(8))
-    owner = f"{session.name} {reader.text()}"
+    owner = _owner(session, reader.text())
     keys = reader.keys(reader.count(KEY_BYTES))
     reader.end()
-    if not 0 <= seconds <= _LONGEST_PIN:
-        raise InvalidRequest("a pin lasts from no time to a year")
+    shared = owner.startswith(SHARED_OWNER)
+    if not 0 <= seconds <= (_LONGEST_SHARED if shared else _LONGEST_PIN):
+        raise InvalidRequest("a pin lasts from no time to a year, to an hour if it is shared")
     if len(session.pinned) >= _MOST_PINS:
         raise InvalidRequest("too many owners of pins")
-    session.pinned.add(owner)
+    if not shared:
+        session.pinned.add(owner)
     count = session.served.chunks.pin(owner, keys, seconds or None)
     session.send(asked.head, Status.DONE, pack("<Q", count))
 
 
 def _unpin(session: Client, asked: Request) -> None:
     reader = Reader(asked.body)
-    owner = f"{session.name} {reader.text()}"
+    owner = _owner(session, reader.text())
     reader.end()
     count = session.served.chunks.unpin(owner)
     session.pinned.discard(owner)
@@ -232,6 +209,13 @@ def _list(session: Client, asked: Request) -> None:
     session.send(asked.head, Status.DONE, pack_listing(found))
 
 
+def _named(session: Client, asked: Request) -> None:
+    prompts = session.served.prompts
+    if prompts is not None and not prompts.named(read_named(asked.body)):
+        raise InvalidRequest("the chunks are not named by these tokens, or by rules of others")
+    session.send(asked.head, Status.DONE, pack("<Q", prompts is not None))
+
+
 VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.PING: _ping,
     Verb.MATCH: _match,
@@ -245,67 +229,109 @@ VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.CLEAR: _clear,
     Verb.HEALTH: _health,
     Verb.LIST: _list,
+    Verb.NAMED: _named,
+    Verb.ANNOUNCE: announce,
+    Verb.WITHDRAW: withdraw,
+    Verb.EXPECT: expect,
 }
 
 
-def _wanted(session: Client, asked: Request) -> tuple[Wanted, list[ChunkSpec], Grant]:
-    """The chunks of a request that leases.
+AT_ONCE = frozenset((Verb.PING, Verb.MATCH, Verb.HOLD, Verb.ALLOCATE, Verb.PUBLISH, Verb.UNPIN))
+"""Verbs that are short unless they wait, or step aside, which says so."""
+
+
+def _owner(session: Client, name: str) -> str:
+    """What the owner of a pin is called among those of all clients."""
+    return name if name.startswith(SHARED_OWNER) else f"{session.name} {name}"
+
+
+def _wanted(session: Client, asked: Request) -> _Leasing:
+    """What a request that leases is about.
 
     Raises:
-        Malformed: they are of a namespace that was not said.
+        Malformed: chunks are of a namespace that was not said.
         InvalidRequest: one is larger than the pool.
     """
     wanted = read_wanted(asked.body)
     if asked.grant is None:
         raise Malformed("a request without a grant")
-    spaces = session.spaces
     try:
-        specs = [
-            ChunkSpec(
-                key,
-                spaces[number].identity,
-                spaces[number].layout,
-                tokens,
-                spaces[number].serde,
-                None if position < 0 else position,
-            )
-            for key, number, tokens, position in zip(*wanted[1:], strict=True)
-        ]
+        spaces = {number: session.spaces[number] for number in set(wanted.spaces)}
     except KeyError as error:
         raise Malformed("a namespace that was not said") from error
-    if not session.served.fits(max((spec.raw_bytes for spec in specs), default=0)):
-        raise InvalidRequest("a chunk is larger than the pool")
-    return wanted, specs, asked.grant
-
-
-def _here(session: Client, lease: Lease, origin: str) -> Chunk:
-    return Chunk(State.HERE, origin, session.served.place(lease) or 0, lease.size)
-
-
-def _so_far(hold: Hold) -> list[Chunk]:
-    """What is known of a hold under way; where it arrived is said at its end."""
-    return [
-        Chunk(State.COMING, "", 0, 0) if reason is None else Chunk(State.MISSING, reason, 0, 0)
-        for reason in hold.reasons
+    specs = [
+        ChunkSpec(key, space.identity, space.layout, tokens, space.serde, None if at < 0 else at)
+        for key, space, tokens, at in zip(
+            wanted.keys,
+            map(spaces.__getitem__, wanted.spaces),
+            wanted.tokens,
+            wanted.positions,
+            strict=True,
+        )
     ]
+    kinds = list(zip(wanted.spaces, wanted.tokens, strict=True))
+    raw = {kind: spaces[kind[0]].layout.chunk_bytes(kind[1]) for kind in set(kinds)}
+    if not session.served.fits(max(raw.values(), default=0)):
+        raise InvalidRequest("a chunk is larger than the pool")
+    frames = {kind: frame_bytes(size) for kind, size in raw.items()}
+    owner = f"{session.name} {wanted.owner}"
+    return _Leasing(wanted, owner, specs, list(map(frames.__getitem__, kinds)), asked.grant)
+
+
+def _chunks(
+    leases: Sequence[Lease | None],
+    places: Sequence[int | None],
+    reasons: Sequence[Reason | None],
+    origins: Sequence[str],
+    count: int,
+) -> Chunks:
+    """What is said of *count* chunks, of which the columns tell of the first."""
+    late = count - len(leases)
+    offsets = [place or 0 for place in places]
+    if None not in leases and not late:
+        states = bytes([State.HERE]) * count
+        return Chunks(states, offsets, [lease.size for lease in leases if lease], origins)
+    states = bytes(State.MISSING if lease is None else State.HERE for lease in leases)
+    sizes = [0 if lease is None else lease.size for lease in leases]
+    words = [
+        reason or Reason.REFUSED if lease is None else origin
+        for lease, reason, origin in zip(leases, reasons, origins, strict=True)
+    ]
+    return Chunks(
+        states + bytes([State.MISSING]) * late,
+        offsets + [0] * late,
+        sizes + [0] * late,
+        words + [Reason.REFUSED] * late,
+    )
+
+
+def _so_far(hold: Hold, count: int) -> Chunks:
+    """What is known of a hold under way; where it arrived is said at its end."""
+    reasons = [*hold.reasons]
+    reasons += [Reason.REFUSED] * (count - len(reasons))
+    states = bytes(State.COMING if reason is None else State.MISSING for reason in reasons)
+    return Chunks(states, [0] * count, [0] * count, [reason or "" for reason in reasons])
 
 
 def _in_pool(
     session: Client, specs: Sequence[ChunkSpec], leases: Sequence[Lease | None], owner: str
-) -> list[Lease | None]:
-    """*leases*; what lies in a store's own memory, which no client has mapped, is copied."""
-    found: list[Lease | None] = []
-    for spec, lease in zip(specs, leases, strict=False):
-        mine = lease
-        if lease is not None and session.served.place(lease) is None:
+) -> tuple[Sequence[Lease | None], Sequence[int | None]]:
+    """*leases*, and where they are; what no client has mapped, a store's own memory, is copied."""
+    places = session.served.places(leases)
+    if places.count(None) == leases.count(None):
+        return leases, places
+    step_aside()
+    found = list(leases)
+    for i, place in enumerate(places):
+        lease = leases[i]
+        if place is None and lease is not None:
             now = Deadline(session.clock, 0.0)
-            copies = session.served.chunks.allocate([spec], owner, now)
-            mine = copies[0] if copies else None
-            if mine is not None:
-                mine.payload[:] = lease.payload
+            copies = session.served.chunks.allocate([specs[i]], owner, now)
+            found[i] = copies[0] if copies else None
+            if copies:
+                copies[0].payload[:] = lease.payload
             lease.release()
-        found.append(mine)
-    return found
+    return found, session.served.places(found)
 
 
 def _tiers(publishing: Publishing, count: int) -> bytes:

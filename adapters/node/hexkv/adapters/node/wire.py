@@ -18,13 +18,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import repeat
-from struct import Struct, error, pack, unpack_from
+from itertools import chain, repeat
+from struct import Struct, calcsize, error, pack, unpack_from
 from typing import NamedTuple, cast
 
 from hexkv.ports import FRAME_VERSION, KEY_BYTES, ChunkKey, KVLayout
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"hexkvnd\n"
 
 HEAD = Struct("<IHHQQd")
@@ -43,19 +43,20 @@ MAX_SPACES = 1024
 """Namespaces that a client may have named at a time."""
 
 MAX_LAYERS = 1 << 16
-_MAX_GROUPS = 1 << 12
-_TEXT = 255
+_MAX_GROUPS, _TEXT = 1 << 12, 255
+
+_KEY = Struct(f"{KEY_BYTES}s")
+_KEYS = Struct(f"{KEY_BYTES}s" * 32)
+"""Many keys at a time: to cut them out one by one takes eight times as long."""
 
 
 class Verb(IntEnum):
-    """What a message is about."""
+    """What a message is about. The first two are not answered."""
 
     SPACE = 1
-    """Says what a number stands for in later requests: identity, layout, serde. Not answered."""
-
+    """Says what a number stands for in later requests: identity, layout, serde."""
     RELEASE = 2
-    """Gives back leases. Not answered."""
-
+    """Gives back leases."""
     PING = 3
     MATCH = 4
     HOLD = 5
@@ -68,6 +69,10 @@ class Verb(IntEnum):
     CLEAR = 12
     HEALTH = 13
     LIST = 14
+    ANNOUNCE = 15
+    WITHDRAW = 16
+    EXPECT = 17
+    NAMED = 18
 
 
 class Status(IntEnum):
@@ -131,15 +136,16 @@ class Wanted(NamedTuple):
     """-1 where it is not known."""
 
 
-class Chunk(NamedTuple):
-    """One chunk of an answer."""
+class Chunks(NamedTuple):
+    """The chunks of an answer, by column."""
 
-    state: State
-    word: str
-    """The tier from which it came, or why it is missing."""
+    states: bytes
+    """A :class:`State` each."""
 
-    offset: int
-    size: int
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    words: Sequence[str]
+    """The tier from which each came, or why it is missing."""
 
 
 def head(data: bytes) -> Head:
@@ -190,7 +196,7 @@ class Reader:
             found = unpack_from(shape, self._body, self._at)
         except error as wrong:
             raise Malformed(f"a body of {len(self._body)} bytes is too short") from wrong
-        self._at += Struct(shape).size
+        self._at += calcsize(shape)
         return found
 
     def text(self) -> str:
@@ -215,8 +221,12 @@ class Reader:
 
     def keys(self, count: int) -> list[ChunkKey]:
         """The next *count* keys."""
-        data = self.data(count * KEY_BYTES)
-        return [ChunkKey(data[i : i + KEY_BYTES]) for i in range(0, len(data), KEY_BYTES)]
+        data = memoryview(self.data(count * KEY_BYTES))
+        runs = len(data) // _KEYS.size * _KEYS.size
+        found: list[ChunkKey] = []
+        for shape, part in ((_KEYS, data[:runs]), (_KEY, data[runs:])):
+            found.extend(chain.from_iterable(shape.iter_unpack(part)))
+        return found
 
     @property
     def left(self) -> int:
@@ -325,36 +335,33 @@ def pack_keys(keys: Sequence[ChunkKey], before: bytes = b"") -> bytes:
 def pack_words(words: Iterable[str | None]) -> bytes:
     """A word, or none, for each row: a table of the words, and a byte a row."""
     rows = list(words)
-    known = list(dict.fromkeys(word for word in rows if word is not None))[:_TEXT]
+    known = [word for word in dict.fromkeys(rows) if word is not None][:_TEXT]
+    table = b"".join((bytes([len(known)]), *map(text, known)))
+    if known and rows.count(known[0]) == len(rows):  # the common case, and the long one
+        return table + b"\1" * len(rows)
     place: dict[str | None, int] = {word: i for i, word in enumerate(known, start=1)}
-    table = b"".join(map(text, known))
-    return bytes([len(known)]) + table + bytes(map(place.get, rows, repeat(0)))
+    return table + bytes(map(place.get, rows, repeat(0)))
 
 
 def read_words(reader: Reader, count: int) -> list[str | None]:
     """Read what :meth:`pack_words` gave for *count* rows."""
     known: list[str | None] = [None, *(reader.text() for _ in range(reader.number("B")))]
+    data = reader.data(count)
     try:
-        return list(map(known.__getitem__, reader.data(count)))
+        return list(map(known.__getitem__, data))
     except IndexError as wrong:
         raise Malformed("a word that is in no table") from wrong
 
 
-def pack_chunks(chunks: Sequence[Chunk]) -> bytes:
+def pack_chunks(chunks: Chunks) -> bytes:
     """What ``HOLD`` and ``ALLOCATE`` answer."""
-    count = len(chunks)
-    return b"".join(
-        (
-            pack("<I", count),
-            bytes(chunk.state for chunk in chunks),
-            pack(f"<{count}Q", *(chunk.offset for chunk in chunks)),
-            pack(f"<{count}Q", *(chunk.size for chunk in chunks)),
-            pack_words(chunk.word for chunk in chunks),
-        )
-    )
+    count = len(chunks.states)
+    shape = f"<I{count}s{2 * count}Q"
+    columns = pack(shape, count, chunks.states, *chunks.offsets, *chunks.sizes)
+    return columns + pack_words(chunks.words)
 
 
-def read_chunks(body: bytes, most: int) -> list[Chunk]:
+def read_chunks(body: bytes, most: int) -> Chunks:
     """Read what ``HOLD`` and ``ALLOCATE`` answer for *most* chunks.
 
     Raises:
@@ -362,16 +369,15 @@ def read_chunks(body: bytes, most: int) -> list[Chunk]:
     """
     reader = Reader(body)
     count = reader.count(18)
-    try:
-        states = list(map(State, reader.data(count)))
-    except ValueError as wrong:
-        raise Malformed("an unknown state") from wrong
+    states = reader.data(count)
+    if max(states, default=0) > State.MISSING:
+        raise Malformed("an unknown state")
     offsets, sizes = reader.column("Q", count), reader.column("Q", count)
     words = [word or "" for word in read_words(reader, count)]
     reader.end()
     if count > most:
         raise Malformed(f"{count} chunks for {most}")
-    return list(map(Chunk, states, words, offsets, sizes))
+    return Chunks(states, offsets, sizes, words)
 
 
 def pack_release(names: Iterable[tuple[int, int]]) -> bytes:

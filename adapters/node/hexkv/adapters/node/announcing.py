@@ -1,0 +1,76 @@
+"""What a client tells others of the chunks that it computes, and asks of theirs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from struct import pack
+from typing import TypeVar
+
+from hexkv.adapters.node.wire import Reader, Verb, pack_keys, text
+from hexkv.ports import ChunkKey, Deadline, InvalidRequest
+
+T = TypeVar("T")
+
+_ANSWER = 1.0
+"""Seconds for the node's word beside those for which it waits."""
+
+_MOST = 1 << 15
+"""Chunks that one request names."""
+
+
+class Announces(ABC):
+    """The part of a client that is a :class:`hexkv.ports.Announcing`."""
+
+    @abstractmethod
+    def _ask(
+        self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
+    ) -> T | None: ...
+
+    @abstractmethod
+    def _check(self) -> None: ...
+
+    def announce(
+        self, owner: str, group: str, keys: Sequence[ChunkKey], seconds: float, deadline: Deadline
+    ) -> int:
+        self._check()
+        before = pack("<d", seconds) + text(group) + text(owner)
+        count = 0
+        for start in range(0, len(keys), _MOST):
+            body = pack_keys(keys[start : start + _MOST], before)
+            count += self._told(Verb.ANNOUNCE, body, deadline, _number) or 0
+        return count
+
+    def withdraw(self, owner: str, deadline: Deadline) -> int:
+        self._check()
+        return self._told(Verb.WITHDRAW, text(owner), deadline, _number) or 0
+
+    def expect(self, keys: Sequence[ChunkKey], group: str, deadline: Deadline) -> Sequence[bool]:
+        self._check()
+        count = min(len(keys), _MOST)
+        clock = deadline.clock
+        while count:
+            wait = deadline.remaining()
+            body = pack_keys(keys[:count], pack("<d", wait) + text(group))
+            # Who does not wait for a chunk waits for the node's word, on a busy machine, too.
+            until = Deadline.after(clock, wait + _ANSWER)
+            found = self._told(Verb.EXPECT, body, until, lambda reader: reader.data(count))
+            # What is not asked for, or not answered, is not waited for.
+            flags = [byte == 1 for byte in found or ()]
+            flags += [False] * (len(keys) - len(flags))
+            if not all(flags) or deadline.expired:
+                return flags
+        return []
+
+    def _told(
+        self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]
+    ) -> T | None:
+        """What the node answers; ``None`` also where it is too old for the question."""
+        try:
+            return self._ask(verb, body, deadline, read)
+        except InvalidRequest:
+            return None
+
+
+def _number(reader: Reader) -> int:
+    return reader.number("Q")
