@@ -1,0 +1,1 @@
+"""Object stores of several clouds as a tier, through the library obstore."""

@@ -1,0 +1,110 @@
+"""Bodies on their way from the loop's thread into the memory that a sink gives.
+
+The caller's thread asks the sink, and copies: whoever's sink takes its time holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from hexkv.adapters.obstore.requests import Late, Requests, all_of, as_outcome
+from hexkv.ports import Deadline, ReadOutcome, Sink, StoreError, TimedOut
+
+Work: TypeAlias = Callable[[], bool]
+
+
+class Landing:
+    """The reads of one call.
+
+    Each has one piece of its body at most that is not copied yet.
+    """
+
+    def __init__(self, requests: Requests, sink: Sink, deadline: Deadline) -> None:
+        self._requests = requests
+        self._sink = sink
+        self._deadline = deadline
+        self._work: SimpleQueue[tuple[Work, asyncio.Future[bool]] | None] = SimpleQueue()
+        self._rooms: dict[int, memoryview] = {}
+
+    def outcomes(
+        self, reads: Sequence[Callable[[int], Awaitable[ReadOutcome]]]
+    ) -> Sequence[ReadOutcome]:
+        """What became of *reads*, each of which is given its number.
+
+        Raises:
+            StoreError: the store was closed.
+        """
+        found: dict[int, ReadOutcome] = {}
+
+        async def one(i: int) -> None:
+            try:
+                found[i] = await reads[i](i)
+            except StoreError as error:
+                found[i] = as_outcome(error)
+
+        future = self._requests.begin(all_of([partial(one, i) for i in range(len(reads))]))
+        future.add_done_callback(lambda _: self._work.put(None))
+        try:
+            while (next_ := self._next()) is not None:
+                work, answer = next_
+                done = None if self._deadline.expired else work()
+                with suppress(RuntimeError):  # closed meanwhile: nobody waits for it any more
+                    answer.get_loop().call_soon_threadsafe(_answered, answer, done)
+            closed = future.cancelled()  # by nobody here
+        finally:
+            future.cancel()
+            for room in self._rooms.values():
+                room.release()
+        if closed:
+            raise StoreError("the store was closed")
+        return [found.get(i, TimedOut()) for i in range(len(reads))]
+
+    def _next(self) -> tuple[Work, asyncio.Future[bool]] | None:
+        """What is to be done next; ``None`` if all is, or the time is over."""
+        try:
+            return self._work.get(timeout=self._deadline.remaining())
+        except Empty:
+            return None
+
+    async def room(self, i: int, size: int) -> bool:
+        """Whether there is memory for chunk *i*, of *size* bytes."""
+        return await self._asked(partial(self._ask, i, size))
+
+    async def land(self, i: int, at: int, piece: object) -> None:
+        """Have *piece* copied to where it belongs.
+
+        Raises:
+            Late: the time was over before.
+        """
+        await self._asked(partial(self._copy, i, at, piece))
+
+    def _ask(self, i: int, size: int) -> bool:
+        given = self._sink.room(i, size)
+        if given is not None:
+            # Released at the end: the traceback of an error would keep it.
+            self._rooms[i] = given.cast("B")
+        return given is not None
+
+    def _copy(self, i: int, at: int, piece: object) -> bool:
+        data = memoryview(piece)  # type: ignore[arg-type] # the library's bytes have a buffer
+        self._rooms[i][at : at + len(data)] = data
+        return True
+
+    async def _asked(self, work: Work) -> bool:
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._work.put((work, answer))
+        return await answer
+
+
+def _answered(answer: asyncio.Future[bool], done: bool | None) -> None:
+    if answer.done():
+        return
+    if done is None:
+        answer.set_exception(Late("no time to copy what came"))
+    else:
+        answer.set_result(done)

@@ -1,0 +1,123 @@
+"""obstore's coroutines for callers with threads and deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+from hexkv.ports import Failed, StoreError, StoreUnreachable, TimedOut
+
+T = TypeVar("T")
+
+
+class Late(StoreUnreachable):
+    """The deadline passed."""
+
+
+async def all_of(
+    each: Sequence[Callable[[], Awaitable[T]]], failed: Callable[[StoreError], Any] | None = None
+) -> list[Any]:
+    """What each of them gives, all begun at once; *failed* says what a failure counts as."""
+    answers: list[Any] = []
+    for answer in await asyncio.gather(*(one() for one in each), return_exceptions=True):
+        if isinstance(answer, StoreError) and failed is not None:
+            answers.append(failed(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            answers.append(answer)
+    return answers
+
+
+def as_outcome(error: StoreError) -> Failed | TimedOut:
+    """What a read or write is to say of *error*."""
+    return TimedOut() if isinstance(error, Late) else Failed(error)
+
+
+_CLOSING_SECONDS = 0.5
+
+
+class Requests:
+    """An event loop in a thread of its own, which begins with the first request.
+
+    The library's time-outs are the client's, and for a whole request. A coroutine can be cancelled
+    at any time, and its request ends with it: so each call has its own deadline.
+
+    Args:
+        most: how many requests are made at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._closed = False
+        self.free = asyncio.Semaphore(most)
+        """For coroutines: one of the connections."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What *coroutine* gives. It minds the caller's deadline itself.
+
+        Raises:
+            StoreError: the store was closed.
+        """
+        future = self.begin(coroutine)
+        try:
+            return future.result()
+        except CancelledError:
+            raise StoreError("the store was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Likewise, without waiting.
+
+        Raises:
+            StoreError: the store was closed.
+        """
+        try:
+            with self._lock:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        except StoreError:
+            coroutine.close()
+            raise
+
+    def close(self) -> None:
+        """End what is under way. Calling it twice is allowed."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_CLOSING_SECONDS)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise StoreError("the store is closed")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = Thread(
+                target=_serve, args=(self._loop,), name="hexkv-obstore", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        # What was asked for just before begins, so that somebody can be told that it ends.
+        loop.run_until_complete(asyncio.sleep(0))
+        while left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    finally:
+        loop.close()
