@@ -1,0 +1,1 @@
+"""Metrics, health and KV events of a running cache, over HTTP and ZeroMQ."""

@@ -1,0 +1,68 @@
+"""The numbers of the events themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hexkv.adapters.observe.feed import Feed
+from hexkv.plugins.families import Family, Sample, text_format
+
+if TYPE_CHECKING:
+    from hexkv.adapters.observe.publisher import Publisher
+
+_PASSED_OVER = ("block", "model", "orphan", "rank", "salt", "version")
+"""Why chunks that were named are not announced; ``docs/observing.md`` explains them."""
+
+
+def counted(feed: Feed, publisher: Publisher) -> str:
+    """All of them, in Prometheus' text format; every one is there from the start."""
+    ledger, held = feed.ledger, feed.held
+    announced = dict(zip(held, ledger.announced, strict=True))
+    unknown = {name: max(0, count - announced[name]) for name, count in held.items()}
+    passed = {why: ledger.passed_over[why] + feed.passed_over[why] for why in _PASSED_OVER}
+    return text_format(
+        [
+            _total("batches", "Batches published.", publisher.batches),
+            _total("replays", "Replays answered.", publisher.replays),
+            _total(
+                "snapshots", "Replays answered with all that is announced.", publisher.snapshots
+            ),
+            _by("announced_chunks", "gauge", "Chunks that routers know of.", "medium", announced),
+            _by(
+                "unannounced_chunks",
+                "gauge",
+                "Chunks that are held and that routers do not know of.",
+                "medium",
+                unknown,
+            ),
+            _total(
+                "forgotten_chunks",
+                "Held chunks whose tokens made room for others.",
+                ledger.forgotten,
+            ),
+            _total("dropped_chunks", "Chunks whose tokens found no room to wait.", feed.dropped),
+            _by(
+                "passed_over_chunks_total",
+                "counter",
+                "Chunks named and not announced.",
+                "reason",
+                passed,
+            ),
+            Family(
+                "hexkv_events_memory_bytes",
+                "gauge",
+                "Bytes of tokens and hashes.",
+                [Sample((), ledger.bytes)],
+            ),
+        ]
+    )
+
+
+def _total(name: str, text: str, count: int) -> Family:
+    return Family(f"hexkv_events_{name}_total", "counter", text, [Sample((), count)])
+
+
+def _by(name: str, kind: str, text: str, label: str, counts: Mapping[str, int]) -> Family:
+    samples = [Sample(((label, word),), count) for word, count in counts.items()]
+    return Family(f"hexkv_events_{name}", kind, text, samples)

@@ -1,0 +1,173 @@
+"""See :class:`hexkv.ports.Observer`: what the settings have a process show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from socket import getaddrinfo
+from typing import TYPE_CHECKING
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.security import is_local, read_secret
+from hexkv.adapters.net.tls import server_context
+from hexkv.adapters.observe.counting import counted
+from hexkv.adapters.observe.feed import Feed
+from hexkv.adapters.observe.http import HealthServer
+from hexkv.adapters.observe.settings import ServerSettings
+from hexkv.plugins.spec import about
+from hexkv.ports import (
+    AdapterUnavailable,
+    Clock,
+    ConfigError,
+    ContentFeed,
+    Observed,
+    Observer,
+)
+
+if TYPE_CHECKING:
+    from hexkv.adapters.observe.publisher import Publisher
+
+
+class ServerObserver:
+    """See :class:`hexkv.ports.Observer`."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        """Of one process.
+
+        Raises:
+            ConfigError: a file cannot be used, or anybody could connect.
+        """
+        self._settings = settings
+        self._clock = clock
+        self._server: HealthServer | None = None
+        self._feed: Feed | None = None
+        self._publisher: Publisher | None = None
+        self._secret = settings.secret.reveal().encode()
+        if settings.secret_file:
+            with about("secret_file"):
+                self._secret = read_secret(settings.secret_file)
+        self._tls = None
+        if settings.tls_certificate:
+            with about("tls_certificate"):
+                self._tls = server_context(settings.tls_certificate, settings.tls_client_ca)
+
+    @property
+    def port(self) -> int:
+        """Where numbers are served; 0 while they are not."""
+        return 0 if self._server is None else self._server.port
+
+    def follow(self, tiers: Mapping[str, bool], *, rank: int = 0) -> ContentFeed | None:
+        settings = self._settings
+        if not settings.events or rank:
+            return None
+        self._feed = Feed(
+            dict(tiers),
+            block=settings.events_block,
+            model=settings.events_model,
+            limit=settings.events_memory,
+        )
+        return self._feed
+
+    def serve(self, observed: Observed, *, rank: int = 0) -> None:
+        settings = self._settings
+        if self._feed is not None and self._publisher is None:
+            self._publisher = self._publish(self._feed)
+        if not settings.address or self._server is not None:
+            return
+        with about("address"):
+            address = shifted(Address.parse(settings.address), rank)
+            if not (is_local(numeric(address)) or settings.exposed):
+                asks = self._secret or settings.tls_client_ca
+                if not (self._tls and asks):
+                    raise ConfigError(
+                        f"{address.host} can be reached from other machines: serving there takes"
+                        " tls_certificate with secret or tls_client_ca, or exposed: true"
+                    )
+            self._server = HealthServer(
+                address,
+                lambda: observed.metrics() + self._counted(),
+                observed.unready,
+                secret=self._secret,
+                tls=self._tls,
+                connections=settings.connections,
+            )
+
+    def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
+
+    def _publish(self, feed: Feed) -> Publisher:
+        """Bind where events are published.
+
+        Raises:
+            ConfigError: that is not possible.
+            AdapterUnavailable: a library is missing.
+        """
+        settings = self._settings
+        try:
+            from hexkv.adapters.observe.publisher import Publisher, Source
+        except ModuleNotFoundError as error:
+            hint = "pip install 'hexkv-observe[events]'"
+            raise AdapterUnavailable("server", f"needs {error.name} for events", hint) from error
+        addresses: dict[str, Address | None] = {"events": None, "replay": None}
+        for name in addresses:
+            if text := getattr(settings, name):
+                with about(name):
+                    address = addresses[name] = Address.parse(text)
+                    if not (is_local(numeric(address)) or settings.exposed):
+                        raise ConfigError(
+                            f"{address.host} can be reached from other machines, and events say"
+                            " the tokens of prompts to everybody: that takes exposed: true"
+                        )
+        events = addresses["events"]
+        assert events is not None  # noqa: S101 - or nothing would be followed
+        with about("events"):
+            return Publisher(
+                Source(feed.take, feed.ledger.snapshot, feed.woken.fileno(), feed.wake),
+                self._clock,
+                events,
+                addresses["replay"],
+                topic=settings.events_topic,
+                history=settings.events_history,
+                beat=settings.events_beat,
+            )
+
+    def _counted(self) -> str:
+        feed, publisher = self._feed, self._publisher
+        return "" if feed is None or publisher is None else counted(feed, publisher)
+
+
+def shifted(address: Address, rank: int) -> Address:
+    """The port that the process of *rank* takes of those that begin with *address*'s.
+
+    Raises:
+        ConfigError: there is no such port.
+    """
+    if address.port + rank > 65_535:
+        raise ConfigError(f"{address} leaves no port for rank {rank}")
+    return replace(address, port=address.port + rank)
+
+
+def numeric(address: Address) -> str:
+    """The first numeric address that a host's name stands for.
+
+    Raises:
+        ConfigError: it stands for none.
+    """
+    try:
+        return str(getaddrinfo(address.host, address.port)[0][4][0])
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"there is no host {address.host}: {error}") from error
+
+
+if TYPE_CHECKING:
+
+    def _is_an_observer(observer: ServerObserver) -> Observer:
+        return observer

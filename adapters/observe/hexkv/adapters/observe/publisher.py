@@ -1,0 +1,279 @@
+"""KV events over ZeroMQ, as vLLM and SGLang publish theirs, and replays of what was missed.
+
+PUB: frames ``topic, sequence (8 bytes, big-endian), msgpack of [seconds, [event, ...], 0]``.
+ROUTER: asked with ``b"", first sequence`` it answers ``b"", topic, sequence, payload`` for each
+batch from there on, and at the end the sequence -1 with no payload.
+(vllm/distributed/kv_events.py)
+
+Three things are not as there, each for who listens late or loses a batch:
+
+- Sequences begin at the milliseconds of the wall clock, so a new life of the process is a gap for
+  who listened to the last one, and no return to numbers that were seen. The first batch says that
+  everything is cleared.
+- A silence is broken by empty batches, so a loss is noticed though nothing happens any more.
+- Who asks for batches that are not kept any more gets all that is announced instead, under numbers
+  that were missed: cleared, and then each block. Where these are of a life before, or of none, it
+  is published for all to hear, too: some take a replay only if it begins at the number they want.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from threading import Event as Flag
+from threading import Thread
+from typing import Any, NamedTuple
+
+import msgspec
+import zmq
+
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.observe.blocks import CLEARED, Event
+from hexkv.ports import Clock, ConfigError
+
+log = logging.getLogger("hexkv")
+
+_GATHERED = 0.01
+"""Seconds that events are gathered for one batch."""
+
+_PAUSE = 1.0
+"""Seconds between two looks whether it is to end."""
+
+_AT_ONCE = 128
+"""Events of a batch: about 150 KiB, with 256 tokens each."""
+
+_QUEUED = 256
+"""Batches that wait for one listener; it loses later ones, and asks for them again."""
+
+_REPLIED = 8192
+"""Batches that wait for one that has asked for a replay."""
+
+_REPLAYS = 4
+"""Replays in a second; who asks for more waits."""
+
+_REFRESHED = 5.0
+"""Seconds between two times that everything is published anew."""
+
+_SETTLING = 1.0
+"""Seconds between the question of a newcomer and that: he may ask before his subscription is known,
+and would hear none of it."""
+
+_END = (-1).to_bytes(8, "big", signed=True)
+_PARTING = 0.25
+"""Seconds that replays are answered behind the last batch."""
+
+_LINGER_MS = 200
+_CLOSING = 1.0
+
+
+class Source(NamedTuple):
+    """Where a publisher has its events from. All of it is called from its thread."""
+
+    take: Callable[[], Iterable[Event]]
+    """What has happened since the last call."""
+
+    snapshot: Callable[[], Iterable[Event]]
+    """Events that lead to the present state from any other."""
+
+    woken: int
+    """The descriptor that is readable once there is something to take."""
+
+    wake: Callable[[], None]
+    """Make it readable. From any thread."""
+
+
+class Publisher:
+    """Publishes from a thread of its own until it is closed."""
+
+    def __init__(
+        self,
+        source: Source,
+        clock: Clock,
+        events: Address,
+        replay: Address | None,
+        *,
+        topic: str,
+        history: int,
+        beat: float,
+    ) -> None:
+        """Bind, and begin.
+
+        Args:
+            source: of the events.
+            clock: for sequences and stamps.
+            events: where batches are published.
+            replay: where they are asked for again; ``None``: nowhere.
+            topic: leads each message.
+            history: bytes of batches that are kept for replays.
+            beat: seconds of silence before an empty batch.
+
+        Raises:
+            ConfigError: an address cannot be bound.
+        """
+        self._source = source
+        self._clock = clock
+        self._topic = topic.encode()
+        self._most = history
+        self._beat = beat
+        self._encoder = msgspec.msgpack.Encoder()
+        self._first = self._next = int(clock.wall() * 1000)
+        self._history: deque[tuple[int, bytes]] = deque()
+        self._kept = 0
+        self.batches = 0
+        self.replays = 0
+        self.snapshots = 0
+        """Replays that were answered with all that is announced."""
+
+        self._anew: Iterator[Event] | None = None
+        """What is left of all that is published anew."""
+
+        self._wanted: int | None = None
+        """The number that somebody asked for who needs everything anew."""
+
+        self._asked = self._latest = 0.0
+        self._refreshed = -_REFRESHED
+
+        self._ending = Flag()
+        self._context: zmq.Context[Any] = zmq.Context()
+        try:
+            self._pub = self._bound(zmq.PUB, events, _QUEUED)
+            self._router = None if replay is None else self._bound(zmq.ROUTER, replay, _REPLIED)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._thread = Thread(target=self._run, name="hexkv events", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Publish that nothing is there any more, and end."""
+        self._ending.set()
+        self._source.wake()
+        self._thread.join(_CLOSING)
+
+    def _bound(self, kind: int, address: Address, most: int) -> zmq.Socket[Any]:
+        sock: zmq.Socket[Any] = self._context.socket(kind)
+        sock.setsockopt(zmq.LINGER, _LINGER_MS)
+        sock.setsockopt(zmq.SNDHWM, most)
+        sock.setsockopt(zmq.RCVHWM, 64)
+        sock.setsockopt(zmq.MAXMSGSIZE, 1024)
+        sock.setsockopt(zmq.IPV6, ":" in address.host)
+        if kind == zmq.ROUTER:
+            sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        try:
+            sock.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot listen at {address}: {error}") from error
+        return sock
+
+    def _run(self) -> None:
+        try:
+            self._publish([CLEARED])
+            self._go_on()
+            self._publish([CLEARED])
+            self._part()
+        except Exception:
+            log.exception("KV events are not published any more")
+        finally:
+            self._context.destroy(linger=_LINGER_MS)
+
+    def _go_on(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._source.woken, zmq.POLLIN)
+        if self._router is not None:
+            poller.register(self._router, zmq.POLLIN)
+        spoke = asked = self._clock.now()
+        replays = 0
+        while not self._ending.is_set():
+            pause = 0.0 if self._anew is not None else min(self._beat, _PAUSE)
+            found = dict(poller.poll(int(pause * 1000)))
+            now = self._clock.now()
+            self._refresh(now)
+            if self._source.woken in found:
+                self._ending.wait(_GATHERED)
+                events = list(self._source.take())
+                for start in range(0, len(events), _AT_ONCE):
+                    self._publish(events[start : start + _AT_ONCE])
+                    spoke = now
+            if now >= spoke + self._beat:
+                self._publish([])
+                spoke = now
+            if now >= asked + 1.0:
+                asked, replays = now, 0
+            if self._router is not None and self._router in found:
+                if replays < _REPLAYS:
+                    replays += 1
+                    self._reply(self._router)
+                else:
+                    self._ending.wait(_GATHERED)
+
+    def _refresh(self, now: float) -> None:
+        """Publish a part of what is to be published anew."""
+        if self._anew is None:
+            due = max(self._refreshed + _REFRESHED, min(self._asked + _SETTLING, self._latest))
+            if self._wanted is None or now < due:
+                return
+            self._anew = iter(self._source.snapshot())
+            if not self._wanted:  # a newcomer: to others it is nothing new
+                next(self._anew)
+            self._wanted = None
+        events = list(islice(self._anew, _AT_ONCE))
+        if events:
+            self._publish(events)
+        else:
+            self._anew, self._refreshed = None, now
+
+    def _part(self) -> None:
+        """Answer who missed something of the end: Dynamo's indexer waits for ever for a replay."""
+        until = self._clock.now() + _PARTING
+        while self._router is not None and (left := until - self._clock.now()) > 0:
+            if self._router.poll(int(left * 1000) + 1):
+                self._reply(self._router)
+
+    def _publish(self, events: list[Event]) -> None:
+        payload = self._batch(events)
+        number, self._next = self._next, self._next + 1
+        self._history.append((number, payload))
+        self._kept += len(payload)
+        while self._kept > self._most and len(self._history) > 1:
+            self._kept -= len(self._history.popleft()[1])
+        self.batches += 1
+        self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), payload))
+
+    def _batch(self, events: list[Event]) -> bytes:
+        return self._encoder.encode((self._clock.wall(), events, 0))
+
+    def _reply(self, router: zmq.Socket[Any]) -> None:
+        """Answer one who asks for batches, as far as he takes them."""
+        identity, *said = router.recv_multipart()
+        if len(said) != 2 or said[0] or len(said[1]) != 8:
+            return
+        first = int.from_bytes(said[1], "big")
+        self.replays += 1
+        if first < self._first:
+            self._asked = self._clock.now()
+            if self._wanted is None:
+                self._latest = self._asked + _REFRESHED
+            self._wanted = max(first, self._wanted or 0)
+        with suppress(zmq.ZMQError):  # he has gone, or has more to read than he ever asked for
+            for number, payload in self._missed(first):
+                message = identity, b"", self._topic, number.to_bytes(8, "big"), payload
+                router.send_multipart(message, zmq.NOBLOCK)
+            router.send_multipart((identity, b"", self._topic, _END, b""), zmq.NOBLOCK)
+
+    def _missed(self, first: int) -> list[tuple[int, bytes]]:
+        """The batches from *first* on, or what stands for them."""
+        kept = [batch for batch in self._history if batch[0] >= first]
+        if first >= self._next or (kept and kept[0][0] == first):
+            return kept
+        self.snapshots += 1
+        events = list(self._source.snapshot())
+        # Each has a number of its own, and the last one that of the last batch.
+        count = min(-(-len(events) // _AT_ONCE), self._next - first)
+        size = -(-len(events) // count)
+        return [
+            (self._next - count + i, self._batch(events[i * size : (i + 1) * size]))
+            for i in range(count)
+        ]

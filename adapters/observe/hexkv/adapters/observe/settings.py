@@ -1,0 +1,92 @@
+"""What can be set about observing a process. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hexkv.adapters.net.address import Address
+from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.spec import SettingError, about
+
+_LONGEST_TOPIC = 255
+_BOUNDS = (
+    ("events_block", 1, 1 << 16),
+    ("events_memory", 1 << 16, 1 << 40),
+    ("events_history", 1 << 16, 1 << 40),
+    ("events_beat", 0.05, 3600.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of the observer ``server``."""
+
+    address: str = "127.0.0.1:9464"
+    """``host:port`` where ``/metrics``, ``/healthz`` and ``/readyz`` are served; empty: nowhere.
+    Of the engines of one model the first takes this port, the next one that follows, and so on."""
+
+    secret: Secret = NO_SECRET
+    """A bearer token that ``/metrics`` takes."""
+
+    secret_file: str = ""
+    """A file that holds the secret instead. Only its owner may read it."""
+
+    tls_certificate: str = ""
+    """A file with certificate and key: serve HTTPS."""
+
+    tls_client_ca: str = ""
+    """Ask clients for a certificate of these authorities."""
+
+    exposed: bool = False
+    """True if other machines may connect without any of these, for a network that is guarded
+    otherwise."""
+
+    connections: int = 4
+    """HTTP connections at a time; further ones wait."""
+
+    events: str = ""
+    """``host:port`` where KV events are published, for routers; empty: nowhere. Only the first
+    engine of a model publishes."""
+
+    replay: str = ""
+    """``host:port`` where batches of events are asked for again; empty: nowhere."""
+
+    events_block: int = 16
+    """Tokens in a block, as the router has it. It divides ``chunk.size``."""
+
+    events_model: str = ""
+    """Announce chunks of this model only; empty: of every one."""
+
+    events_topic: str = ""
+    """What each message of events begins with."""
+
+    events_memory: int = 64 * 2**20
+    """Bytes of tokens and hashes that are remembered. A chunk of 256 tokens takes about 2 KiB."""
+
+    events_history: int = 16 * 2**20
+    """Bytes of batches that are kept for replays."""
+
+    events_beat: float = 1.0
+    """Seconds of silence before an empty batch."""
+
+    def __post_init__(self) -> None:
+        if self.address:
+            with about("address"):
+                Address.parse(self.address)
+        if self.secret and self.secret_file:
+            raise SettingError("secret", "give secret or secret_file, not both")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise SettingError("tls_client_ca", "needs tls_certificate")
+        for name in ("events", "replay"):
+            if getattr(self, name):
+                with about(name):
+                    Address.parse(getattr(self, name))
+        if self.replay and not self.events:
+            raise SettingError("replay", "needs events")
+        for name, least, most in _BOUNDS:
+            if not least <= getattr(self, name) <= most:
+                raise SettingError(name, f"must be between {least} and {most}")
+        if len(self.events_topic.encode(errors="replace")) > _LONGEST_TOPIC:
+            raise SettingError("events_topic", f"has more than {_LONGEST_TOPIC} bytes")
+        if not 1 <= self.connections <= 1024:
+            raise SettingError("connections", "must be between 1 and 1024")

@@ -1,0 +1,111 @@
+"""What a node's tiers hold is published by the node: its engines tell it the tokens."""
+
+from urllib.request import urlopen
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hexkv.adapters.node.telling import pack_named, read_named
+from hexkv.adapters.node.wire import Malformed
+from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.keys.chunking import PrefixChunker
+from hexkv.core.keys.hashing import SHA256
+from hexkv.core.keys.prompts import ChunkHasher
+from hexkv.plugins.observing import CheckedPrompts
+from hexkv.ports import ConfigError
+from nodes import NAMESPACE, NodeProcess
+from processes import held_port, until
+from routers import Router, said
+
+PROMPT = list(range(100, 100 + 6 * TOKENS))
+OTHER = [*PROMPT[: 2 * TOKENS], *range(900, 900 + 2 * TOKENS)]
+
+
+def store(engine, tokens):
+    return engine.store(tokens, HeapKV(LAYOUT, len(tokens)).compute(tokens))
+
+
+def test_routers_agree_with_what_engines_find_in_their_node_also_after_an_upgrade(tmp_path):
+    ports = {name: held_port() for name in ("address", "events", "replay")}
+    places = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    observe = places | {"events_block": TOKENS // 2, "events_beat": 0.05}
+    with (
+        NodeProcess(tmp_path, slots=64, memory=32, observe=observe) as node,
+        node.engine() as one,
+        node.engine() as two,
+        Router(ports["events"], ports["replay"], TOKENS // 2) as router,
+    ):
+        store(one, PROMPT)
+        store(two, OTHER)
+        for tokens in (PROMPT, OTHER):
+            router.follow(lambda tokens=tokens: router.match(tokens) == (len(tokens),) * 2)
+            assert two.lookup(tokens).hit_tokens == len(tokens)
+        one.clear(PROMPT)
+        router.follow(lambda: router.match(OTHER) == (0, 0))
+        assert two.lookup(OTHER).hit_tokens == 0
+        assert urlopen(f"http://{places['address']}/readyz", timeout=60).status == 200
+        node.take_over()
+        until(lambda: said(ports["address"]))
+        with node.engine() as late:
+            store(late, PROMPT)
+            router.follow(lambda: router.match(PROMPT) == (len(PROMPT),) * 2)
+
+
+def test_a_node_without_events_is_told_once_at_most_and_engines_publish_nothing(tmp_path):
+    with NodeProcess(tmp_path) as node, node.engine() as engine:
+        store(engine, PROMPT)
+        teller = engine._half._service._teller
+        until(lambda: engine.lookup(OTHER) is not None and not teller._wanted)
+        with pytest.raises(ConfigError, match=r"observe\.events.*node's to publish"):
+            node.engine(observe={"events": f"127.0.0.1:{held_port()}"})
+
+
+class Sink:
+    def __init__(self):
+        self.told = []
+
+    def named(self, prompt):
+        self.told.append(prompt)
+
+
+def named(tokens, first=0):
+    """A prompt of an engine from one of its chunks on."""
+    sink = Sink()
+    ChunkHasher(PrefixChunker(TOKENS), SHA256, told=sink).name(tokens, NAMESPACE)
+    (prompt,) = sink.told
+    return read_named(pack_named(prompt, first, len(prompt.keys)))
+
+
+def test_a_node_believes_keys_of_just_these_tokens():
+    sink = Sink()
+    checked = CheckedPrompts(sink)
+    whole, rest = named(PROMPT), named(PROMPT, 2)
+    assert (whole.after, rest.after) == (None, whole.keys[1])
+    assert checked.named(whole)
+    assert checked.named(rest)
+    assert [prompt.keys for prompt in sink.told] == [whole.keys, rest.keys]
+    other = named(OTHER)
+    lies = [
+        whole._replace(keys=[*whole.keys[:-1], other.keys[-1]]),
+        rest._replace(after=None),
+        rest._replace(after=other.keys[2]),
+        whole._replace(tokens=memoryview(bytes(len(whole.tokens)))),
+        whole._replace(identity="{}"),
+        whole._replace(ends=tuple(end - 1 for end in whole.ends)),
+    ]
+    assert not any(map(checked.named, lies))
+    assert len(sink.told) == 2
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_taken_for_tokens_that_are_none(body):
+    whole = pack_named(named(PROMPT), 0, 6)
+    for wrong in (body, whole[: len(body)], whole + body[:1] + b".", body + whole):
+        try:
+            prompt = read_named(wrong)
+        except Malformed:
+            continue
+        assert len(prompt.tokens) == 4 * prompt.ends[-1]
+        assert len(prompt.keys) == len(prompt.ends)
