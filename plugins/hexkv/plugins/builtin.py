@@ -30,6 +30,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("adapters", "List what is installed", _adapters)
+    yield CommandSpec("completion", "Print what a shell completes words by", _completion)
     yield CommandSpec("config", "Show the configuration, and where it comes from", _config)
     yield CommandSpec("export", "Write chunks of tiers into an archive", _export)
     yield CommandSpec("import", "Put the chunks of an archive on tiers", _import)
@@ -37,6 +38,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
+    yield CommandSpec("top", "Show what running caches do, live", _top)
 
 
 def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext], Policy]:
@@ -57,6 +59,13 @@ def _adapters(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.adapters import run
 
     return run(arguments)
+
+
+def _completion(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.__main__ import main
+    from hexkv.plugins.cli.completion import run
+
+    return run(arguments, main)
 
 
 def _config(arguments: Sequence[str]) -> int:
@@ -97,5 +106,11 @@ def _serdes(arguments: Sequence[str]) -> int:
 
 def _plan(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.plan import run
+
+    return run(arguments)
+
+
+def _top(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.top import run
 
     return run(arguments)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.half import ChunkHalf
@@ -16,23 +16,32 @@ from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.checked import CheckedSerde
+from hexkv.core.tiers.lending import LendingRules
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.plugins.administering import let_attach, serve_admin
+from hexkv.plugins.administering import (
+    admin_address,
+    let_attach,
+    reachable,
+    serve_admin,
+)
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
+from hexkv.plugins.checking import check
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.identity import identify
-from hexkv.plugins.joining import open_joined
+from hexkv.plugins.joining import join, open_directory
+from hexkv.plugins.observing import Observation, open_observation
+from hexkv.plugins.peering import PeerService, open_peers
 from hexkv.plugins.places import Path, suggestion
 from hexkv.plugins.registry import Registry, words
 from hexkv.plugins.schema import EngineSettings
-from hexkv.plugins.spec import Kind, OpenContext
-from hexkv.plugins.telemetry import Totals
-from hexkv.plugins.threads import Threads
-from hexkv.plugins.tiers import TierOpener, check_tier, find_adapter, naming, parse_adapter
+from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.telemetry import EngineInfo, Totals
+from hexkv.plugins.threads import Threads, step_aside
+from hexkv.plugins.tiers import TierOpener, naming
 from hexkv.ports import (
     PAGE,
     Clock,
@@ -60,6 +69,7 @@ def build(
     clock: Clock | None = None,
     telemetry: Telemetry | None = None,
     events: Sequence[EventSink] = (),
+    rank: int | None = None,
 ) -> PrefixCache:
     """An engine as *settings* describe it. If that fails, everything opened is closed again.
 
@@ -72,6 +82,8 @@ def build(
         telemetry: told about every operation; by default it adds up (:class:`Totals`), and
             the engine's ``telemetry`` gives it back.
         events: told what each tier holds.
+        rank: of this process among those of one host's, each of which may be observed; by
+            default the namespace's, which several have where their KV is the same.
 
     Raises:
         ConfigError: the settings describe nothing that can be built.
@@ -89,10 +101,18 @@ def build(
     namespace = identify(namespace, loaded)
     if settings.node and events:
         log.warning("what a node's tiers hold is not told: there are no events over a node")
-    telemetry = telemetry or Totals()
+    telemetry = Totals() if telemetry is None else telemetry
+    if isinstance(telemetry, Totals):
+        telemetry.info = EngineInfo.of(namespace, settings.compute_rate)
     open_half = _over_node if settings.node else _over_tiers
     with ExitStack() as opened:
-        half, tail = open_half(opened, loaded, namespace, registry, clock, telemetry, events)
+        part = namespace.parallel.rank
+        shown = part if rank is None else rank
+        observation = open_observation(loaded, registry, clock, rank=shown)
+        opened.callback(observation.close)
+        half, tail, peers = open_half(
+            opened, loaded, namespace, registry, clock, telemetry, events, observation
+        )
         engine = CacheEngine(
             namespace,
             half,
@@ -105,13 +125,18 @@ def build(
                 Tenant(tenant.name, tenant.salt.get_secret_value(), tenant.quotas)
                 for tenant in settings.tenants
             ],
+            told=observation.prompts,
         )
         opened.pop_all()
         opened.callback(engine.close)
         if isinstance(half, TieredHalf):
             admin, block = engine.admin.chunks, _block(loaded, namespace)
             let_attach(admin, half.stack, loaded, registry, clock, block)
-            serve_admin(admin, loaded, registry, clock, rank=namespace.parallel.rank)
+            if peers is not None:
+                admin.at_close(peers.close)
+            serve_admin(admin, loaded, registry, clock, rank=part)
+        engine.at_close(observation.close)
+        observation.serve(engine)
         opened.pop_all()
     return engine
 
@@ -129,18 +154,30 @@ def _over_tiers(
     clock: Clock,
     telemetry: Telemetry,
     events: Sequence[EventSink],
-) -> tuple[ChunkHalf, int]:
-    """The pool and the tiers of this process, and where tails of chunks end."""
+    observation: Observation,
+) -> tuple[ChunkHalf, int, PeerService | None]:
+    """The pool and the tiers of this process, where tails of chunks end, and its peers."""
     settings = loaded.settings
     block = _block(loaded, namespace)
     _check_sizes(loaded, block)
     serdes = open_serdes(loaded, registry, OpenContext(clock))
-    stack = open_stack(opened, loaded, registry, clock, telemetry, events, serdes, block)
+    stack, peers = open_stack(
+        opened,
+        loaded,
+        registry,
+        clock,
+        telemetry,
+        events,
+        serdes,
+        block,
+        rank=namespace.parallel.rank,
+        observation=observation,
+    )
     # What no tier keeps is not named either.
     kept = any(tier.rules.shortest < settings.chunk.size for tier in stack.tiers)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
     half = TieredHalf(stack, prefetch, patience=settings.deadlines.lookup)
-    return half, settings.chunk.tail if kept else 0
+    return half, settings.chunk.tail if kept else 0, peers
 
 
 def _over_node(
@@ -151,15 +188,17 @@ def _over_node(
     clock: Clock,
     telemetry: Telemetry,
     events: Sequence[EventSink],
-) -> tuple[ChunkHalf, int]:
+    observation: Observation,
+) -> tuple[ChunkHalf, int, None]:
     """The pool and the tiers of a node, which knows itself which of them keep tails."""
     del namespace, events
     settings = loaded.settings
     with naming(loaded, ("node",)):
         service = registry.open("node", "unix", {"socket": settings.node}, OpenContext(clock))
     opened.callback(service.close)
+    observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), settings.chunk.tail
+    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), settings.chunk.tail, None
 
 
 def open_stack(
@@ -172,8 +211,11 @@ def open_stack(
     serdes: Mapping[str, Serde],
     block: int | None,
     region: MemoryRegion | None = None,
-) -> TierStack:
-    """The pool and the tiers of a configuration that was checked.
+    rank: int = 0,
+    observation: Observation | None = None,
+    meet: Callable[[str, bytes], None] | None = None,
+) -> tuple[TierStack, PeerService | None]:
+    """The pool and the tiers of a configuration that was checked, and the peers it names.
 
     Args:
         opened: closes what was opened.
@@ -185,7 +227,12 @@ def open_stack(
         serdes: what frames may have been written with, beside plain ones.
         block: bytes of the largest frame; ``None`` where frames are of any size: then they lie in
             the pool wherever there is room, and a tier in memory keeps whatever its budget allows.
-        region: the pool's memory; ``None``: the provider gives it.
+        region: the pool's memory, which another process still has: peers are served once that
+            gave it up. ``None``: the provider gives it.
+        rank: what ``{rank}`` stands for in the address of administration.
+        observation: follows what the tiers hold.
+        meet: told the identity and the prefix of a namespace of which a peer brings a chunk;
+            ``None``: what is of namespaces that the tiers do not know is not kept.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
@@ -194,6 +241,7 @@ def open_stack(
     codec = frame_codec(registry, settings.checksum)
     pool = settings.pool
     executor = Threads()
+    inherited = region is not None
     if region is None:
         with naming(loaded, ("pool", "settings")):
             provider = registry.open("memory", pool.provider, pool.settings, OpenContext(clock))
@@ -201,26 +249,68 @@ def open_stack(
     size = len(region.buffer) // PAGE * PAGE
     blocks = BlockPool(region, block or size, poison=pool.poison, executor=executor)
     opened.callback(blocks.close)
-    opener = TierOpener(loaded, registry, clock, blocks, block)
+    admin = reachable(admin_address(loaded, rank))
+    peers = open_peers(loaded, registry, clock, admin, region)
+    if peers is not None:
+        opened.callback(peers.close)
+    directory = None
+    if settings.directory.adapter:
+        with naming(loaded, ("directory", "settings")):
+            directory = open_directory(settings.directory, registry, clock, peers)
+        opened.callback(directory.close)
+    access = None if peers is None else peers.access(directory)
+    opener = TierOpener(loaded, registry, clock, blocks, block, access)
     tiers = []
     for index in range(len(settings.tiers)):
         tier = opener.open(index)
         opened.callback(tier.store.close)
         tiers.append(tier)
     runtime = Runtime(
-        blocks, codec, clock, executor, telemetry, events, serdes, settings.compute_rate
+        blocks,
+        codec,
+        clock,
+        executor,
+        telemetry,
+        events,
+        serdes,
+        settings.compute_rate,
+        peers=peers,
+        occupied=step_aside,
     )
-    if settings.directory.adapter:
-        with naming(loaded, ("directory", "settings")):
-            joined = open_joined(settings.directory, registry, clock, _own(loaded, tiers))
+    own = _own(loaded, tiers)
+    if directory is not None:
+        joined = join(directory, settings.directory, clock, own, peers, admin)
         opened.callback(joined.close)
-        runtime = replace(runtime, events=(*events, joined.reporting), closing=joined.close)
+        runtime = replace(
+            runtime,
+            events=(*events, joined.reporting),
+            closing=joined.close,
+            member=joined.member,
+        )
         joined.reporting.start()
-    return TierStack(tiers, runtime)
+    if observation is not None:
+        kinds = {tier.name: isinstance(tier.store, SupportsZeroCopy) for tier in tiers}
+        if (feed := observation.follow(kinds)) is not None:
+            runtime = replace(runtime, events=(*runtime.events, feed))
+    stack = TierStack(tiers, runtime)
+    if peers is not None:
+        rules = _lending(loaded, blocks, block)
+        peers.begin(stack, own, rules, directory, meet, paused=inherited)
+    return stack, peers
+
+
+def _lending(loaded: Loaded, pool: BlockPool, block: int | None) -> LendingRules:
+    """What peers may have of *pool*, whose largest frame has *block* bytes."""
+    serve = loaded.settings.peers.serve
+    most = serve.bytes or max(pool.capacity // 4, block or 0)
+    if block is not None and most < block:
+        where = loaded.locate(("peers", "serve", "bytes"))
+        raise ConfigError(f"{where}: {most} bytes do not hold one chunk, which takes {block}")
+    return LendingRules(most, serve.rate, serve.copies, serve.settle, serve.accept)
 
 
 def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
-    """The tiers that a directory is told of: what every node reads itself is no node's."""
+    """The tiers that peers read, and a directory is told of: not those that all nodes read."""
     chosen = loaded.settings.directory.tiers
     if chosen is None:
         return [
@@ -235,54 +325,6 @@ def _own(loaded: Loaded, tiers: Sequence[TierPlan]) -> list[str]:
             where = loaded.locate(("directory", "tiers"))
             raise ConfigError(f"{where}: there is no tier {name!r}{suggestion(name, names)}")
     return list(chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The adapters' settings, as instances of their dataclasses."""
-
-    pool: object
-    tiers: tuple[object, ...]
-    directory: object = None
-    admin: object = None
-    """``None`` where administration is not served."""
-
-
-def check(loaded: Loaded, registry: Registry) -> Checked:
-    """Compare a configuration with what is installed; opens nothing.
-
-    Raises:
-        ConfigError: it names an adapter that is not there, or gives one bad settings.
-    """
-
-    def find(kind: Kind, name: str, path: Path) -> None:
-        find_adapter(loaded, registry, kind, name, path)
-
-    def parse(kind: Kind, name: str, values: Mapping[str, object], path: Path) -> object:
-        return parse_adapter(loaded, registry, kind, name, values, path)
-
-    settings = loaded.settings
-    if settings.node:
-        find("node", "unix", ("node",))
-        return Checked(None, ())
-    find("checksum", settings.checksum, ("checksum",))
-    directory = None
-    if settings.directory.adapter:
-        find("directory", settings.directory.adapter, ("directory", "adapter"))
-        own = settings.directory.settings
-        place: Path = ("directory", "settings")
-        directory = parse("directory", settings.directory.adapter, own, place)
-    find("memory", settings.pool.provider, ("pool", "provider"))
-    pool = parse("memory", settings.pool.provider, settings.pool.settings, ("pool", "settings"))
-    tiers = [check_tier(loaded, registry, index) for index in range(len(settings.tiers))]
-    for name, values in settings.serdes.items():
-        find("serde", name, ("serdes", name))
-        parse("serde", name, values, ("serdes", name))
-    admin = None
-    if settings.admin:
-        find("admin", "socket", ("admin",))
-        admin = parse("admin", "socket", settings.admin, ("admin",))
-    return Checked(pool, tuple(tiers), directory, admin)
 
 
 def _loaded(settings: EngineSettings | Loaded) -> Loaded:

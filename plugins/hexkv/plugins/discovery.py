@@ -114,7 +114,12 @@ def _offers(hook: pluggy.HookCaller, wanted: type[_Spec]) -> list[_Spec]:
 
 
 def _distribution(name: str) -> str:
+    return f"{name} {installed_version(name)}".rstrip()
+
+
+def installed_version(name: str) -> str:
+    """The version of a distribution; empty in a source tree that is not installed."""
     try:
-        return f"{name} {importlib.metadata.version(name)}"
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return name
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.inheriting import give_up, keep, kept
+from hexkv.plugins.peering import PeerService
 from hexkv.ports import ChunkKey, ChunkSpec, Deadline, Lease, release_all
 
 _OWNER = "inheritance"
@@ -45,7 +46,11 @@ class Inheritance:
     """How a served cache changes hands. By one thread, while nobody else uses the cache."""
 
     def __init__(
-        self, stack: TierStack, calls: Calls, place: Callable[[Lease], int | None]
+        self,
+        stack: TierStack,
+        calls: Calls,
+        place: Callable[[Lease], int | None],
+        peers: PeerService | None = None,
     ) -> None:
         self.given = False
         """True once another process has the memory."""
@@ -53,6 +58,7 @@ class Inheritance:
         self._stack = stack
         self._calls = calls
         self._offset = place
+        self._peers = peers
 
     def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
         """Write what is queued up to *deadline*; lend nothing, and write to no block.
@@ -63,22 +69,30 @@ class Inheritance:
         somebody holds: how many bytes it has, and how many hold it.
         """
         self._calls.pause(deadline)
+        if self._peers is not None:
+            self._peers.pause(deadline)
         for tier in self._stack.tiers:
             tier.drain(deadline)
         return self._stack.pool.freeze()
 
     def freeze_now(self) -> None:
         """Lend nothing, and write to no block: the memory is not this process's yet."""
+        if self._peers is not None:
+            self._peers.pause(Deadline(self._stack.runtime.clock, 0.0))
         self._stack.pool.freeze()
 
     def thaw(self) -> None:
         """The memory is this process's."""
         self._stack.pool.thaw()
+        if self._peers is not None:
+            self._peers.resume()
         self._calls.resume()
 
     def give(self) -> None:
         """The memory is another process's: end what has nothing to do with it."""
         self.given = True  # first: closing what was given would write to its memory
+        if self._peers is not None:
+            self._peers.close()
         give_up(self._stack)
 
     def place(self, lease: Lease) -> Place | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from hexkv.plugins.peering import PeerService, own_name
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.reporting import Reporting
 from hexkv.plugins.schema import DirectorySettings
@@ -18,6 +17,9 @@ from hexkv.ports import Clock, Directory, Member
 class Joined:
     """A directory, and what reports to it."""
 
+    member: Member
+    """This life of this process."""
+
     directory: Directory
     reporting: Reporting
 
@@ -27,17 +29,36 @@ class Joined:
         self.directory.close()
 
 
-def open_joined(
-    settings: DirectorySettings, registry: Registry, clock: Clock, tiers: Collection[str]
-) -> Joined:
-    """The directory of *settings*, and what will report the content of *tiers* to it.
+def open_directory(
+    settings: DirectorySettings, registry: Registry, clock: Clock, peers: PeerService | None
+) -> Directory:
+    """The directory of *settings*, which may ask *peers* itself.
 
     Raises:
         ConfigError, AdapterUnavailable, StoreError: it cannot be opened.
     """
+    access = None if peers is None else peers.access(None)
     directory: Directory = registry.open(
-        "directory", settings.adapter, settings.settings, OpenContext(clock)
+        "directory", settings.adapter, settings.settings, OpenContext(clock, peers=access)
     )
-    name = settings.name or f"{socket.gethostname()[:200]}/{os.getpid()}"
-    member = Member(name, int(clock.wall() * 1e9), settings.address)
-    return Joined(directory, Reporting(directory, member, clock, tiers, settings.queue))
+    return directory
+
+
+def join(
+    directory: Directory,
+    settings: DirectorySettings,
+    clock: Clock,
+    tiers: Collection[str],
+    peers: PeerService | None,
+    admin: str,
+) -> Joined:
+    """*directory*, and what will report the content of *tiers* to it, as what *peers* serve.
+
+    Where nobody is served, *admin* says where this process's administration is; empty: nowhere.
+    """
+    if peers is not None:
+        member = peers.member
+    else:
+        generation = int(clock.wall() * 1e9)
+        member = Member(own_name(settings.name), generation, settings.address, admin)
+    return Joined(member, directory, Reporting(directory, member, clock, tiers, settings.queue))

@@ -138,14 +138,19 @@ class LayerSerde:
         if len(part) == len(into):
             into[:] = part
             return
+        bounds = self._bounds(part, layer, layout, len(into))
+        blocks = [part[start:stop] for start, stop in pairwise(bounds)]
+        self._codec.decode(blocks, layer, layout, tokens, into)
+
+    def _bounds(self, part: memoryview, layer: int, layout: KVLayout, raw: int) -> list[int]:
+        """Where the blocks of a part begin and end, of a layer of *raw* bytes."""
         count = self._codec.blocks(layer, layout)
-        if layout.dtype not in self._dtypes or not _SIZE * count <= len(part) < len(into):
-            raise CorruptFrame(f"layer {layer}: {len(part)} bytes for one of {len(into)}")
+        if layout.dtype not in self._dtypes or not _SIZE * count <= len(part) < raw:
+            raise CorruptFrame(f"layer {layer}: {len(part)} bytes for one of {raw}")
         bounds = list(accumulate(_sizes(count).unpack_from(part), initial=_SIZE * count))
         if bounds[-1] != len(part):
             raise CorruptFrame(f"layer {layer}: {len(part)} bytes, and not {bounds[-1]}")
-        blocks = [part[start:stop] for start, stop in pairwise(bounds)]
-        self._codec.decode(blocks, layer, layout, tokens, into)
+        return bounds
 
     def _part(self, raw: memoryview, layer: int, layout: KVLayout, tokens: int) -> list[memoryview]:
         """The bytes of a layer's part."""
@@ -215,6 +220,28 @@ class PlaneSerde(LayerSerde):
 
     def __init__(self, codec: PlaneCodec, dtypes: Collection[DType] = tuple(DType)) -> None:
         super().__init__(_Planes(codec), dtypes)
+
+    def blocks(
+        self, payload: memoryview, layout: KVLayout, tokens: int
+    ) -> list[tuple[Place, int, int]]:
+        """Each plane in order, and where its block lies in *payload*; as long as it: the plane.
+
+        Raises:
+            CorruptFrame: this is no payload of such a chunk.
+        """
+        found: list[tuple[Place, int, int]] = []
+        for layer, (start, stop) in enumerate(
+            self.layer_parts(payload, len(payload), layout, tokens)
+        ):
+            places = _places(layer, layout, tokens)
+            first, last = layout.layer_span(layer, tokens)
+            if stop - start == last - first:
+                bounds = list(accumulate((place.size for place in places), initial=0))
+            else:
+                bounds = self._bounds(payload[start:stop], layer, layout, last - first)
+            for place, (begin, end) in zip(places, pairwise(bounds), strict=True):
+                found.append((place, start + begin, start + end))
+        return found
 
 
 class _Planes:

@@ -21,6 +21,7 @@ from hexkv.ports import (
     HashFunction,
     HexKVError,
     MemoryProvider,
+    Observer,
     Policy,
     Serde,
     TransferChannel,
@@ -37,6 +38,7 @@ _PORTS: Mapping[Kind, type] = {
     "node": ChunkService,
     "directory": Directory,
     "admin": AdminAccess,
+    "observe": Observer,
     "channel": TransferChannel,
 }
 

@@ -63,6 +63,9 @@ class HeldChunks:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
     def apply(self, event: CacheEvent, queues: Sequence[ChangeQueue]) -> None:
         """Note what changed on a tier; what that changes for the node goes to *queues*."""
         stored = event.change is Change.STORED

@@ -247,13 +247,46 @@ class DirectorySettings(Section):
     """Of this process in the directory; no other process may have it. Empty: host and process."""
 
     address: str = Field(default="", max_length=1024)
-    """Where peers may read what it holds; empty: nowhere."""
+    """Where peers may read what it holds; empty: where `peers` serves it, if it does."""
 
     tiers: tuple[str, ...] | None = None
     """The tiers that count. ``null``: all that can be listed and that no other process fills."""
 
     queue: Size = 16 * 2**20
     """Bytes of changes that may wait; beyond, everything is reported anew."""
+
+    settings: Own = Field(default_factory=dict, repr=False)
+    """The adapter's own."""
+
+
+class Serving(Section):
+    """What peers may have of this process."""
+
+    bytes: Size | None = None
+    """Lent to peers at a time, and as many on their way from them; ``null``: a quarter of the
+    pool. Who wants more waits."""
+
+    rate: Size | None = None
+    """Bytes per second that may leave to peers; ``null``: any number."""
+
+    copies: int | None = Field(default=2, ge=1)
+    """Peers that are given a chunk at a time; others wait, and read it from these. ``null``: any
+    number."""
+
+    settle: Seconds = 2.0
+    """For which they count after they were given it: to keep it, and to have that reported."""
+
+    accept: bool = True
+    """Whether chunks that peers offer are kept."""
+
+
+class PeersSettings(Section):
+    """How chunks are read from peers, and served to them."""
+
+    channel: str = ""
+    """Which channel adapter; empty: there are no peers."""
+
+    serve: Serving = Serving()
 
     settings: Own = Field(default_factory=dict, repr=False)
     """The adapter's own."""
@@ -289,13 +322,16 @@ class EngineSettings(Section):
     """From the fastest to the slowest."""
 
     directory: DirectorySettings = DirectorySettings()
+    peers: PeersSettings = PeersSettings()
 
     tenants: tuple[TenantSettings, ...] = ()
     """Who has a part of the tiers' budgets for himself."""
 
     admin: Own = Field(default_factory=dict, repr=False)
-    """Where administration from outside is served: settings of the adapter ``socket``. Empty:
-    nowhere."""
+    """Where administration is served: settings of the adapter ``socket``. Empty: nowhere."""
+
+    observe: Own = Field(default_factory=dict, repr=False)
+    """What is shown from outside: settings of the adapter ``server``. Empty: nothing."""
 
     @property
     def shared(self) -> bool:
@@ -333,6 +369,7 @@ _OF_A_NODE = (
     "checksum",
     "compute_rate",
     "directory",
+    "peers",
     "admin",
 )
 """Sections of which a node's own configuration has the last word."""

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
+from weakref import ref
 
+from hexkv.core.engine.announced import Announced
 from hexkv.core.engine.calls import Calls
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin
@@ -21,9 +23,11 @@ from hexkv.core.tiers.carrying import in_memory
 from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.administering import let_attach, serve_admin
 from hexkv.plugins.algorithms import hash_algorithm
-from hexkv.plugins.compose import check, open_serdes, open_stack
+from hexkv.plugins.checking import check
+from hexkv.plugins.compose import open_serdes, open_stack
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.inheritance import Inheritance
+from hexkv.plugins.observing import CheckedPrompts, open_observation
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import Totals
@@ -43,8 +47,10 @@ from hexkv.ports import (
     Health,
     HexKVError,
     Hit,
+    Hold,
     Lease,
     MemoryRegion,
+    Peers,
     StoreError,
 )
 
@@ -101,7 +107,9 @@ class ServedChunks:
         self._clock = clock
         self.telemetry = Totals()
         with ExitStack() as opened:
-            self._stack: TierStack = open_stack(
+            self._observation = open_observation(loaded, registry, clock)
+            opened.callback(self._observation.close)
+            stack, peers = open_stack(
                 opened,
                 loaded,
                 registry,
@@ -111,13 +119,19 @@ class ServedChunks:
                 serdes,
                 None,
                 region,
+                meet=_Meeting(self),
+                observation=self._observation,
             )
             opened.pop_all()
+        self._stack = stack
         if leaving is not None:
             leaving.stack = self._stack
+        self.announced = Announced(clock, self._stack.runtime.executor)
+        """What clients have announced to each other."""
+
         self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
         self._calls = Calls(self._half, _PATIENCE)
-        self.inheritance = Inheritance(self._stack, self._calls, self.place)
+        self.inheritance = Inheritance(self._stack, self._calls, self.place, peers)
         self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
         self.admin = KeyedAdmin(
             self._half,
@@ -130,7 +144,16 @@ class ServedChunks:
         """Administration, which the configuration may have served to others."""
 
         let_attach(self.admin, self._stack, loaded, registry, clock, None)
+        self.peers: Peers | None = peers
+        """Other processes that are served, and asked, if the configuration says how."""
+
+        if peers is not None:
+            self.admin.at_close(peers.close)
         self._opening = loaded, registry, clock
+        self._calls.at_close(self._observation.close)
+        sink = self._observation.prompts
+        self.prompts = None if sink is None else CheckedPrompts(sink)
+        """Takes the tokens of prompts, where what the tiers hold is published."""
 
     def serve_admin(self) -> None:
         """Serve administration where the configuration says, if it does, until :meth:`close`.
@@ -139,6 +162,14 @@ class ServedChunks:
             ConfigError: it cannot be served there.
         """
         serve_admin(self.admin, *self._opening)
+
+    def observe(self) -> None:
+        """Serve numbers and state where the configuration says, if it does, until :meth:`close`.
+
+        Raises:
+            ConfigError: they cannot be served there.
+        """
+        self._observation.serve(self)
 
     def headers(self) -> Iterator[FrameHeader]:
         """What lies on tiers that outlive a process, chunk by chunk. For the start.
@@ -175,9 +206,24 @@ class ServedChunks:
 
     def place(self, lease: Lease) -> int | None:
         """Where in the pool's memory a block begins; ``None``: it is memory of a store's own."""
-        if isinstance(lease, BlockLease) and lease.frame.obj is self.region.buffer.obj:
-            return lease.offset
-        return None
+        return self.places([lease])[0]
+
+    def places(self, leases: Sequence[Lease | None]) -> list[int | None]:
+        """The :meth:`place` of each of *leases*; ``None`` where there is none."""
+        memory = self.region.buffer.obj
+        return [
+            lease.offset if isinstance(lease, BlockLease) and lease.frame.obj is memory else None
+            for lease in leases
+        ]
+
+    def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
+        """As ``chunks.hold`` does, of chunks that fit the pool.
+
+        For threads in which no signal handler or finalizer comes back to this cache: the steps
+        of what it gives do not come in by the door.
+        """
+        with self._calls.call():
+            return self._half.hold(wanted, owner, deadline)
 
     def meet(self, identity: str, prefix: bytes) -> None:
         """Have the tiers know whose the chunks of a namespace are.
@@ -258,6 +304,18 @@ class ServedChunks:
                 yield header
         if damaged:
             log.warning("tier %s: %d of %d chunks cannot be read", tier.name, damaged, len(keys))
+
+
+class _Meeting:
+    """What a peer source tells of namespaces. It does not keep the cache from being dropped."""
+
+    def __init__(self, served: ServedChunks) -> None:
+        self._served = ref(served)
+
+    def __call__(self, identity: str, prefix: bytes) -> None:
+        served = self._served()
+        if served is not None:
+            served.meet(identity, prefix)
 
 
 class _Leaving:

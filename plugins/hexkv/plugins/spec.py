@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 
 import pluggy
 
-from hexkv.ports import ChunkKey, Clock, HexKVError
+from hexkv.ports import ChunkKey, Clock, HexKVError, PeerAccess
 
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
@@ -30,11 +30,11 @@ Kind = Literal[
     "node",
     "directory",
     "admin",
+    "observe",
     "channel",
 ]
-"""What an adapter may be. A configuration names all but three: hosts build a ``device``, programs
-open a ``channel``, and ``hexkv serve`` speaks every ``wire`` that is installed
-(:mod:`hexkv.adapters.net.serving`)."""
+"""What an adapter may be. A configuration names all but two: hosts build a ``device``, and
+``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
 
 CONTRACT = 2
 """Version of the contracts that this hexkv keeps with its adapters, and that they promise.
@@ -95,10 +95,13 @@ class OpenContext:
     clock: Clock
 
     name: str = ""
-    """The tier's name in the configuration; empty for anything but a store."""
+    """The tier's name in the configuration; of a channel, this process's; else empty."""
 
     budget: int | None = None
     """Bytes that the core will let the tier hold. A store may refuse to exceed it, too."""
+
+    peers: PeerAccess | None = None
+    """For stores and directories that ask peers; ``None`` where none are configured."""
 
 
 Replacing = Literal["folder", "file", "prefix"] | Callable[[Any, str], object]

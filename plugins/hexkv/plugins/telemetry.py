@@ -2,66 +2,86 @@
 
 No client library: the text format is a few lines. Serve what :func:`render` gives under
 ``/metrics`` of whatever the host serves already.
-https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from threading import Lock
+from typing import Protocol
 
-from hexkv.ports import CacheLifecycle, CounterName, HistogramName
-
-BUCKETS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
+from hexkv.plugins.discovery import installed_version
+from hexkv.plugins.families import (
+    BUCKETS,
+    HELP,
+    TIERED,
+    Family,
+    Labels,
+    Sample,
+    bounds,
+    known_series,
+    text_format,
 )
-"""Upper bounds of the classes that durations are counted in, in seconds; one more is open."""
+from hexkv.ports import CounterName, Health, HistogramName, Namespace, Telemetry, TierHealth
 
-_BREAKER = {"closed": 0, "half open": 1, "open": 2}
+__all__ = ["BREAKER", "BUCKETS", "HELP", "EngineInfo", "Totals", "families", "render"]
 
-HELP: Mapping[CounterName | HistogramName, str] = {
-    CounterName.LOOKUPS: "Chunks that retrieves asked for.",
-    CounterName.HITS: "Chunks that retrieves loaded, by tier.",
-    CounterName.MISSES: "Chunks that retrieves did not load, by reason.",
-    CounterName.STORED: "Chunks written, by tier.",
-    CounterName.PRESENT: "Chunks that stores found there already.",
-    CounterName.DROPPED: "Chunks that a tier did not take, by reason.",
-    CounterName.EVICTED: "Chunks that gave way to others.",
-    CounterName.CORRUPT: "Chunks that were not what had been put there.",
-    CounterName.RETRIES: "Chunks that a store was asked for, or given, once more.",
-    CounterName.BREAKER_OPENED: "Times that a lane of a tier was switched off.",
-    CounterName.READ_BYTES: "Bytes of whole frames that came from a tier.",
-    CounterName.WRITTEN_BYTES: "Bytes of frames that a tier took.",
-    HistogramName.READ: "Durations of reads from a tier, with verification.",
-    HistogramName.WRITE: "Durations of writes to a tier.",
-    HistogramName.RETRIEVE: "Durations of retrieves.",
-    HistogramName.STORE: "Durations of stores.",
-}
+BREAKER = {"closed": 0, "half open": 1, "open": 2}
+"""States of a lane, as metrics give them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What metrics say an engine is."""
+
+    engine: str = ""
+    """Its name among several of one process; empty for the only one."""
+
+    rank: str = ""
+    """Empty where there is one."""
+
+    model: str = ""
+    revision: str = ""
+    layout: str = ""
+    version: str = ""
+    compute_rate: float | None = None
+    """Tokens per second that the model computes, where that is known."""
+
+    @classmethod
+    def of(cls, namespace: Namespace, compute_rate: float | None) -> EngineInfo:
+        """Of an engine for *namespace*."""
+        layout, parallel = namespace.layout, namespace.parallel
+        return cls(
+            "",
+            str(parallel.rank) if parallel.world > 1 else "",
+            namespace.model,
+            namespace.revision,
+            f"{layout.dtype.value}, {layout.layers} layers, {layout.token_bytes} bytes a token",
+            installed_version("hexkv"),
+            compute_rate,
+        )
+
+
+class Counted(Protocol):
+    """What has metrics: an engine, and whatever else says how it is."""
+
+    @property
+    def telemetry(self) -> Telemetry: ...
+    def health(self) -> Health: ...
 
 
 class _Durations:
     """A histogram: how many in each class, and their sum."""
 
-    __slots__ = ("classes", "total")
+    __slots__ = ("bounds", "classes", "total")
 
-    def __init__(self) -> None:
-        self.classes = [0] * (len(BUCKETS) + 1)
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.classes = [0] * (len(bounds) + 1)
         self.total = 0.0
 
 
@@ -69,6 +89,9 @@ class Totals:
     """Adds up what it is told. Safe from any thread; never holds more than the label sets."""
 
     def __init__(self) -> None:
+        self.info = EngineInfo()
+        """Of which engine these are; set by who built it."""
+
         self._lock = Lock()
         self._counts: Counter[tuple[CounterName, str, str]] = Counter()
         self._durations: dict[tuple[HistogramName, str], _Durations] = {}
@@ -78,12 +101,11 @@ class Totals:
             self._counts[counter, tier, reason] += amount
 
     def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
-        place = bisect_left(BUCKETS, seconds)
         with self._lock:
             durations = self._durations.get((histogram, tier))
             if durations is None:
-                durations = self._durations[histogram, tier] = _Durations()
-            durations.classes[place] += 1
+                durations = self._durations[histogram, tier] = _Durations(bounds(histogram))
+            durations.classes[bisect_left(durations.bounds, seconds)] += 1
             durations.total += seconds
 
     def total(
@@ -97,139 +119,221 @@ class Totals:
                 if name == counter and tier in (None, where) and reason in (None, why)
             )
 
+    def counts(self) -> dict[tuple[CounterName, str, str], int]:
+        """Every total so far, by counter, tier and reason."""
+        with self._lock:
+            return dict(self._counts)
+
     def snapshot(self) -> dict[str, list[dict[str, object]]]:
         """Everything at one moment, as JSON values: ``counters`` and ``histograms``."""
         counts, durations = self._copy()
         return {
             "counters": [
                 {"name": name.value, "tier": tier, "reason": reason, "value": amount}
-                for (name, tier, reason), amount in counts
+                for (name, tier, reason), amount in sorted(counts.items())
             ],
             "histograms": [
                 {
                     "name": name.value,
                     "tier": tier,
-                    "count": sum(classes),
-                    "sum": total,
-                    "buckets": [list(pair) for pair in zip((*BUCKETS, None), classes, strict=True)],
+                    "count": sum(d.classes),
+                    "sum": d.total,
+                    "buckets": [
+                        list(pair) for pair in zip((*d.bounds, None), d.classes, strict=True)
+                    ],
                 }
-                for (name, tier), classes, total in durations
+                for (name, tier), d in sorted(durations.items(), key=lambda item: item[0])
             ],
         }
 
     def prometheus(self) -> str:
-        """Everything at one moment, in the text format of Prometheus."""
-        counts, durations = self._copy()
-        lines: list[str] = []
-        for counter in CounterName:
-            rows = [
-                ({"tier": tier, "reason": reason}, amount)
-                for (name, tier, reason), amount in counts
-                if name == counter
-            ]
-            lines += _family(f"hexkv_{counter}_total", "counter", HELP[counter], rows)
-        for histogram in HistogramName:
-            found = [(tier, c, total) for (name, tier), c, total in durations if name == histogram]
-            if found:
-                lines += _heading(f"hexkv_{histogram}", "histogram", HELP[histogram])
-            for tier, classes, total in found:
-                lines += _histogram(f"hexkv_{histogram}", tier, classes, total)
-        return "".join(f"{line}\n" for line in lines)
+        """What was counted so far, in the text format of Prometheus."""
+        return text_format(_counted([_Row((), *self._copy(), None, None)]))
 
     def _copy(
         self,
     ) -> tuple[
-        list[tuple[tuple[CounterName, str, str], int]],
-        list[tuple[tuple[HistogramName, str], list[int], float]],
+        dict[tuple[CounterName, str, str], int], dict[tuple[HistogramName, str], _Durations]
     ]:
         with self._lock:
-            counts = sorted(self._counts.items())
-            durations = [(key, [*d.classes], d.total) for key, d in self._durations.items()]
-        return counts, sorted(durations)
+            durations = {}
+            for key, told in self._durations.items():
+                durations[key] = copied = _Durations(())
+                copied.bounds, copied.classes, copied.total = (
+                    told.bounds,
+                    [*told.classes],
+                    told.total,
+                )
+            return dict(self._counts), durations
 
 
-def render(engine: CacheLifecycle, totals: Totals | None = None) -> str:
+def render(engine: Counted | Mapping[str, Counted], totals: Totals | None = None) -> str:
     """All metrics of *engine* as Prometheus reads them: totals, and its state right now.
 
+    Several engines of one process are given by name, and told apart by the label ``engine``.
     Without *totals* those of the telemetry that the engine was built with are taken.
 
     Owners of leases and pins are requests, so they are summed up: their names would make a
     new time series each.
     """
-    health = engine.health()
-    lines: list[str] = []
+    return text_format(families(engine, totals))
 
-    def gauge(name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float | None]]) -> None:
-        known = [(labels, value) for labels, value in rows if value is not None]
-        lines.extend(_family(f"hexkv_{name}", "gauge", text, known))
 
-    tiers = health.tiers
-    gauge("tier_chunks", "Chunks on a tier.", (({"tier": t.name}, t.chunks) for t in tiers))
-    gauge("tier_used_bytes", "Bytes on a tier.", (({"tier": t.name}, t.used_bytes) for t in tiers))
-    gauge(
-        "tier_budget_bytes",
-        "Bytes that a tier may hold.",
-        (({"tier": t.name}, t.budget_bytes) for t in tiers),
-    )
-    gauge(
-        "tier_queued_bytes",
-        "Bytes of reads and writes that wait or run.",
-        (({"tier": t.name}, t.queued_bytes) for t in tiers),
-    )
-    gauge(
-        "tier_breaker",
-        "State of a lane's breaker: 0 closed, 1 half open, 2 open.",
-        (
-            ({"tier": t.name, "lane": lane}, _BREAKER[state])
-            for t in tiers
-            for lane, state in (("read", t.reading), ("write", t.writing))
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One engine at one moment."""
+
+    labels: Labels
+    counts: Mapping[tuple[CounterName, str, str], int]
+    durations: Mapping[tuple[HistogramName, str], _Durations]
+    health: Health | None
+    info: EngineInfo | None
+    """``None`` where the telemetry is the host's own: then nothing is known of totals."""
+
+    @property
+    def tiers(self) -> Sequence[TierHealth]:
+        return () if self.health is None else self.health.tiers
+
+
+def families(engine: Counted | Mapping[str, Counted], totals: Totals | None = None) -> list[Family]:
+    """All metrics of *engine*, or of several by name, for whatever format is wanted."""
+    engines = engine if isinstance(engine, Mapping) else {"": engine}
+    rows = []
+    for name, each in engines.items():
+        told = each.telemetry if totals is None else totals
+        if isinstance(told, Totals):
+            info = replace(told.info, engine=name or told.info.engine)
+            labels = (("engine", info.engine), ("rank", info.rank))
+            rows.append(_Row(labels, *told._copy(), each.health(), info))
+        else:
+            rows.append(_Row((("engine", name),), {}, {}, each.health(), None))
+    return [*_counted([row for row in rows if row.info is not None]), *_states(rows)]
+
+
+def _counted(rows: Sequence[_Row]) -> list[Family]:
+    """Totals and histograms, those that are nothing yet included where the tiers are known."""
+    made = []
+    for counter in CounterName:
+        samples = []
+        for row in rows:
+            known = known_series(counter, [t.name for t in row.tiers]) if row.health else ()
+            series = dict.fromkeys(known, 0)
+            series |= {key[1:]: n for key, n in row.counts.items() if key[0] == counter}
+            samples += [
+                Sample((*row.labels, ("tier", tier), ("reason", reason)), amount)
+                for (tier, reason), amount in sorted(series.items())
+            ]
+        made.append(Family(f"hexkv_{counter}_total", "counter", HELP[counter], samples))
+    for histogram in HistogramName:
+        samples = []
+        nothing = _Durations(bounds(histogram))
+        for row in rows:
+            tiers = [t.name for t in row.tiers] if histogram in TIERED else [""]
+            spread = dict.fromkeys(tiers if row.health else (), nothing)
+            spread |= {key[1]: d for key, d in row.durations.items() if key[0] == histogram}
+            for tier, durations in sorted(spread.items()):
+                samples += _histogram((*row.labels, ("tier", tier)), durations)
+        made.append(Family(f"hexkv_{histogram}", "histogram", HELP[histogram], samples))
+    return made
+
+
+def _histogram(labels: Labels, durations: _Durations) -> list[Sample]:
+    reached = [*accumulate(durations.classes)]
+    named = [*map(str, durations.bounds), "+Inf"]
+    samples = [
+        Sample((*labels, ("le", bound)), count, "_bucket")
+        for bound, count in zip(named, reached, strict=True)
+    ]
+    samples.append(Sample(labels, durations.total, "_sum"))
+    samples.append(Sample(labels, reached[-1], "_count"))
+    return samples
+
+
+def _states(rows: Sequence[_Row]) -> list[Family]:
+    """What engines and tiers are right now."""
+
+    def engines(
+        name: str, text: str, get: Callable[[Health], float], kind: str = "gauge"
+    ) -> Family:
+        samples = [Sample(row.labels, get(row.health)) for row in rows if row.health]
+        return Family(f"hexkv_{name}", kind, text, samples)
+
+    def tiers(
+        name: str, text: str, get: Callable[[TierHealth], float | None], kind: str = "gauge"
+    ) -> Family:
+        samples = [
+            Sample((*row.labels, ("tier", tier.name)), value)
+            for row in rows
+            for tier in row.tiers
+            if (value := get(tier)) is not None
+        ]
+        return Family(f"hexkv_{name}", kind, text, samples)
+
+    lanes = [
+        Sample((*row.labels, ("tier", tier.name), ("lane", lane)), BREAKER[state])
+        for row in rows
+        for tier in row.tiers
+        for lane, state in (("read", tier.reading), ("write", tier.writing))
+    ]
+    tenants = [
+        Sample((*row.labels, ("tier", tier.name), ("tenant", tenant)), used)
+        for row in rows
+        for tier in row.tiers
+        for tenant, used in sorted(tier.tenants.items())
+    ]
+    return [
+        tiers("tier_chunks", "Chunks on a tier.", lambda t: t.chunks),
+        tiers("tier_used_bytes", "Bytes on a tier.", lambda t: t.used_bytes),
+        tiers("tier_budget_bytes", "Bytes that a tier may hold.", lambda t: t.budget_bytes),
+        tiers(
+            "tier_queued_bytes",
+            "Bytes of reads and writes that wait or run.",
+            lambda t: t.queued_bytes,
         ),
-    )
-    gauge(
-        "tier_indexing",
-        "Whether what a tier holds is still being learnt.",
-        (({"tier": t.name}, int(t.indexing)) for t in tiers),
-    )
-    failures = [({"tier": t.name}, t.failures) for t in tiers]
-    lines += _family("hexkv_tier_failures_total", "counter", "Calls that failed.", failures)
-    gauge("pool_bytes", "Bytes of the pool.", [({}, health.pool_bytes)])
-    gauge("pool_held_bytes", "Bytes of blocks in use.", [({}, health.pool_held_bytes)])
-    gauge("leases", "Leases on blocks.", [({}, sum(health.leases.values()))])
-    gauge("pinned_chunks", "Pins, summed over tiers.", [({}, sum(health.pins.values()))])
-    gauge("prefetches", "Prefetches that nobody has picked up.", [({}, health.prefetches)])
-    gauge("open", "Whether the engine takes calls.", [({}, int(health.state == "open"))])
-    told = engine.telemetry if totals is None else totals
-    counted = told.prometheus() if isinstance(told, Totals) else ""
-    return counted + "".join(f"{line}\n" for line in lines)
+        Family(
+            "hexkv_tier_breaker",
+            "gauge",
+            "State of a lane's breaker: 0 closed, 1 half open, 2 open.",
+            lanes,
+        ),
+        tiers(
+            "tier_indexing",
+            "Whether what a tier holds is still being learnt.",
+            lambda t: int(t.indexing),
+        ),
+        tiers("tier_failures_total", "Calls that failed.", lambda t: t.failures, "counter"),
+        Family("hexkv_tenant_used_bytes", "gauge", "Bytes in a tenant's share of a tier.", tenants),
+        engines("pool_bytes", "Bytes of the pool.", lambda h: h.pool_bytes),
+        engines("pool_held_bytes", "Bytes of blocks in use.", lambda h: h.pool_held_bytes),
+        engines("leases", "Leases on blocks.", lambda h: sum(h.leases.values())),
+        engines("pinned_chunks", "Pins, summed over tiers.", lambda h: sum(h.pins.values())),
+        engines("prefetches", "Prefetches that nobody has picked up.", lambda h: h.prefetches),
+        engines("open", "Whether the engine takes calls.", lambda h: int(h.state == "open")),
+        _saved(rows),
+        _infos(rows),
+    ]
 
 
-def _family(
-    name: str, kind: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]]
-) -> Iterator[str]:
-    for n, (labels, value) in enumerate(rows):
-        if not n:
-            yield from _heading(name, kind, text)
-        yield f"{name}{_labels(labels)} {value}"
+def _saved(rows: Iterable[_Row]) -> Family:
+    """What the tokens that were hit would have taken to compute, where that is known."""
+    samples = []
+    for row in rows:
+        if row.info is not None and row.info.compute_rate:
+            tokens = sum(n for key, n in row.counts.items() if key[0] == CounterName.HIT_TOKENS)
+            samples.append(Sample(row.labels, tokens / row.info.compute_rate))
+    text = "Time that computing the tokens that were hit would have taken."
+    return Family("hexkv_saved_seconds_total", "counter", text, samples)
 
 
-def _heading(name: str, kind: str, text: str) -> tuple[str, str]:
-    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"
-
-
-def _histogram(name: str, tier: str, classes: list[int], total: float) -> Iterator[str]:
-    reached = 0
-    for bound, count in zip((*map(str, BUCKETS), "+Inf"), classes, strict=True):
-        reached += count
-        yield f"{name}_bucket{_labels({'tier': tier, 'le': bound})} {reached}"
-    yield f"{name}_sum{_labels({'tier': tier})} {total}"
-    yield f"{name}_count{_labels({'tier': tier})} {reached}"
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    """Labels in braces; an empty one is the same as none."""
-    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
-    return f"{{{text}}}" if text else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _infos(rows: Iterable[_Row]) -> Family:
+    samples = []
+    for row in rows:
+        if (info := row.info) is not None:
+            about = [
+                ("model", info.model),
+                ("revision", info.revision),
+                ("layout", info.layout),
+                ("version", info.version),
+            ]
+            samples.append(Sample((*row.labels, *about), 1))
+    return Family("hexkv_engine_info", "gauge", "What an engine caches the KV of.", samples)

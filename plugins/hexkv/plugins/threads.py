@@ -4,9 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, Thread, local
 
 from hexkv.ports import Deadline, Step
+
+
+class _Here(local):
+    work: Callable[[], None] | None = None
+
+
+_here = _Here()
+
+
+def before_waiting(work: Callable[[], None] | None) -> None:
+    """Have this thread do *work* once, before it next waits, or works for long, in a call of ours.
+
+    For a thread with a task that others could take over meanwhile. It may be done under a lock of
+    whatever is waited for, so it is short. ``None``: there is nothing to do any more.
+    """
+    _here.work = work
+
+
+def step_aside() -> None:
+    """Do what this thread was to do before it waits."""
+    work, _here.work = _here.work, None
+    if work is not None:
+        work()
 
 
 class Threads:
@@ -32,6 +55,8 @@ class Threads:
             found[0].put(step)
 
     def wait(self, condition: Condition, ready: Callable[[], bool], deadline: Deadline) -> bool:
+        if _here.work is not None and not ready():
+            step_aside()
         return condition.wait_for(ready, deadline.remaining())
 
     def close(self, lane: str) -> None:

@@ -23,6 +23,8 @@ from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.ports import (
     Clock,
     ConfigError,
+    PeerAccess,
+    ReadOnlyStore,
     StoreError,
     SupportsOwnMemory,
     SupportsRegistration,
@@ -43,6 +45,8 @@ class TierOpener:
     pool: BlockPool
     block: int | None
     """Bytes of the largest frame; ``None`` where frames are of any size."""
+    peers: PeerAccess | None = None
+    """For stores that read from peers."""
 
     def open(self, index: int) -> TierPlan:
         """The tier at *index* of the configuration, which was checked.
@@ -54,7 +58,7 @@ class TierOpener:
         pool = self.pool
         most = Pipelining.of(pool).keepable(pool) if self.block else pool.capacity
         with naming(loaded, ("tiers", index, "settings")):
-            tier = _open_tier(wanted, loaded, self.registry, self.clock, most)
+            tier = _open_tier(wanted, loaded, self.registry, self.clock, most, self.peers)
         with ExitStack() as opened:
             opened.callback(tier.store.close)
             if isinstance(tier.store, SupportsRegistration):
@@ -64,6 +68,9 @@ class TierOpener:
                     f"{loaded.locate(('tiers', index, 'budget'))}: store {wanted.store!r} cannot"
                     " list what it holds, so no budget can be kept after a restart"
                 )
+            if "write" in wanted.model_fields_set and wanted.write != tier.rules.writes.value:
+                where = loaded.locate(("tiers", index, "write"))
+                raise ConfigError(f"{where}: store {wanted.store!r} takes no writes")
             opened.pop_all()
         return tier
 
@@ -103,7 +110,7 @@ class TierOpener:
         if wanted.budget is not None and self.block and wanted.budget < self.block:
             place = loaded.locate(("tiers", index, "budget"))
             raise ConfigError(f"{place}: does not hold one chunk, which takes {self.block} bytes")
-        opener = TierOpener(loaded, self.registry, self.clock, self.pool, self.block)
+        opener = TierOpener(loaded, self.registry, self.clock, self.pool, self.block, self.peers)
         return opener.open(index)
 
 
@@ -168,9 +175,10 @@ def _open_tier(
     registry: Registry,
     clock: Clock,
     most: int,
+    peers: PeerAccess | None,
 ) -> TierPlan:
     """A tier; one that keeps blocks of the pool has *most* bytes of it at most."""
-    context = OpenContext(clock, wanted.name, wanted.budget)
+    context = OpenContext(clock, wanted.name, wanted.budget, peers)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
@@ -184,8 +192,9 @@ def _open_tier(
     breaker = BreakerRules(
         wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
     )
+    writes = Writes.NONE if _read_only(store) else Writes(wanted.write)
     rules = TierRules(
-        writes=Writes(wanted.write),
+        writes=writes,
         reads=wanted.read,
         promotes=wanted.promote,
         retries=wanted.retries,
@@ -205,6 +214,10 @@ def _open_tier(
     rest = index((budget or 0) - sum(quotas.values()))
     shares = {tenant: index(quota) for tenant, quota in quotas.items()}
     return TierPlan(wanted.name, store, DividedIndex(rest, shares), rules)
+
+
+def _read_only(store: object) -> bool:
+    return isinstance(store, ReadOnlyStore) and store.read_only
 
 
 def _quotas(loaded: Loaded, tier: str, budget: int | None) -> dict[str, int]:

@@ -12,9 +12,10 @@ from hexkv.core.tiers.batches import Pending
 from hexkv.core.tiers.carrying import Carrier, lasting, writable
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded
+from hexkv.plugins.peering import OF_PEERS
 from hexkv.plugins.places import suggestion
 from hexkv.plugins.registry import Registry
-from hexkv.plugins.schema import Pool
+from hexkv.plugins.schema import DirectorySettings, EngineSettings, PeersSettings, Pool
 from hexkv.plugins.served import ServedChunks
 from hexkv.ports import (
     PAGE,
@@ -84,13 +85,13 @@ class TieredPlace:
             InvalidRequest: there is no such tier, or what it has ends with this process.
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: it cannot be opened.
         """
-        settings = loaded.settings
+        settings = _alone(loaded.settings)
         known = [tier.name for tier in settings.tiers]
         for name in names:
             if name not in known:
                 hint = suggestion(name, known, noun="configured")
                 raise InvalidRequest(f"--tier: there is no tier {name!r}{hint}")
-        small = settings.model_copy(update={"pool": _pool(registry, pool_bytes)})
+        small = settings.model_copy(update={"pool": _pool(registry, pool_bytes), "observe": {}})
         self._clock = SystemClock()
         self._seconds = settings.deadlines.store
         with ExitStack() as opened:
@@ -216,6 +217,16 @@ class TieredPlace:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _alone(settings: EngineSettings) -> EngineSettings:
+    """Return *settings* without peers.
+
+    Under the name of an engine that runs by them, its membership in the directory would end.
+    """
+    tiers = tuple(tier for tier in settings.tiers if tier.store != OF_PEERS)
+    none = {"directory": DirectorySettings(), "peers": PeersSettings()}
+    return settings.model_copy(update={"tiers": tiers, **none})
 
 
 def _pool(registry: Registry, size: int) -> Pool:

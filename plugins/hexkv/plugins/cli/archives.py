@@ -27,7 +27,15 @@ from hexkv.plugins.archives.format import ArchiveReader
 from hexkv.plugins.archives.node import NodePlace
 from hexkv.plugins.archives.selection import Selection
 from hexkv.plugins.archives.tiers import TieredPlace
-from hexkv.plugins.cli.output import Json, human_size, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    human_size,
+    installed,
+    named,
+    new_app,
+    print_json,
+    run_app,
+)
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.described import tokens_in
 from hexkv.plugins.registry import Registry
@@ -76,7 +84,8 @@ def export_(
     """
     registry = installed()
     with _called_well(), ExitStack() as opened:
-        loaded = load(config)
+        with named("--config", config):
+            loaded = load(config)
         selection = _selection(loaded, namespace, model, tenant, prompt)
         described = _identity(identity)
         place = opened.enter_context(_place(loaded, registry, tiers or (), memory))
@@ -110,7 +119,8 @@ def import_(
     """
     registry = installed()
     with _called_well(), ExitStack() as opened:
-        loaded = load(config)
+        with named("--config", config):
+            loaded = load(config)
         selection = _selection(loaded, namespace, model, tenant, prompt)
         codec = frame_codec(registry, loaded.settings.checksum)
         reader = ArchiveReader(opened.enter_context(_reading(archive)), codec)
@@ -141,10 +151,8 @@ def _called_well() -> Iterator[None]:
 
 
 def _selection(loaded: Loaded, namespace: str, model: str, tenant: str, prompt: str) -> Selection:
-    try:
+    with named("--prompt"):
         tokens = tokens_in(prompt) if prompt else None
-    except InvalidRequest as error:
-        raise InvalidRequest(f"--prompt: {error}") from error
     return Selection.of(loaded, namespace=namespace, model=model, tenant=tenant, prompt=tokens)
 
 

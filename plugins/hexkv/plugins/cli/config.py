@@ -12,8 +12,16 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
-from hexkv.plugins.compose import check
+from hexkv.plugins.checking import check
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    print_table,
+    run_app,
+)
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.places import Path, render
 from hexkv.plugins.registry import Registry
@@ -36,7 +44,11 @@ def effective(loaded: Loaded, registry: Registry) -> dict[str, object]:
     if parsed.directory is not None:
         own = {"settings": _shown(parsed.directory)}
         tree["directory"] = loaded.settings.directory.model_dump(mode="json") | own
+    if parsed.peers is not None:
+        own = {"settings": _shown(parsed.peers)}
+        tree["peers"] = loaded.settings.peers.model_dump(mode="json") | own
     tree["admin"] = {} if parsed.admin is None else _shown(parsed.admin)
+    tree["observe"] = {} if parsed.observe is None else _shown(parsed.observe)
     return tree
 
 
@@ -65,7 +77,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the configuration that an engine built here would get."""
-    loaded = load(config)
+    with named("--config", config):
+        loaded = load(config)
     values = effective(loaded, installed())
     if origin:
         listed = [(path, value, loaded.origin(path)) for path, value in _leaves(values)]

@@ -17,7 +17,15 @@ from hexkv.core.keys.hashing import identity, scheme_of
 from hexkv.core.keys.tokens import pack
 from hexkv.plugins.algorithms import frame_codec, hash_algorithm
 from hexkv.plugins.cli.inspect import model_and_layout
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    print_table,
+    run_app,
+)
 from hexkv.plugins.config import load
 from hexkv.plugins.described import fields_of, hasher_of, tokens_in
 from hexkv.plugins.identity import identify
@@ -106,9 +114,11 @@ def explain(
 ) -> None:
     """Say how much of a prompt a directory holds. Exit code 0 for all its chunks, else 1."""
     try:
-        packed = pack(tokens_in(prompt))
+        with named("PROMPT"):
+            packed = pack(tokens_in(prompt))
         expected = None if config is None else _expected(config)
-        place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
+        with named("--dir"):
+            place = _Directory(directory, frame_codec(installed(), "crc32"), verify)
         answers = [_answer(text, packed, place, expected) for text in place.identities]
     except HexKVError as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
@@ -128,7 +138,8 @@ def _expected(config: Path) -> Mapping[str, object]:
 
     What it leaves empty is its host's affair, as are the layout and the rank.
     """
-    loaded = load(config)
+    with named("--config"):
+        loaded = load(config)
     settings = loaded.settings
     namespace = identify(Namespace("", _ANY_LAYOUT), loaded)
     scheme = scheme_of(PrefixChunker(settings.chunk.size), seeded=settings.chunk.seeded)

@@ -16,6 +16,7 @@ from hexkv.plugins.cli.output import (
     human_age,
     human_size,
     installed,
+    named,
     new_app,
     print_json,
     print_table,
@@ -36,7 +37,8 @@ def inspect(
 ) -> None:
     """Describe the frames in a directory. Exit code 1 if some are damaged."""
     codec = frame_codec(installed(), "crc32")  # seals nothing here
-    contents = survey(directory, codec, verify=verify)
+    with named("DIRECTORY"):
+        contents = survey(directory, codec, verify=verify)
     now = SystemClock().wall()
     if as_json:
         print_json(_report(contents, now, directory))

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry
+from hexkv.ports import ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -38,6 +39,17 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+@contextmanager
+def named(flag: str, given: object = True) -> Iterator[None]:
+    """What is wrong meanwhile is wrong with *flag*, if that was *given*: errors begin with it."""
+    try:
+        yield
+    except (ConfigError, InvalidRequest) as error:
+        if given is None or type(error) not in (ConfigError, InvalidRequest):
+            raise
+        raise type(error)(f"{flag}: {error}") from error
 
 
 def installed() -> Registry:
@@ -77,7 +89,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(plain(cell) for cell in row))
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 100_000
@@ -102,6 +114,6 @@ def human_age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def _plain(cell: str) -> str:
+def plain(cell: str) -> str:
     """*cell* without control characters: file names and models are not ours."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell)

@@ -48,9 +48,12 @@ def serdes(
     """Measure the installed serdes on made-up KV, and say what to load over which link."""
     try:
         rates = [_size(link) for link in links.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--links") from error
+    try:
         size = tokens * _size(row)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint="--row") from error
     with aside():
         forms = measured(patience, threads)
     chosen = [

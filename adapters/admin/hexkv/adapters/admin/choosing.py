@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import typer
 
@@ -12,7 +12,6 @@ from hexkv.plugins.described import PromptKeys, prompt_keys, tokens_in
 from hexkv.ports import (
     KEY_BYTES,
     AdapterUnavailable,
-    Administration,
     ChunkKey,
     ConfigError,
     InvalidRequest,
@@ -27,6 +26,14 @@ def refuse(flag: str, problem: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+class Known(Protocol):
+    """Whoever knows whose chunks there are: a cache's administration, or a fleet."""
+
+    def namespaces(self) -> Sequence[NamespaceState]:
+        """See :class:`hexkv.ports.Administration`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """What the options that choose chunks were given."""
@@ -38,7 +45,7 @@ class Words:
     everything: bool = False
     oldest: str = ""
 
-    def selection(self, admin: Administration, *, otherwise: bool = False) -> Selection:
+    def selection(self, admin: Known, *, otherwise: bool = False) -> Selection:
         """The chunks that are meant; if *otherwise*, all of them where nothing is said."""
         oldest = part_of(self.oldest)
         given = {
@@ -68,7 +75,7 @@ class Words:
         return Selection(everything=True, oldest=oldest)
 
     def prompts(
-        self, admin: Administration, *, one: bool = False
+        self, admin: Known, *, one: bool = False
     ) -> Iterator[tuple[NamespaceState, PromptKeys]]:
         """The prompt as each namespace names it that may be meant."""
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from hexkv.adapters.admin import wire
@@ -15,15 +16,19 @@ from hexkv.adapters.net.stream import Stream, connect
 from hexkv.ports import (
     Administration,
     ChunkKey,
+    ClaimState,
     Clock,
     Deadline,
     Health,
     InvalidRequest,
+    Member,
     NamespaceState,
+    Peer,
     Progress,
     Selection,
     StoreUnreachable,
     TierState,
+    TraceStep,
     Watch,
     Why,
     WorkReport,
@@ -70,6 +75,9 @@ class RemoteAdministration:
     def status(self) -> Health:
         return cast("Health", self._call("status"))
 
+    def steps(self) -> Sequence[TraceStep]:
+        return cast("Sequence[TraceStep]", self._call("steps"))
+
     def tiers(self) -> Sequence[TierState]:
         return cast("Sequence[TierState]", self._call("tiers"))
 
@@ -87,6 +95,40 @@ class RemoteAdministration:
         for start in range(0, len(keys), wire.MAX_KEYS):
             found += self._call("explain", tuple(keys[start : start + wire.MAX_KEYS]))
         return found
+
+    def member(self) -> Member | None:
+        return cast("Member | None", self._call("member"))
+
+    def listing(self, chosen: Selection, after: ChunkKey | None = None) -> Sequence[ChunkKey]:
+        return cast("Sequence[ChunkKey]", self._call("listing", chosen, after))
+
+    def holds(self, keys: Sequence[ChunkKey]) -> Sequence[str | None]:
+        return cast("Sequence[str | None]", self._call("holds", tuple(keys)))
+
+    def room(self) -> int:
+        return int(self._call("room"))
+
+    def claim(
+        self,
+        token: str,
+        keys: Sequence[ChunkKey],
+        seconds: float,
+        leaving: bool = False,
+        read: bool = False,
+    ) -> Sequence[ClaimState]:
+        states = self._call("claim", token, tuple(keys), seconds, leaving, read)
+        return cast("Sequence[ClaimState]", states)
+
+    def fetch(
+        self, keys: Sequence[ChunkKey], origin: Peer, watch: Watch | None = None
+    ) -> WorkReport:
+        return cast("WorkReport", self._call("fetch", tuple(keys), origin, watch=watch))
+
+    def give_up(self, token: str, keys: Sequence[ChunkKey]) -> WorkReport:
+        return cast("WorkReport", self._call("give_up", token, tuple(keys)))
+
+    def release(self, token: str) -> int:
+        return int(self._call("release", token))
 
     def pin(self, owner: str, chosen: Selection, seconds: float | None = None) -> int:
         return int(self._call("pin", owner, chosen, seconds))
@@ -180,14 +222,14 @@ class RemoteAdministration:
             until = Deadline.after(self._clock, patience)
             while watch is not None and not stream.ready(_LOOK_UP) and not until.expired:
                 if progress is not None and not watch(progress):
-                    wire.send(stream, Kind.STOP, b"", until)
+                    _stop(stream, until)
                     watch = None
                     break
             kind, body = wire.receive(stream, wire.MAX_ANSWER, until)
             if kind == Kind.PROGRESS:
                 (progress,) = wire.read(wire.PROGRESS, body)
                 if watch is not None and not watch(progress):
-                    wire.send(stream, Kind.STOP, b"", until)
+                    _stop(stream, until)
                     watch = None
             elif kind == Kind.DONE:
                 (found,) = wire.read(VERBS[name].answer, body)
@@ -196,6 +238,12 @@ class RemoteAdministration:
                 raise wire.read_error(body)
             else:
                 raise BadMessage(f"a message of kind {kind}")
+
+
+def _stop(stream: Stream, until: Deadline) -> None:
+    """Ask for an end. A server that is done already says nothing but that any more."""
+    with suppress(ConnectionBroken):
+        wire.send(stream, Kind.STOP, b"", until)
 
 
 if TYPE_CHECKING:

@@ -10,19 +10,13 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.admin import showing
-from hexkv.adapters.admin.choosing import refuse
+from hexkv.adapters.admin.choosing import Words, refuse
 from hexkv.adapters.admin.looking import add_looks
 from hexkv.adapters.admin.options import (
-    Everything,
-    Keys,
-    Namespaces,
-    Oldest,
     Target,
-    Tenant,
     TierName,
-    Tokens,
+    choosing,
     target_of,
-    words,
 )
 from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
 from hexkv.plugins.sources import MAX_FILE_BYTES, parse_yaml
@@ -58,22 +52,18 @@ def target(
         refuse("--config", " ".join(str(error).split()))
 
 
+@choosing()
 def pin(
     context: typer.Context,
     owner: Annotated[str, typer.Argument(help="In whose name, to unpin by.")],
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
-    tenant: Tenant = "",
-    everything: Everything = False,
-    oldest: Oldest = "",
+    chosen: Words,
     seconds: _Seconds = None,
     as_json: Json = False,
 ) -> None:
     """Keep chunks from eviction."""
     admin = target_of(context)
-    chosen = words(tokens, key, namespace, tenant, everything, oldest).selection(admin)
-    _count("pin", admin.pin(owner, chosen, seconds), "chunks are pinned", as_json=as_json)
+    meant = chosen.selection(admin)
+    _count("pin", admin.pin(owner, meant, seconds), "chunks are pinned", as_json=as_json)
 
 
 def unpin(
@@ -102,81 +92,59 @@ def flush(context: typer.Context, seconds: _Seconds = None, as_json: Json = Fals
     raise typer.Exit(0 if done else 1)
 
 
+@choosing()
 def clear(
     context: typer.Context,
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
-    tenant: Tenant = "",
-    everything: Everything = False,
-    oldest: Oldest = "",
+    chosen: Words,
     tier: _Tiers = None,
     as_json: Json = False,
 ) -> None:
     """Delete chunks, pinned ones included."""
     admin = target_of(context)
-    chosen = words(tokens, key, namespace, tenant, everything, oldest).selection(admin)
-    _work("clear", lambda watch: admin.clear(chosen, tier, watch), as_json=as_json)
+    meant = chosen.selection(admin)
+    _work("clear", lambda watch: admin.clear(meant, tier, watch), as_json=as_json)
 
 
+@choosing()
 def copy(
     context: typer.Context,
     source: TierName,
     to: TierName,
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
-    tenant: Tenant = "",
-    everything: Everything = False,
-    oldest: Oldest = "",
+    chosen: Words,
     as_json: Json = False,
 ) -> None:
     """Copy chunks from one tier to another, by default all of them."""
     admin = target_of(context)
-    chosen = words(tokens, key, namespace, tenant, everything, oldest).selection(
-        admin, otherwise=True
-    )
-    _work("copy", lambda watch: admin.copy(chosen, source, to, watch), as_json=as_json)
+    meant = chosen.selection(admin, otherwise=True)
+    _work("copy", lambda watch: admin.copy(meant, source, to, watch), as_json=as_json)
 
 
+@choosing()
 def move(
     context: typer.Context,
     source: TierName,
     to: TierName,
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
-    tenant: Tenant = "",
-    everything: Everything = False,
-    oldest: Oldest = "",
+    chosen: Words,
     as_json: Json = False,
 ) -> None:
     """Likewise, and delete from the first what can be read from the second."""
     admin = target_of(context)
-    chosen = words(tokens, key, namespace, tenant, everything, oldest).selection(
-        admin, otherwise=True
-    )
-    _work("move", lambda watch: admin.move(chosen, source, to, watch), as_json=as_json)
+    meant = chosen.selection(admin, otherwise=True)
+    _work("move", lambda watch: admin.move(meant, source, to, watch), as_json=as_json)
 
 
+@choosing()
 def compress(
     context: typer.Context,
     tier: TierName,
     serde: Annotated[str, typer.Argument(help="What encodes them; raw decodes.")],
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
-    tenant: Tenant = "",
-    everything: Everything = False,
-    oldest: Oldest = "",
+    chosen: Words,
     as_json: Json = False,
 ) -> None:
     """Encode chunks where they lie, by default all of them, if that makes them smaller."""
     admin = target_of(context)
-    chosen = words(tokens, key, namespace, tenant, everything, oldest).selection(
-        admin, otherwise=True
-    )
-    _work("compress", lambda watch: admin.compress(chosen, tier, serde, watch), as_json=as_json)
+    meant = chosen.selection(admin, otherwise=True)
+    _work("compress", lambda watch: admin.compress(meant, tier, serde, watch), as_json=as_json)
 
 
 def drain(

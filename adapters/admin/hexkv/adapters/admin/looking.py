@@ -8,8 +8,8 @@ from typing import NamedTuple
 import typer
 
 from hexkv.adapters.admin import showing
-from hexkv.adapters.admin.choosing import refuse
-from hexkv.adapters.admin.options import Keys, Namespaces, Tokens, target_of, words
+from hexkv.adapters.admin.choosing import Words, refuse
+from hexkv.adapters.admin.options import choosing, target_of
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import Json, print_json, print_table
 from hexkv.plugins.described import PromptKeys
@@ -43,18 +43,16 @@ def namespaces(context: typer.Context, as_json: Json = False) -> None:
         showing.show_namespaces(states)
 
 
+@choosing("tokens", "key", "namespace")
 def lookup(
     context: typer.Context,
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
+    chosen: Words,
     as_json: Json = False,
 ) -> None:
     """Say where the chunks of a prompt are, or of keys. Exit code 0 if all are there."""
-    said = words(tokens, key, namespace)
     admin = target_of(context)
-    if said.keys:
-        keys = said.listed()
+    if chosen.keys:
+        keys = chosen.listed()
         found = admin.lookup(keys)
         rows = [{"key": k.hex(), "tier": tier} for k, tier in zip(keys, found, strict=True)]
         if as_json:
@@ -64,9 +62,9 @@ def lookup(
                 ["key", "tier"], [(k.hex(), t or "") for k, t in zip(keys, found, strict=True)]
             )
         raise typer.Exit(0 if None not in found else 1)
-    if not said.tokens:
+    if not chosen.tokens:
         refuse("--tokens", "give a prompt, or --key")
-    prefixes = [_prefix(admin, state, prompt) for state, prompt in said.prompts(admin)]
+    prefixes = [_prefix(admin, state, prompt) for state, prompt in chosen.prompts(admin)]
     if as_json:
         print_json([prefix.as_json() for prefix in prefixes])
     else:
@@ -85,18 +83,16 @@ def lookup(
     raise typer.Exit(0 if any(prefix.whole for prefix in prefixes) else 1)
 
 
+@choosing("tokens", "key", "namespace")
 def explain(
     context: typer.Context,
-    tokens: Tokens = "",
-    key: Keys = None,
-    namespace: Namespaces = None,
+    chosen: Words,
     as_json: Json = False,
 ) -> None:
     """Say where a prompt stops being found, in each namespace, and why, tier by tier."""
-    said = words(tokens, key, namespace)
     admin = target_of(context)
-    if said.keys:
-        keys = said.listed()
+    if chosen.keys:
+        keys = chosen.listed()
         whys = admin.explain(keys)
         if as_json:
             print_json([{"key": k.hex()} | _plain(w) for k, w in zip(keys, whys, strict=True)])
@@ -104,10 +100,10 @@ def explain(
             rows = [(k.hex(), _reasons(w)) for k, w in zip(keys, whys, strict=True)]
             print_table(["key", "why"], rows)
         return
-    if not said.tokens:
+    if not chosen.tokens:
         refuse("--tokens", "give a prompt, or --key")
     found: list[dict[str, object]] = []
-    for state, prompt in said.prompts(admin):
+    for state, prompt in chosen.prompts(admin):
         prefix = _prefix(admin, state, prompt)
         missed = prompt.keys[len(prefix.tiers) :][:1]
         why = admin.explain(missed)[0] if missed else {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -70,12 +73,39 @@ def target_of(context: typer.Context) -> Administration:
 
 
 def words(
-    tokens: str = "",
-    keys: list[str] | None = None,
-    namespaces: list[str] | None = None,
-    tenant: str = "",
-    everything: bool = False,
-    oldest: str = "",
+    tokens: Tokens = "",
+    key: Keys = None,
+    namespace: Namespaces = None,
+    tenant: Tenant = "",
+    everything: Everything = False,
+    oldest: Oldest = "",
 ) -> Words:
     """What the options that choose chunks were given."""
-    return Words(tokens, keys or (), namespaces or (), tenant, everything, oldest)
+    return Words(tokens, key or (), namespace or (), tenant, everything, oldest)
+
+
+def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the options that choose chunks, in place of its parameter ``chosen``.
+
+    Args:
+        names: of those options of :func:`words` that it has; by default all.
+    """
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        known = signature(words, eval_str=True).parameters
+        options = [it for name, it in known.items() if name in names or not names]
+        found: list[Parameter] = []
+        for parameter in signature(verb, eval_str=True).parameters.values():
+            found += options if parameter.name == "chosen" else [parameter]
+        named = [it.replace(kind=Parameter.KEYWORD_ONLY) for it in found]
+
+        @wraps(verb)
+        def command(**given: Any) -> None:
+            said = words(**{it.name: given.pop(it.name) for it in options})
+            verb(chosen=said, **given)
+
+        command.__signature__ = Signature(named)  # type: ignore[attr-defined]
+        command.__annotations__ = {it.name: it.annotation for it in named}
+        return command
+
+    return decorate

@@ -20,6 +20,18 @@ def _admin(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def _fleet(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.admin.fleet import run
+
+    return run(arguments)
+
+
+def _trace(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.admin.trace import run
+
+    return run(arguments)
+
+
 @hookimpl
 def hexkv_adapters() -> Iterable[AdapterSpec]:
     return [
@@ -36,4 +48,8 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
 
 @hookimpl
 def hexkv_commands() -> Iterable[CommandSpec]:
-    return [CommandSpec("admin", "Look into a running cache, and act on it", _admin)]
+    return [
+        CommandSpec("admin", "Look into a running cache, and act on it", _admin),
+        CommandSpec("fleet", "Look into all nodes of a fleet, and act on them", _fleet),
+        CommandSpec("trace", "Write what took time in a running cache, as a picture", _trace),
+    ]

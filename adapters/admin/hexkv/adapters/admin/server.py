@@ -21,8 +21,9 @@ from weakref import ref
 from hexkv.adapters.admin.handshake import Refused, answer
 from hexkv.adapters.admin.session import AdminSession, Caller
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.listening import Listener, peer_of
+from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.stream import Stream
+from hexkv.adapters.net.unix import peer_of
 from hexkv.ports import Administration, Clock, Deadline
 
 log = logging.getLogger("hexkv.admin")

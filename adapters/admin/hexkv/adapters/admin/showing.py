@@ -16,7 +16,7 @@ import typer
 
 from hexkv.plugins.cli.inspect import model_and_layout
 from hexkv.plugins.cli.output import human_age, human_size, print_json, print_table
-from hexkv.ports import Health, NamespaceState, Progress, TierState, Watch, WorkReport
+from hexkv.ports import ChunkKey, Health, NamespaceState, Progress, TierState, Watch, WorkReport
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -130,10 +130,15 @@ def show_report(report: WorkReport) -> None:
     typer.echo("; ".join(words))
     for tier, why in report.left.items():
         typer.echo(f"{tier}: there may be more: {why}")
-    if report.kept:
-        more = "" if len(report.kept) < 1000 else " or more"
-        typer.echo(f"{len(report.kept)}{more} chunks are nowhere else:")
-        for key in report.kept[:20]:
+    show_kept(report.kept)
+
+
+def show_kept(kept: Sequence[ChunkKey]) -> None:
+    """Print chunks that are only where they are to go from, if there are any."""
+    if kept:
+        more = "" if len(kept) < 1000 else " or more"
+        typer.echo(f"{len(kept)}{more} chunks are nowhere else:")
+        for key in kept[:20]:
             typer.echo(f"  {key.hex()}")
 
 

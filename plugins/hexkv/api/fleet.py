@@ -1,0 +1,92 @@
+"""Every node of a fleet, from a program: ``hexkv fleet`` for scripts.
+
+Needs ``hexkv-admin``, and what the directory needs. As in :mod:`hexkv.api`, importing this starts
+nothing.
+
+* :func:`open_fleet` gives a :class:`Fleet`
+* what its verbs take: as those of :mod:`hexkv.api.admin`
+* what they give: :class:`NodeState`, :class:`FleetReport`
+* :func:`size_fleet` says what a directory takes: :class:`FleetSize`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from hexkv.api.admin import connect
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import load
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.fleet.fleet import Fleet
+from hexkv.plugins.fleet.nodes import NodeState
+from hexkv.plugins.fleet.reports import FleetReport
+from hexkv.plugins.fleet.sizing import FleetSize, size_fleet
+from hexkv.plugins.spec import OpenContext
+from hexkv.plugins.tiers import naming
+from hexkv.ports import Administration, ConfigError, Directory, StoreUnreachable
+
+__all__ = ["Fleet", "FleetReport", "FleetSize", "NodeState", "open_fleet", "size_fleet"]
+
+
+def open_fleet(
+    config: str | os.PathLike[str] | Mapping[str, object] | None = None,
+    *,
+    nodes: Sequence[str] = (),
+    secret_file: str = "",
+    tls_ca: str = "",
+    partial: bool = False,
+) -> Fleet:
+    """The nodes that a directory names, and others. A context manager.
+
+    Args:
+        config: a configuration, or a file of one, of which the sections ``directory`` and
+            ``admin`` count: the directory, and the secret that the nodes' administration asks
+            for. ``None``: the file that ``HEXKV_CONFIG`` names, if any.
+        nodes: addresses of the administration of nodes besides, as
+            :func:`hexkv.api.admin.connect` takes them.
+        secret_file: a file that holds the secret instead, which only its owner can read.
+        tls_ca: a file of authorities, for nodes that speak TLS; else that of *config*.
+        partial: whether verbs may leave out nodes that cannot be asked.
+
+    Raises:
+        ConfigError: it names neither a directory nor a node, or something is wrong with it.
+        AdapterUnavailable, StoreError: the directory cannot be opened.
+    """
+    loaded = load(None, overrides=config) if isinstance(config, Mapping) else load(config)
+    settings = loaded.settings
+    if not (settings.directory.adapter or nodes):
+        raise ConfigError("name nodes, or a configuration with a section directory")
+    admin = settings.admin
+    secret = "" if secret_file else str(admin.get("secret") or "")
+    file = secret_file or ("" if secret else str(admin.get("secret_file") or ""))
+    authorities = tls_ca or str(admin.get("tls_ca") or "")
+    clock = SystemClock()
+    directory: Directory | None = None
+    if settings.directory.adapter:
+        with naming(loaded, ("directory", "settings")):
+            directory = discover().open(
+                "directory",
+                settings.directory.adapter,
+                settings.directory.settings,
+                OpenContext(clock),
+            )
+
+    def reach(address: str) -> Administration:
+        if not address.startswith("/"):
+            return connect(address, secret=secret, secret_file=file, tls_ca=authorities)
+        # A socket's mode is its lock, and nodes of one fleet may differ in whether there is more.
+        try:
+            return connect(address)
+        except StoreUnreachable:
+            if not (secret or file):
+                raise
+            return connect(address, secret=secret, secret_file=file)
+
+    return Fleet(
+        reach,
+        clock,
+        directory=directory,
+        addresses=nodes,
+        partial=partial,
+    )

@@ -1,0 +1,209 @@
+"""``hexkv top``: what running caches do, live, from the pages of metrics that they serve."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hexkv.plugins.cli.output import Json, human_size, new_app, plain, print_json, run_app
+from hexkv.plugins.pages import Page, Place, TierView, View, view
+from hexkv.ports import ConfigError, StoreUnreachable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_PATIENCE = 5.0
+"""Seconds that a page may take."""
+
+_AT_ONCE = 16
+_COLUMNS = ("where", "tier", "hits ", "read/s ", "write/s ", "queue ", "used ", "fill ", "breaker")
+
+Views = Mapping[str, View | str]
+"""By address, what a page says, or why there is none."""
+
+
+class Watched:
+    """Pages that are read again and again."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        """Read what is at *places*, by how they are called."""
+        self._places = places
+        self._before: dict[Place, tuple[float, Page]] = {}
+
+    def look(self) -> Views:
+        """What happened since the last look; the first time, hit rates since the start of each."""
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self._places))) as threads:
+            found = threads.map(self._one, self._places.values())
+            return dict(zip(self._places, found, strict=True))
+
+    def _one(self, place: Place) -> View | str:
+        try:
+            page = Page.parse(place.read(_PATIENCE))
+        except StoreUnreachable as error:
+            self._before.pop(place, None)
+            return str(error)
+        now = time.monotonic()
+        if not page.values:
+            return "says nothing of hexkv"
+        when, before = self._before.get(place, (-math.inf, Page()))
+        self._before[place] = now, page
+        return view(before, page, max(1e-3, now - when))
+
+
+def top(
+    addresses: Annotated[
+        list[str],
+        typer.Argument(help="host:port of hexkv, vLLM or SGLang, or URLs.", show_default=False),
+    ],
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=3600.0, help="Between two readings.")
+    ] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="How many, then end. With --json: 1.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show hit rates by tier, bandwidth, queues, fill, breakers, tenants and misses by reason.
+
+    Reads the pages of metrics of any number of processes; Ctrl-C ends it. Exit code 1 if no page
+    could be read at the end.
+    """
+    places: dict[str, Place] = {}
+    try:
+        for address in addresses:
+            places[address.partition("://")[2] or address] = Place.of(address)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error), param_hint="ADDRESSES") from error
+    watched = Watched(places)
+    views = watched.look()
+    with suppress(KeyboardInterrupt):
+        if as_json:
+            views = _print(watched, views, seconds, count or 1)
+        else:
+            views = _show(watched, views, seconds, count)
+    raise typer.Exit(int(all(isinstance(found, str) for found in views.values())))
+
+
+def _print(watched: Watched, views: Views, seconds: float, count: int) -> Views:
+    for _ in range(count):
+        Event().wait(seconds)
+        views = watched.look()
+        print_json(
+            {
+                where: {"error": found} if isinstance(found, str) else asdict(found)
+                for where, found in views.items()
+            }
+        )
+    return views
+
+
+def _show(watched: Watched, views: Views, seconds: float, count: int | None) -> Views:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, markup=False)
+    # Nothing is drawn between two readings: over a slow line a frame is all that goes.
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        shown = 1
+        live.update(frame(views, console.width, console.height), refresh=True)
+        while count is None or shown < count:
+            Event().wait(seconds)
+            views = watched.look()
+            live.update(frame(views, console.width, console.height), refresh=True)
+            shown += 1
+    return views
+
+
+def frame(views: Views, width: int, height: int) -> Table:
+    """*views* as one picture of at most so many columns and lines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width)
+    for column in _COLUMNS:
+        table.add_column(
+            column.strip(),
+            justify="right" if column.endswith(" ") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    notes = _notes(views)
+    rows = [row for where, found in views.items() for row in _rows(where, found)]
+    room = max(1, height - 2 - len(notes))
+    left = len(rows) - room
+    for row in rows[: room - 1] if left > 0 else rows:
+        table.add_row(*(plain(cell) for cell in row))
+    if left > 0:
+        notes.insert(0, f"... and {left + 1} lines more")
+    outer = Table.grid()
+    outer.add_row(table)
+    for note in notes:
+        outer.add_row(plain(note)[:width])
+    return outer
+
+
+def _rows(where: str, found: View | str) -> list[Sequence[str]]:
+    if isinstance(found, str):
+        return [(where, found, *[""] * (len(_COLUMNS) - 2))]
+    rows: list[Sequence[str]] = []
+    for name, tier in found.tiers.items():
+        rows.append((where if not rows else "", name, *_cells(tier)))
+    return rows or [(where, "no tiers", *[""] * (len(_COLUMNS) - 2))]
+
+
+def _cells(tier: TierView) -> list[str]:
+    used, budget = tier.used_bytes, tier.budget_bytes
+    return [
+        _percent(tier.hit_rate),
+        _size(tier.read_bytes_per_second),
+        _size(tier.written_bytes_per_second),
+        _size(tier.queued_bytes),
+        "" if used is None else _size(used),
+        _percent(used / budget if used is not None and budget else None),
+        tier.breaker,
+    ]
+
+
+def _notes(views: Views) -> list[str]:
+    """Lines below the table: all pages together, why chunks are missed, and who has what."""
+    known = [found for found in views.values() if isinstance(found, View)]
+    tokens = sum(found.tokens_per_second for found in known)
+    hit = sum((found.hit_rate or 0.0) * found.tokens_per_second for found in known)
+    missed: dict[str, float] = {}
+    tenants: dict[str, float] = {}
+    for found in known:
+        for reason, rate in found.missed.items():
+            missed[reason] = missed.get(reason, 0.0) + rate
+        for tier in found.tiers.values():
+            for tenant, used in tier.tenants.items():
+                tenants[tenant] = tenants.get(tenant, 0.0) + used
+    notes = [f"asked for {tokens:,.0f} tokens/s, hit {_percent(hit / tokens if tokens else None)}"]
+    worst = sorted(missed.items(), key=lambda item: -item[1])[:4]
+    if worst:
+        notes.append("missed/s: " + ", ".join(f"{why} {rate:,.0f}" for why, rate in worst))
+    most = sorted(tenants.items(), key=lambda item: -item[1])[:4]
+    if most:
+        notes.append("tenants: " + ", ".join(f"{who} {_size(used)}" for who, used in most))
+    return notes
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.1f}%"
+
+
+def _size(size: float) -> str:
+    return human_size(int(size)).replace("iB", "").replace(" ", "")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from a plugin's point of view."""
+    app = new_app("Show what running caches do, live.")
+    app.command()(top)
+    return run_app(app, "hexkv top", arguments)

@@ -1,0 +1,190 @@
+"""The metrics that hexkv exports: names, labels, and the series that exist from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from hexkv.ports import CounterName, HistogramName, Reason
+
+BUCKETS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+"""Upper bounds of the classes of durations, in seconds; one more is open."""
+
+AGE_BUCKETS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
+"""Likewise of ages of chunks: a second to a week."""
+
+_AGES = frozenset({HistogramName.EVICTED_AGE, HistogramName.REUSE_GAP})
+
+HELP: Mapping[CounterName | HistogramName, str] = {
+    CounterName.LOOKUPS: "Chunks that retrieves asked for.",
+    CounterName.LOOKUP_TOKENS: "Tokens in the chunks that retrieves asked for.",
+    CounterName.HITS: "Chunks that retrieves loaded, by tier.",
+    CounterName.HIT_TOKENS: "Tokens that retrieves loaded, by tier.",
+    CounterName.MISSES: "Chunks that retrieves did not load, by reason.",
+    CounterName.MISSED_TOKENS: "Tokens that retrieves did not load, by reason.",
+    CounterName.STORED: "Chunks written, by tier.",
+    CounterName.STORED_TOKENS: "Tokens in the chunks written, by tier.",
+    CounterName.PRESENT: "Chunks that stores found there already.",
+    CounterName.PRESENT_TOKENS: "Tokens that stores found there already.",
+    CounterName.DROPPED: "Chunks that a tier did not take, by reason.",
+    CounterName.EVICTED: "Chunks that gave way to others.",
+    CounterName.CORRUPT: "Chunks that were not what had been put there.",
+    CounterName.RETRIES: "Chunks that a store was asked for, or given, once more.",
+    CounterName.BREAKER_OPENED: "Times that a lane of a tier was switched off.",
+    CounterName.READ_BYTES: "Bytes of whole frames that came from a tier.",
+    CounterName.WASTED_BYTES: "Bytes of frames that were read whole and that no request used.",
+    CounterName.WRITTEN_BYTES: "Bytes of frames that a tier took.",
+    CounterName.LENT_BYTES: "Bytes of frames that were sent to peers.",
+    CounterName.POOL_RECLAIMS: "Times that the pool was full and something gave a block up.",
+    HistogramName.READ: "Durations of reads from a tier, with verification.",
+    HistogramName.WRITE: "Durations of writes to a tier.",
+    HistogramName.RETRIEVE: "Durations of retrieves.",
+    HistogramName.STORE: "Durations of stores.",
+    HistogramName.LOAD_WAIT: "Time that retrieves waited for chunks to come from their tiers.",
+    HistogramName.EVICTED_AGE: "Time since the last use of evicted chunks, of a sample.",
+    HistogramName.REUSE_GAP: "Time between two uses of a chunk on a tier, of a sample.",
+}
+
+MISS_REASONS = (
+    Reason.ABSENT,
+    Reason.BEHIND_A_MISS,
+    Reason.CLOSED,
+    Reason.CORRUPT,
+    Reason.DEVICE,
+    Reason.EVICTED,
+    Reason.EXPIRED,
+    Reason.FAILED,
+    Reason.NO_ANSWER,
+    Reason.QUEUE_FULL,
+    Reason.REFUSED,
+    Reason.SLOWER,
+    Reason.TIER_OFF,
+    Reason.TIMED_OUT,
+    Reason.UNKNOWN_SERDE,
+)
+"""Why chunks are missed: each has a series from the start."""
+
+DROP_REASONS = (
+    Reason.CLOSED,
+    Reason.FAILED,
+    Reason.NO_ROOM,
+    Reason.NOT_COPIED,
+    Reason.NOT_INDEXED,
+    Reason.QUEUE_FULL,
+    Reason.TIER_OFF,
+    Reason.TIMED_OUT,
+)
+"""Why tiers do not take chunks, likewise."""
+
+BREAKER_REASONS = (Reason.FAILURES, Reason.TIMED_OUT)
+
+TIERED: frozenset[CounterName | HistogramName] = frozenset(
+    {
+        CounterName.HITS,
+        CounterName.HIT_TOKENS,
+        CounterName.STORED,
+        CounterName.STORED_TOKENS,
+        CounterName.DROPPED,
+        CounterName.EVICTED,
+        CounterName.CORRUPT,
+        CounterName.RETRIES,
+        CounterName.BREAKER_OPENED,
+        CounterName.READ_BYTES,
+        CounterName.WASTED_BYTES,
+        CounterName.WRITTEN_BYTES,
+        HistogramName.READ,
+        HistogramName.WRITE,
+        HistogramName.EVICTED_AGE,
+        HistogramName.REUSE_GAP,
+    }
+)
+"""What is counted by tier."""
+
+REASONS: Mapping[CounterName, Sequence[Reason]] = {
+    CounterName.MISSES: MISS_REASONS,
+    CounterName.MISSED_TOKENS: MISS_REASONS,
+    CounterName.DROPPED: DROP_REASONS,
+    CounterName.BREAKER_OPENED: BREAKER_REASONS,
+}
+"""What is counted by reason, and the reasons that are known."""
+
+
+def bounds(histogram: HistogramName) -> Sequence[float]:
+    """The upper bounds of the classes of *histogram*, in seconds; one more is open."""
+    return AGE_BUCKETS if histogram in _AGES else BUCKETS
+
+
+def known_series(counter: CounterName, tiers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The labels *tier* and *reason* of every series of *counter* that exists from the start."""
+    return product(
+        tiers if counter in TIERED else ("",),
+        map(str, REASONS[counter]) if counter in REASONS else ("",),
+    )
+
+
+Labels = Sequence[tuple[str, str]]
+
+
+class Sample(NamedTuple):
+    """One line of a family."""
+
+    labels: Labels
+    value: float
+    suffix: str = ""
+    """Behind the family's name, as histograms have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric with all of its series."""
+
+    name: str
+    kind: str
+    """``counter``, ``gauge`` or ``histogram``."""
+
+    text: str
+    samples: Sequence[Sample]
+
+
+def text_format(families: Iterable[Family]) -> str:
+    """*families* in the text format of Prometheus, version 0.0.4, but for those without a series.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    lines: list[str] = []
+    for family in families:
+        name = family.name
+        if family.samples:
+            lines.append(f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n")
+        for labels, value, suffix in family.samples:
+            shown = ",".join([f'{key}="{_escaped(text)}"' for key, text in labels if text])
+            lines.append(
+                f"{name}{suffix}{{{shown}}} {value}\n" if shown else f"{name}{suffix} {value}\n"
+            )
+    return "".join(lines)
+
+
+def _escaped(value: str) -> str:
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value

@@ -1,0 +1,1 @@
+"""Every node of a fleet, looked into and acted on from one place."""

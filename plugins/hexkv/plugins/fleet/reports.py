@@ -1,0 +1,79 @@
+"""What became of chunks on several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hexkv.core.planning.draining import Moved
+from hexkv.ports import ChunkKey, WorkReport
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """What became of chunks, on all nodes together."""
+
+    chunks: int = 0
+    """Chunks that were chosen, on each node that has them."""
+
+    done: int = 0
+    """Chunks that are where, and as, they were wanted, those that were so before included."""
+
+    absent: int = 0
+    """Chunks that were not there any more."""
+
+    busy: int = 0
+    """Chunks that another move has at present."""
+
+    failed: int = 0
+    """Chunks that stayed as they were."""
+
+    stopped: bool = False
+    """True if it was stopped before its end."""
+
+    kept: tuple[ChunkKey, ...] = ()
+    """Chunks that only a drained node has."""
+
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """By node how many chunks were done there."""
+
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """By node the last error that it gave, or why more of what was chosen may be there."""
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing failed, and nothing is left."""
+        return not (self.busy or self.failed or self.stopped or self.kept or self.problems)
+
+
+def report_of(moved: Moved, node: str) -> FleetReport:
+    """What became of chunks that were moved to, or from, one node."""
+    return FleetReport(
+        moved.chunks,
+        moved.done,
+        absent=moved.absent,
+        busy=moved.busy,
+        failed=moved.failed,
+        stopped=moved.stopped,
+        kept=tuple(moved.kept),
+        nodes={node: moved.done},
+        problems=moved.problems,
+    )
+
+
+def summed(reports: Mapping[str, WorkReport], problems: Mapping[str, str]) -> FleetReport:
+    """The reports of all nodes together."""
+    left = {
+        name: "; ".join(f"{tier}: {why}" for tier, why in report.left.items())
+        for name, report in reports.items()
+        if report.left
+    }
+    return FleetReport(
+        sum(report.chunks for report in reports.values()),
+        sum(report.done for report in reports.values()),
+        absent=sum(report.absent for report in reports.values()),
+        failed=sum(report.failed for report in reports.values()),
+        stopped=any(report.stopped for report in reports.values()),
+        nodes={name: report.done for name, report in reports.items()},
+        problems={**problems, **left},
+    )

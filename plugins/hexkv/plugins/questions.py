@@ -1,0 +1,93 @@
+"""Questions that peers ask each other over a channel: a kind, and what it is asked about.
+
+All numbers are little-endian::
+
+    have   keys                          -> a byte each: 1 for a chunk that an own tier has
+    busy   keys                          -> a byte each: 1 for one that an own tier has, and that
+                                            is not lent while others are being given it
+    self                                 -> generation, lengths of name and address, both, and
+                                            where administration is served
+
+An answer is checked like everything else that a peer says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct, error
+
+from hexkv.ports import (
+    KEY_BYTES,
+    KIND_BYTES,
+    MAX_QUESTION,
+    ChunkKey,
+    InvalidRequest,
+    Member,
+    StoreUnreachable,
+)
+
+HAVE = b"have"
+BUSY = b"busy"
+SELF = b"self"
+
+MOST_KEYS = (MAX_QUESTION - KIND_BYTES) // KEY_BYTES
+"""Keys that one question is about."""
+
+_MEMBER = Struct("<QBH")
+
+
+def keys_in(body: bytes) -> list[ChunkKey]:
+    """The keys that a question is about.
+
+    Raises:
+        InvalidRequest: these are no keys.
+    """
+    if len(body) % KEY_BYTES:
+        raise InvalidRequest(f"{len(body)} bytes are no keys")
+    return [ChunkKey(body[at : at + KEY_BYTES]) for at in range(0, len(body), KEY_BYTES)]
+
+
+def ask_of_each(
+    ask: Callable[[bytes, bytes], bytes], keys: Sequence[ChunkKey], kind: bytes = HAVE
+) -> list[bool]:
+    """What a peer says of each chunk: whether it has it.
+
+    Args:
+        ask: has a question of a kind and a body answered.
+        keys: the chunks, any number of them.
+        kind: of the question: ``HAVE`` or ``BUSY``.
+
+    Raises:
+        StoreUnreachable: the peer does not say so.
+    """
+    found: list[bool] = []
+    for first in range(0, len(keys), MOST_KEYS):
+        some = keys[first : first + MOST_KEYS]
+        said = ask(kind, b"".join(some))
+        if len(said) != len(some) or said.strip(b"\0\1"):
+            raise StoreUnreachable("a peer does not say so of each chunk")
+        found += map(bool, said)
+    return found
+
+
+def pack_member(member: Member) -> bytes:
+    """What a process says of itself."""
+    name, address = member.name.encode(), member.address.encode()
+    head = _MEMBER.pack(member.generation, len(name), len(address))
+    return head + name + address + member.admin.encode()
+
+
+def unpack_member(said: bytes) -> Member:
+    """Who a peer says that it is.
+
+    Raises:
+        StoreUnreachable: it does not.
+    """
+    try:
+        generation, *lengths = _MEMBER.unpack_from(said)
+        address = _MEMBER.size + lengths[0]
+        admin = address + lengths[1]
+        name = said[_MEMBER.size : address].decode()
+        return Member(name, generation, said[address:admin].decode(), said[admin:].decode())
+    except (error, UnicodeDecodeError, InvalidRequest) as problem:
+        raise StoreUnreachable("a peer does not say who it is") from problem
