@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vllm import LLM, RequestOutput
     from vllm.inputs import PromptType
 
+    from hexkv.ports import PrefixCache
+
 Json = dict[str, object]
 
 _WHILE = 0.3
@@ -140,18 +142,42 @@ class Phase:
                 found[sample.name] = found.get(sample.name, 0.0) + sample.value
         return dict(found)
 
+    def samples(self) -> list[object]:
+        """Every sample of hexkv's in vLLM's own registry: its name, its labels and its value."""
+        from prometheus_client import REGISTRY
+
+        return [
+            [sample.name, sample.labels, sample.value]
+            for metric in REGISTRY.collect()
+            for sample in metric.samples
+            if sample.name.startswith("vllm:hexkv_")
+        ]
+
+    def forget(self, prompt: Sequence[int], tiers: Sequence[str]) -> Json:
+        """Delete the chunks of *prompt* from *tiers* of every rank."""
+        return {"chunks": self._llm.collective_rpc(_forget, args=(list(prompt), list(tiers)))}
+
+
+def _forget(worker: object, prompt: Sequence[int], tiers: Sequence[str]) -> int:
+    return int(_engine(worker).clear(prompt, tiers=tiers).chunks)
+
 
 def _flush(worker: object, seconds: float) -> bool:
     """In a worker's process, after the steps that it was given before."""
+    return bool(_engine(worker).flush(seconds))
+
+
+def _engine(worker: object) -> PrefixCache:
+    """The engine of this process."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     del worker
     connector = get_kv_transfer_group()
     if hasattr(connector, "_rig"):
-        engine = connector._rig.half._engine
+        engine: PrefixCache = connector._rig.half._engine
     else:  # behind vLLM's offloading
         engine = connector.connector_worker.worker._held._engine
-    return bool(engine.flush(seconds))
+    return engine
 
 
 def _asked(words: Sequence[int], images: Sequence[int], salt: str) -> PromptType:
@@ -215,6 +241,8 @@ def main() -> None:
         "rest": phase.rest,
         "flush": phase.flush,
         "metrics": phase.metrics,
+        "samples": phase.samples,
+        "forget": phase.forget,
     }
     print(json.dumps({"pid": os.getpid(), "vllm": __version__}), file=answers)
     for line in sys.stdin:

@@ -98,7 +98,7 @@ def test_an_operator_acts_on_an_engine_that_serves_requests(start, same, folder,
 
     def chunks_of(tenant):
         states = hexkv("namespaces")
-        return sum(sum(s[3].values()) for s in states if s[2] == tenant)
+        return sum(sum(s["chunks"].values()) for s in states if s["tenant"] == tenant)
 
     with Load(engine, same, [kept, prompt("busy", TOKENS)]) as load:
         load.goes_on()
@@ -116,7 +116,7 @@ def test_an_operator_acts_on_an_engine_that_serves_requests(start, same, folder,
         hexkv("detach", "disk")
         load.goes_on()
 
-        there = {t[0]["name"]: t[0]["chunks"] for t in hexkv("tiers")}
+        there = {t["health"]["name"]: t["health"]["chunks"] for t in hexkv("tiers")}
         assert list(there) == ["memory", "bigger"]
         half = hexkv("compress", "bigger", "zstd", "--oldest", "50%")
         assert half["done"] == half["chunks"] >= there["bigger"] // 2 > 0

@@ -8,6 +8,7 @@ from dict_store import DictStore
 from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import configure
 from hexkv.adapters.vllm.messages import Scope
+from hexkv.adapters.vllm.requests import Allowed
 from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
 from hexkv.adapters.vllm.serving import LookupServer, Scopes
 from hexkv.contracts.doubles import ManualClock
@@ -68,19 +69,19 @@ def test_while_a_store_hangs_the_scheduler_goes_on_and_no_request_waits_for_ever
         plan = SchedulerConnector(configured.connector, shape, [ChannelClient(path)], clock.now)
         opened.callback(plan.close)
 
-        plan.arrived(request("waits"), Scope(), reads=True, writes=True)
+        plan.arrived(request("waits"), Scope(), Allowed(True, True))
         assert store.asked.wait(PATIENCE)
         assert plan.matched("waits", 0) == (None, False)
-        plan.arrived(request("computes"), Scope(), reads=False, writes=True)
+        plan.arrived(request("computes"), Scope(), Allowed(False, True))
         assert plan.matched("computes", 0) == (0, False)
         plan.allocated("computes", range(1, 8), 0)
         step = plan.plan([Scheduled("computes", 0, 100, range(1, 8), True)])
         assert [save.end for save in step.saves] == [96]
         assert plan.matched("waits", 0) == (None, False)
 
-        plan.arrived(request("gives up"), Scope(), reads=True, writes=True)
+        plan.arrived(request("gives up"), Scope(), Allowed(True, True))
         clock.advance(PATIENCE)
         assert plan.matched("gives up", 0) == (0, False)
-        plan.arrived(request("is served"), Scope(), reads=True, writes=True)
+        plan.arrived(request("is served"), Scope(), Allowed(True, True))
         store.goes_on.set()
         until(lambda: plan.matched("is served", 0) == (0, False))

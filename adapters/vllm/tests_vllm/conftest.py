@@ -30,11 +30,11 @@ def start(model, tmp_path):
     """Starts toys; the test's end ends them."""
     toys = []
 
-    def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, **settings):
+    def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, node=None, **settings):
+        own = {"pool": {"bytes": pool}, "tiers": tiers or [{"store": "memory"}]}
         extra = {
             "chunk": {"size": chunk},
-            "pool": {"bytes": pool},
-            "tiers": tiers or [{"store": "memory"}],
+            **({"node": str(node)} if node else own),
             "socket_dir": str(tmp_path),
             **PATIENT,
             **(connector or {}),

@@ -19,10 +19,13 @@ from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
 from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
 from hexkv.adapters.vllm.lora import Adapters, watch
+from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
 from hexkv.adapters.vllm.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.adapters.vllm.windows import BlockPages, pages_of
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
+from hexkv.adapters.vllm.worker_connector import Handing, WorkerConnector
+from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.schema import TierSettings
@@ -148,10 +151,26 @@ def worker_connector(
     with ExitStack() as opened:
         # One rank speaks for all: their tiers differ in bytes, not in chunks.
         ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
-        engine = build(configured.engine, namespace, events=[ledger] if ledger else [])
+        sinks = [ledger] if ledger else []
+        engine = build(configured.engine, namespace, events=sinks, rank=rank.number)
         opened.callback(engine.close)
         scopes = Scopes(engine.namespace, adapters)
-        desk = LookupServer(engine, scopes, prefetch=settings.shared)
+        tally = Tally()
+        # Where nobody else sees what this rank stores, each of them has to.
+        saves = rank.first or not settings.shared
+        under_way = None
+        if (announcing := engine.announcing) is not None:
+            group = str(config.kv_transfer_config.engine_id)
+            under_way = UnderWay(announcing, group, SystemClock(), tally.waited, announces=saves)
+        chunk_size = settings.chunk.size
+        desk = LookupServer(
+            engine,
+            scopes,
+            prefetch=settings.shared,
+            under_way=under_way,
+            chunk=chunk_size,
+            rank=rank.number,
+        )
         place = _place(config, configured, make=True)
         listener = ChannelServer(socket_path(place, rank.number), desk)
         opened.pop_all()
@@ -162,11 +181,14 @@ def worker_connector(
         layer_names=list(caches),
         layerwise=ours.loading == "layerwise",
         loaders=ours.loaders,
-        # Where nobody else sees what this rank stores, each of them has to.
-        saves=rank.first or not settings.shared,
+        saves=saves,
         beside=_beside(next(iter(caches.values())).device),
         ledger=ledger,
-        chunk=settings.chunk.size,
+        chunk=chunk_size,
+        tally=tally,
+        under_way=under_way,
+        own_tiers=not settings.node,
+        handing=Handing(rank.number, ours.hold_seconds, ours.remove_after_load),
     )
     chunk = pages.layout.chunk_bytes(settings.chunk.size)
     log.info(

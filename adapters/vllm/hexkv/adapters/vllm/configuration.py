@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from hexkv.adapters.vllm.settings import ConnectorSettings
-from hexkv.plugins.compose import check
+from hexkv.plugins.checking import check
 from hexkv.plugins.config import DEFAULT, Loaded, load
 from hexkv.plugins.places import render
 from hexkv.plugins.registry import Registry

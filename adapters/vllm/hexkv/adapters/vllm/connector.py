@@ -30,7 +30,15 @@ from hexkv.adapters.vllm.guard import guarded
 from hexkv.adapters.vllm.identity import counts_inputs, scope_of
 from hexkv.adapters.vllm.inspection import describe, refuse
 from hexkv.adapters.vllm.messages import Load, Scope, Step
-from hexkv.adapters.vllm.reading import RequestParams, blocks_of, by_source, published, scheduled
+from hexkv.adapters.vllm.reading import (
+    RequestParams,
+    blocks_of,
+    by_source,
+    node_name,
+    published,
+    scheduled,
+)
+from hexkv.adapters.vllm.requests import Allowed
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.stats import HexKVProm, HexKVStats
 from hexkv.plugins.discovery import discover
@@ -97,11 +105,15 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._config = vllm_config
         self._memory = describe(vllm_config, kv_cache_config)
         self._configured = assembly.read(vllm_config, self._memory)
-        self._params = RequestParams(self._kv_transfer_config, self._configured.connector)
+        node = node_name(self._configured.engine.settings.node or "")
+        self._params = RequestParams(self._kv_transfer_config, self._configured.connector, node)
         self._scheduler: SchedulerConnector | None = None
         self._rig: WorkerContext | None = None
         self._told: list[BlockEvent] = []
         self._promised: list[Load] = []
+        self._later: dict[str, bool] = {}
+        """By request, whether vLLM was told that its loads happen between steps."""
+
         self._counted = counts_inputs(vllm_config)
         # Before any request: what is loaded earlier is not known.
         self._adapters = None if role is KVConnectorRole.SCHEDULER else adapters_of(vllm_config)
@@ -239,7 +251,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
 
     @guarded(None)
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        counts = {} if self._rig is None else self._rig.half.tally.take()
+        counts = {} if self._rig is None else self._rig.half.stats()
         return HexKVStats(data=counts) if counts else None
 
     # In the scheduler.
@@ -250,12 +262,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if half is None or half.knows(request.request_id):
             return
         scope = scope_of(request, counted=self._counted)
-        reads, writes = self._params.allowed(request.kv_transfer_params)
+        may = self._params.allowed(request.kv_transfer_params)
         if scope is None:
-            scope, reads, writes = Scope(), False, False
+            scope, may = Scope(), Allowed()
         if getattr(request, "skip_reading_prefix_cache", False):
-            reads = False
-        half.arrived(request, scope, reads=reads, writes=writes)
+            may = may._replace(reads=False)
+        half.arrived(request, scope, may)
 
     @guarded((0, False))
     def get_num_new_matched_tokens(
@@ -264,7 +276,9 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is None:
             return 0, False
         self.on_new_request(request)
-        return self._scheduler.matched(request.request_id, num_computed_tokens)
+        found, later = self._scheduler.matched(request.request_id, num_computed_tokens)
+        self._later[request.request_id] = later
+        return found, later
 
     @guarded(None)
     def update_state_after_alloc(
@@ -274,8 +288,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if num_external_tokens:
             # From now on vLLM counts on these blocks, whatever happens in here.
             end = len(block_ids) * self._memory.block
-            images = bool(getattr(request, "mm_features", None))
-            later = self._configured.connector.between_steps(images=images)
+            later = self._later.get(request.request_id, False)
             lost = Load(request.request_id, Scope(), b"", 0, end, tuple(block_ids), later)
             self._promised.append(lost)
         if self._scheduler is not None:
@@ -330,9 +343,15 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self, request: Request, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         del block_ids
-        if self._scheduler is not None:
-            self._scheduler.left(request.request_id)
-        return False, None
+        self._later.pop(request.request_id, None)
+        if self._scheduler is None:
+            return False, None
+        kept = self._scheduler.handed_over(request.request_id)
+        self._scheduler.left(request.request_id)
+        if kept is None or not request.output_token_ids:
+            return False, None
+        mine, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
+        return False, self._params.answer(mine, request.request_id, count, kept)
 
     @guarded(False)
     def reset_cache(self) -> bool | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hexkv.ports import Reason
+
 
 class Scope(NamedTuple):
     """What makes a request's KV differ from another one's of the same model and tokens."""
@@ -21,6 +23,28 @@ class Scope(NamedTuple):
 
     adapter: int = 0
     """vLLM's number of the LoRA adapter; 0: there is none."""
+
+
+class Kept(NamedTuple):
+    """What a prefiller has kept for one decoder."""
+
+    hold: str = ""
+    """Name of its pin on the node; none if empty."""
+
+    fresh: int = -1
+    """Token from which on chunks were made for this decoder; -1: nobody knows."""
+
+
+class Computed(NamedTuple):
+    """A prompt that was announced, and is computed with a step."""
+
+    request: str
+    scope: Scope
+    tokens: bytes
+    """All of its chunks, as uint32 of this machine."""
+
+    hold: str = ""
+    """What to call the pin that keeps them for a decoder; none if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +68,9 @@ class Load:
     later: bool = False
     """Whether the request waits outside of any step until this is done."""
 
+    kept: Kept = Kept()  # noqa: RUF009 - frozen
+    """What to let go of then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Save:
@@ -59,6 +86,14 @@ class Save:
     """vLLM's, of the blocks from the one before *start* (or the first) on, if somebody listens."""
 
 
+class Missed(NamedTuple):
+    """What of a request is not loaded because no tier was found to hold it."""
+
+    reason: Reason
+    chunks: int
+    tokens: int
+
+
 @dataclass(slots=True)
 class Step:
     """All of one step."""
@@ -66,3 +101,5 @@ class Step:
     number: int = 0
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    computed: list[Computed] = field(default_factory=list)
+    missed: list[Missed] = field(default_factory=list)

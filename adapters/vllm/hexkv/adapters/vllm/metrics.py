@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
+
+from hexkv.plugins.families import HELP as ENGINE_HELP
+from hexkv.plugins.families import REASONS, TIERED, known_series
+from hexkv.plugins.telemetry import BREAKER, Totals
+from hexkv.ports import CounterName, Health, Telemetry
 
 LOADED_TOKENS = "loaded_tokens"
 LOADED_BYTES = "loaded_bytes"
@@ -13,6 +19,8 @@ STORED_TOKENS = "stored_tokens"
 STORED_BYTES = "stored_bytes"
 STORE_SECONDS = "store_seconds"
 DROPPED_TOKENS = "dropped_tokens"
+WAITED_REQUESTS = "waited_requests"
+WAITED_SECONDS = "waited_seconds"
 
 HELP: Mapping[str, str] = {
     LOADED_TOKENS: "Tokens whose KV was loaded, summed over ranks.",
@@ -22,8 +30,146 @@ HELP: Mapping[str, str] = {
     STORED_TOKENS: "Tokens whose KV was copied to be stored, summed over ranks.",
     STORED_BYTES: "Bytes of KV that were copied to be stored.",
     STORE_SECONDS: "Seconds for which steps waited until KV to be stored was copied.",
+    WAITED_REQUESTS: "Requests that waited for another engine to compute their prompt.",
+    WAITED_SECONDS: "Seconds for which they waited.",
     DROPPED_TOKENS: "Tokens whose KV was not stored, for want of memory or time.",
 }
+
+
+COUNTERS: Mapping[str, CounterName] = {
+    "lookup_tokens": CounterName.LOOKUP_TOKENS,
+    "hit_tokens": CounterName.HIT_TOKENS,
+    "missed_tokens": CounterName.MISSED_TOKENS,
+    "tier_stored_tokens": CounterName.STORED_TOKENS,
+    "dropped_chunks": CounterName.DROPPED,
+    "evicted_chunks": CounterName.EVICTED,
+    "corrupt_chunks": CounterName.CORRUPT,
+    "breaker_opened": CounterName.BREAKER_OPENED,
+    "read_bytes": CounterName.READ_BYTES,
+    "written_bytes": CounterName.WRITTEN_BYTES,
+}
+"""Totals of the engine of a rank, by their names here."""
+
+GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "tier_used_bytes": ("Bytes on a tier.", ("tier",)),
+    "tier_budget_bytes": ("Bytes that a tier may hold.", ("tier",)),
+    "tier_queued_bytes": ("Bytes of reads and writes that wait or run.", ("tier",)),
+    "tier_breaker": ("State of a breaker: 0 closed, 1 half open, 2 open.", ("tier", "lane")),
+}
+"""What the tiers of a rank are now: what that is, and its labels beside the rank."""
+
+_PAUSE = 1.0
+"""Seconds between two looks at the tiers."""
+
+_AGAIN = 5.0
+"""Seconds for which what has changed is said again: vLLM may drop the report of a step."""
+
+_BETWEEN = "\x1f"
+
+
+def labels_of(name: str) -> tuple[str, ...]:
+    """The labels of what an engine counts, or of what its tiers are."""
+    if name in GAUGES:
+        return ("rank", *GAUGES[name][1])
+    counter = COUNTERS[name]
+    return ("rank", *("tier",) * (counter in TIERED), *("reason",) * (counter in REASONS))
+
+
+def help_of(name: str) -> str:
+    """What it is, in words."""
+    return GAUGES[name][0] if name in GAUGES else ENGINE_HELP[COUNTERS[name]]
+
+
+def values_of(key: str) -> list[str]:
+    """The values of the labels that *key* stands for."""
+    return key.split(_BETWEEN)
+
+
+class EngineReport:
+    """What the engine of a rank counts, and how its tiers are: as nested numbers, for vLLM.
+
+    Totals, not what was added to them, and each of them for some seconds again: a report that vLLM
+    drops, as of a step that answers nobody, costs nothing but the delay until the next one.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        telemetry: Telemetry,
+        health: Callable[[], Health] | None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Report of *telemetry*, if it adds up, and of *health*, if that is known without asking.
+
+        Args:
+            rank: of the engine.
+            telemetry: of the engine.
+            health: of the engine; ``None`` where another process would have to be asked.
+            now: seconds.
+        """
+        self._rank = str(rank)
+        self._totals = telemetry if isinstance(telemetry, Totals) else None
+        self._health = health
+        self._now = now
+        self._told: dict[str, dict[str, tuple[float, float]]] = {}
+        """What was said last, and until when it is said again."""
+
+        self._nothing: dict[str, dict[str, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
+        """Every series that is known, at zero."""
+
+        self._looked: float | None = None
+
+    def take(self) -> dict[str, dict[str, float]]:
+        """What has changed of late, by name and labels; all of it the first time."""
+        if self._totals is None:
+            return {}
+        now = self._now()
+        gauges: dict[str, dict[str, float]] = {name: {} for name in GAUGES}
+        if self._health is not None and (self._looked is None or now - self._looked >= _PAUSE):
+            first, self._looked = self._looked is None, now
+            health = self._health()
+            self._look(health, gauges)
+            if first:
+                tiers = [tier.name for tier in health.tiers]
+                for name, counter in COUNTERS.items():
+                    for tier, reason in known_series(counter, tiers):
+                        self._nothing[name][self._key(*_labels(counter, tier, reason))] = 0
+        found = {name: dict(zeros) for name, zeros in self._nothing.items()} | gauges
+        names = {counter: name for name, counter in COUNTERS.items()}
+        for (counter, tier, reason), amount in self._totals.counts().items():
+            if counter in names:
+                found[names[counter]][self._key(*_labels(counter, tier, reason))] = amount
+        return dict(self._changed(found, now))
+
+    def _look(self, health: Health, found: dict[str, dict[str, float]]) -> None:
+        for tier in health.tiers:
+            key = self._key(tier.name)
+            for name in ("used_bytes", "budget_bytes", "queued_bytes"):
+                amount = getattr(tier, name)
+                if amount is not None:
+                    found[f"tier_{name}"][key] = amount
+            for lane, state in (("read", tier.reading), ("write", tier.writing)):
+                found["tier_breaker"][self._key(tier.name, lane)] = BREAKER[state]
+
+    def _changed(
+        self, found: Mapping[str, dict[str, float]], now: float
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        for name, values in found.items():
+            told = self._told.setdefault(name, {})
+            for key, value in values.items():
+                if key not in told or told[key][0] != value:
+                    told[key] = value, now + _AGAIN
+            late = {key: value for key, value in values.items() if now < told[key][1]}
+            if late:
+                yield name, late
+
+    def _key(self, *labels: str) -> str:
+        return _BETWEEN.join((self._rank, *labels))
+
+
+def _labels(counter: CounterName, *values: str) -> list[str]:
+    """Those of the values of *tier* and *reason* that *counter* has."""
+    return [value for value, has in zip(values, (TIERED, REASONS), strict=True) if counter in has]
 
 
 class Tally:
@@ -51,6 +197,10 @@ class Tally:
                 STORE_SECONDS: seconds,
             }
         )
+
+    def waited(self, seconds: float) -> None:
+        """A request has waited for another engine."""
+        self._add({WAITED_REQUESTS: 1, WAITED_SECONDS: seconds})
 
     def take(self) -> dict[str, float]:
         """What was counted since the last call; empty where nothing was."""

@@ -291,7 +291,7 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             number = getattr(self.config.groups[place], "group_id", place)
             groups[number] = self._namespace(config, place, number, pages), pages
         largest = max((space for space, _ in groups.values()), key=lambda n: n.layout.token_bytes)
-        engine = build(self._configured.engine, largest)
+        engine = build(self._configured.engine, largest, rank=self.config.parallel.rank)
         settings = self._configured.engine.settings
         # The other half is for what is stored, and for reads.
         held = HeldBlocks(engine, groups, settings.pool.bytes // 2, settings.deadlines)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.events import BlockEvent
+from hexkv.adapters.vllm.messages import Kept
+from hexkv.adapters.vllm.requests import Allowed
 from hexkv.adapters.vllm.scheduler_connector import Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.schema import TierSettings
@@ -25,22 +30,31 @@ class RequestParams:
     Args:
         transfer: vLLM's configuration, of which the role counts.
         settings: of the connector.
+        node: what the node is called that keeps what is handed over.
     """
 
-    def __init__(self, transfer: KVTransferConfig, settings: ConnectorSettings) -> None:
-        self._reads = settings.read and transfer.is_kv_consumer
-        self._writes = settings.write and transfer.is_kv_producer
+    def __init__(
+        self, transfer: KVTransferConfig, settings: ConnectorSettings, node: str = ""
+    ) -> None:
+        self._node = node
+        consumes, produces = transfer.is_kv_consumer, transfer.is_kv_producer
+        self._reads = settings.read and consumes
+        self._writes = settings.write and produces
+        self._hands_over = _unless(settings.hands_over, produces and not consumes)
+        self._takes_over = _unless(settings.takes_over, consumes and not produces)
+        self._asked = settings.hands_over is None, settings.takes_over is None
         self._logged: set[str] = set()
 
-    def allowed(self, params: object) -> tuple[bool, bool]:
-        """Whether a request may read, and whether it may write.
+    def allowed(self, params: object) -> Allowed:
+        """What may be done for a request that says *params*.
 
-        Who says something that means nothing wanted one of the two switched off: neither is done
+        Who says something that means nothing wanted something switched off: nothing is done
         for that request, and each kind of nonsense is logged once.
         """
-        wanted = params.get("hexkv") if isinstance(params, Mapping) else None
+        said: Mapping[Any, Any] = params if isinstance(params, Mapping) else {}
+        wanted = said.get("hexkv")
         if wanted is None:
-            return self._reads, self._writes
+            wanted = {}
         if wrong := _nonsense(wanted):
             if wrong not in self._logged:
                 self._logged.add(wrong)
@@ -49,23 +63,70 @@ class RequestParams:
                     " this is not said again",
                     wrong,
                 )
-            return False, False
-        return (
+            return Allowed()
+        # Who routes requests says these two, to connectors of any kind.
+        gives, takes = said.get("do_remote_decode") is True, said.get("do_remote_prefill") is True
+        kept = Kept()
+        if wanted.get("node") == self._node and "hold" in wanted:
+            kept = Kept(wanted["hold"], wanted.get("fresh", -1))
+        return Allowed(
             self._reads and wanted.get("read", True),
             self._writes and wanted.get("write", True),
+            self._hands_over or (self._asked[0] and gives),
+            self._takes_over or (self._asked[1] and takes),
+            gives,
+            kept,
         )
+
+    def answer(self, engine: object, request: str, tokens: int, kept: Kept) -> dict[str, Any]:
+        """What a router is to give to the engine that decodes, with the words of vLLM's own."""
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": str(engine),
+            "remote_request_id": request,
+            "remote_block_ids": [],  # nothing of vLLM's is kept
+            "remote_host": None,
+            "remote_port": None,
+            "remote_num_tokens": tokens,
+            "hexkv": {"node": self._node, **kept._asdict()},
+        }
+
+
+def _unless(said: bool | None, otherwise: bool) -> bool:
+    return otherwise if said is None else said
+
+
+_KINDS: Mapping[str, type] = {
+    "read": bool,
+    "write": bool,
+    "node": str,
+    "hold": str,
+    "fresh": int,
+}
+"""What a request may say under ``hexkv``; the last three it has from who computed its prompt."""
+
+_HOLD = re.compile("[0-9a-f]{32}|")
 
 
 def _nonsense(wanted: Any) -> str:
     """What is wrong, in one of a few texts that repeat nothing of a client's; empty if nothing."""
     if not isinstance(wanted, Mapping):
         return f"is a {type(wanted).__name__}, not a mapping"
-    if wanted.keys() - {"read", "write"}:
+    if wanted.keys() - _KINDS.keys():
         return "has keys beside read and write"
     for name, value in wanted.items():
-        if not isinstance(value, bool):
-            return f"has a {type(value).__name__} as {name}, not true or false"
+        if type(value) is not _KINDS[name]:
+            return f"has a {type(value).__name__} as {name}, not a {_KINDS[name].__name__}"
+    if not _HOLD.fullmatch(wanted.get("hold", "")):
+        return "has a hold that nobody gave"
     return ""
+
+
+def node_name(path: str) -> str:
+    """What the node at *path* is called outside of this machine; empty if there is none."""
+    digest = sha256(path.encode()).hexdigest()[:12]
+    return f"{socket.gethostname()[:64]}-{digest}" if path else ""
 
 
 def scheduled(output: SchedulerOutput) -> list[Scheduled]:

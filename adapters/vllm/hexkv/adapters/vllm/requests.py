@@ -14,9 +14,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from hexkv.adapters.vllm.messages import Load, Save, Scope
+from hexkv.adapters.vllm.messages import Kept, Load, Missed, Save, Scope
+from hexkv.ports import Reason
+
+PAD = 0xFFFF_FFFF
+"""Fills a prompt's last block up where that block is kept, too: no vocabulary has this token."""
 
 
 class Request(Protocol):
@@ -38,6 +42,24 @@ class Request(Protocol):
     def num_tokens(self) -> int: ...
 
 
+class Allowed(NamedTuple):
+    """What may be done for a request."""
+
+    reads: bool = False
+    writes: bool = False
+    hands_over: bool = False
+    """All of its prompt is stored, for an engine that goes on with it."""
+
+    takes_over: bool = False
+    """All of its prompt is looked for, which another engine has computed."""
+
+    holds: bool = False
+    """What is stored is kept for that engine, which is told by which name."""
+
+    kept: Kept = Kept()
+    """What was kept for this request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the tiers hold of a request."""
@@ -47,6 +69,9 @@ class Found:
 
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Tokens by tier, in the order of the prompt."""
+
+    why: Reason = Reason.ABSENT
+    """Why there are no more of them."""
 
     def between(self, start: int, end: int) -> dict[str, int]:
         """Tokens ``[start, end)`` by tier."""
@@ -71,12 +96,34 @@ class Tracked:
     later: bool = False
     """Whether its loads happen between steps, and it waits for them."""
 
+    hands_over: bool = False
+    """True if its last block is stored before it is full, for an engine that goes on with it."""
+
+    takes_over: bool = False
+    """True if such a block is looked for."""
+
+    holds: bool = False
+    """True if what is stored of it is kept for that engine."""
+
+    kept: Kept = Kept()  # noqa: RUF009 - frozen
+    """What was kept for it, or is for who decodes it."""
+
+    announced: bool = False
+    """True if other engines were told that its prompt is computed here."""
+
+    waits_until: float = 0.0
+    coming: set[int] = field(default_factory=set)
+    """Ranks for which it waits, because another engine computes what they lack."""
+
     found: Found | None = None
     """``None`` while nobody has answered."""
 
     asked_at: float = 0.0
     questions: dict[int, int] = field(default_factory=dict)
     """By rank, the numbers of the questions under way."""
+
+    asked: int = 0
+    """Tokens of the chunks that were asked for."""
 
     answers: list[Found] = field(default_factory=list)
     """Those of the other ranks."""
@@ -102,15 +149,46 @@ class Tracked:
         self.found = None
         self.questions.clear()
         self.answers.clear()
+        self.coming.clear()
         self.allocated = False
 
+    def missed(self, chunk: int) -> list[Missed]:
+        """What neither vLLM nor the tiers have, of chunks of so many tokens."""
+        found = self.found
+        here = max(self.local, found.tokens if found is not None else 0)
+        if found is None or here >= self.asked:
+            return []
+        end = min(self.asked, (here // chunk + 1) * chunk)
+        rest = -(-(self.asked - end) // chunk)
+        missed = [Missed(found.why, 1, end - here)]
+        if rest:
+            behind = found.why if found.why is Reason.ABSENT else Reason.BEHIND_A_MISS
+            missed.append(Missed(behind, rest, self.asked - end))
+        return missed
+
     def tokens(self, end: int) -> bytes:
-        """The first *end* tokens, as uint32 of this machine."""
-        return array("I", self.request.all_token_ids[:end]).tobytes()
+        """The first *end* tokens, as uint32 of this machine; ``PAD`` behind the last one."""
+        known = array("I", self.request.all_token_ids[:end])
+        known.extend([PAD] * (end - len(known)))
+        return known.tobytes()
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self.request.num_prompt_tokens
+
+    def whole(self, block: int) -> int:
+        """Where the last block of the prompt ends, full or not; 0 once more than that is known.
+
+        Behind a prompt stands ``PAD``, so what was generated since must not be there.
+        """
+        prompt = self.prompt
+        return -(-prompt // block) * block if self.request.num_tokens == prompt else 0
 
     def loadable(self, local: int) -> int:
         """Tokens beyond the first *local*, which vLLM has, that can be loaded."""
-        if self.found is None:
+        # Of a single token vLLM computes all that was loaded, and would have it loaded again.
+        if self.found is None or self.request.num_tokens == 1:
             return 0
         # Within a step, a token must be left to compute.
         most = self.request.num_tokens - (0 if self.later else 1)
@@ -129,6 +207,7 @@ class Tracked:
             end,
             tuple(self.blocks),
             self.later,
+            self.kept,
         )
 
     def completed(self, chunk: int, tail: int, *, generated: bool) -> int:
@@ -137,7 +216,7 @@ class Tracked:
         With *tail* the last chunk of a prompt may end at any multiple of it. What is beyond the
         known tokens was guessed (speculative decoding), and may be wrong.
         """
-        prompt = self.request.num_prompt_tokens
+        prompt = self.prompt
         whole = min(self.known, self.request.num_tokens if generated else prompt) // chunk * chunk
         end = prompt // tail * tail if tail else 0
         return max(whole, end) if self.known >= end else whole
@@ -145,9 +224,13 @@ class Tracked:
     def save(self, end: int, chunk: int, block_tokens: int, *, events: bool = False) -> Save:
         """What the workers are to store, up to *end*; with *events* also vLLM's names for it."""
         # A full chunk takes the place of a tail from its beginning on.
-        start, self.saved = self.saved // chunk * chunk, end
+        start, self.saved = self.saved // chunk * chunk, min(end, self.request.num_tokens)
         hashes: Sequence[bytes] = ()
-        if events and len(self.request.block_hashes) >= end // block_tokens:
+        if (
+            events
+            and end <= self.request.num_tokens
+            and len(self.request.block_hashes) >= end // block_tokens
+        ):
             first = max(0, start // block_tokens - 1)
             hashes = tuple(self.request.block_hashes[first : end // block_tokens])
         return Save(

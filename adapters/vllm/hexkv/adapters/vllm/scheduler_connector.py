@@ -11,11 +11,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Protocol
 
-from hexkv.adapters.vllm.messages import Scope, Step
-from hexkv.adapters.vllm.requests import Found, Request, Tracked
+from hexkv.adapters.vllm.messages import Computed, Kept, Scope, Step
+from hexkv.adapters.vllm.requests import Allowed, Found, Request, Tracked
 from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.ports import Reason
 
 
 class Asked(Protocol):
@@ -47,6 +49,11 @@ class Shape:
     tail: int = 0
     """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
     shorter than the others."""
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether the last chunk of a prompt can end with any block of it."""
+        return (self.tail or self.chunk) == self.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,29 @@ class SchedulerConnector:
         self._number = 0
         self._unconfirmed: dict[int, set[int]] = {}
         self._confirmed: defaultdict[int, int] = defaultdict(int)
+        self._settling: dict[int, int] = {}
+        """By rank, the number of the question which requests need not wait any more."""
 
-    def arrived(self, request: Request, scope: Scope, *, reads: bool, writes: bool) -> None:
+    def arrived(self, request: Request, scope: Scope, may: Allowed) -> None:
         """A request is new: begin to look for what is cached of it."""
         if request.request_id not in self._requests:
-            later = self._settings.between_steps(images=bool(scope.inputs))
-            tracked = Tracked(request, scope, reads, writes, later)
+            takes_over = may.takes_over and may.reads
+            later = self._settings.between_steps(images=bool(scope.inputs), takes_over=takes_over)
+            whole = self._shape.keeps_blocks
+            tracked = Tracked(
+                request,
+                scope,
+                may.reads,
+                may.writes,
+                later,
+                may.hands_over and may.writes and whole,
+                takes_over and whole,
+                may.holds and self._settings.hold_seconds > 0,
+                may.kept,
+            )
+            tracked.waits_until = self._now() + self._settings.wait_seconds
             self._requests[request.request_id] = tracked
+            self._announce(tracked)
             self._ask(tracked)
 
     def knows(self, request: str) -> bool:
@@ -122,11 +145,13 @@ class SchedulerConnector:
         tracked.blocks = list(blocks)
         first, tracked.allocated = not tracked.allocated, True
         if first and tracked.found is not None:
-            tracked.saved = tracked.found.tokens
+            tracked.saved = min(tracked.found.tokens, tracked.request.num_tokens)
+            self._step.missed.extend(tracked.missed(self._shape.chunk))
         if external:
             load = tracked.load(external, self._shape.chunk)
             self._step.loads.append(load)
-            tracked.held = False  # the workers let go when they have loaded
+            # The workers let go when they have loaded.
+            tracked.held, tracked.kept = False, Kept()
         else:
             self._release(tracked)
 
@@ -162,6 +187,9 @@ class SchedulerConnector:
             if tracked is None:
                 continue
             tracked.known = part.computed + part.scheduled
+            if tracked.announced and tracked.known >= tracked.prompt:
+                tracked.announced = False
+                step.computed.append(self._computed(tracked))
             if part.replaces:
                 tracked.blocks = list(part.blocks)
             else:
@@ -169,8 +197,12 @@ class SchedulerConnector:
             if not tracked.writes:
                 continue
             shape, generated = self._shape, self._settings.write_generated
-            end = tracked.completed(shape.chunk, shape.tail, generated=generated)
-            if end > tracked.saved:
+            ends = [tracked.completed(shape.chunk, shape.tail, generated=generated)]
+            if tracked.hands_over and part.computed < tracked.prompt <= tracked.known:
+                ends.append(tracked.whole(block))
+            for end in ends:
+                if end <= tracked.saved:
+                    continue
                 told = blocks_of(part.request)
                 tracked.blocks = tracked.blocks if told is None else list(told)
                 used = tracked.blocks[: end // block]
@@ -202,11 +234,22 @@ class SchedulerConnector:
         if tracked is not None:
             tracked.reads = False
 
+    def handed_over(self, request: str) -> Kept | None:
+        """What is kept of a prompt for who decodes it; ``None``: nothing."""
+        tracked = self._requests.get(request)
+        if tracked is None or not tracked.holds or not tracked.kept.hold:
+            return None
+        kept, tracked.kept = tracked.kept, Kept()
+        return kept
+
     def left(self, request: str) -> None:
         """A request has finished, or was given up."""
         tracked = self._requests.pop(request, None)
         if tracked is not None:
             self._release(tracked)
+            if tracked.announced:
+                for rank in self._ranks:
+                    rank.ask("withdraw", wanted=False, id=request)
 
     def clear(self, seconds: float) -> bool:
         """Empty the cache. Whether every rank did so within *seconds*."""
@@ -229,26 +272,57 @@ class SchedulerConnector:
         for rank in self._ranks:
             rank.close()
 
+    def _announce(self, tracked: Tracked) -> None:
+        """Tell other engines that the prompt of a request that is handed over is computed here."""
+        if tracked.hands_over:
+            tracked.announced = True
+            packed = tracked.tokens(tracked.whole(self._shape.block))
+            name, scope = tracked.request.request_id, list(tracked.scope)
+            for rank in self._ranks:
+                rank.ask("announce", packed, wanted=False, id=name, scope=scope)
+
+    def _computed(self, tracked: Tracked) -> Computed:
+        """A prompt that is handed over, which was announced and is computed now."""
+        if tracked.holds:
+            before = 0 if tracked.found is None else tracked.found.tokens
+            fresh = before // self._shape.chunk * self._shape.chunk
+            tracked.kept = Kept(token_hex(16), fresh)
+        packed = tracked.tokens(tracked.whole(self._shape.block))
+        hold = tracked.kept.hold
+        return Computed(tracked.request.request_id, tracked.scope, packed, hold)
+
     def _ask(self, tracked: Tracked) -> None:
         """Ask every rank what it holds of a request, and to hold it."""
         step = self._shape.tail or self._shape.chunk
         end = tracked.request.num_tokens // step * step
+        if tracked.takes_over:
+            end = max(end, tracked.whole(step))
         if not tracked.reads or not end:
             tracked.found = Found()
             return
         tracked.asked_at = self._now()
+        tracked.asked = end
         tracked.held = True
         packed = tracked.tokens(end)
         for index, rank in enumerate(self._ranks):
             number = rank.ask(
-                "find", packed, id=tracked.request.request_id, scope=list(tracked.scope)
+                "find",
+                packed,
+                id=tracked.request.request_id,
+                scope=list(tracked.scope),
+                waits=tracked.takes_over and tracked.asked_at < tracked.waits_until,
             )
             if not number:
-                tracked.found = Found()
+                tracked.found = Found(why=Reason.NO_ANSWER)
             tracked.questions[index] = number
 
     def _answered(self, tracked: Tracked) -> bool:
         """Whether it is known by now what is cached of a request; waits if it is to."""
+        if tracked.coming:
+            if not self._settled(tracked):
+                return False
+            tracked.forget()
+            self._ask(tracked)
         until = tracked.asked_at + self._settings.lookup_seconds
         for index, number in list(tracked.questions.items()):
             left = max(0.0, until - self._now())
@@ -256,12 +330,34 @@ class SchedulerConnector:
             if answer is None:
                 if self._settings.async_lookup and left > 0:
                     return False
-                tracked.found = Found()
+                tracked.found = Found(why=Reason.NO_ANSWER)
                 return True
             del tracked.questions[index]
             tracked.answers.append(_found(answer))
+            if answer.get("coming") is True:
+                tracked.coming.add(index)
+        if tracked.coming:
+            return False
         tracked.found = common(tracked.answers, self._shape.chunk)
         return True
+
+    def _settled(self, tracked: Tracked) -> bool:
+        """Whether a request need not wait any more for what another engine computes."""
+        for index in list(tracked.coming):
+            rank = self._ranks[index]
+            if index not in self._settling:
+                self._settling[index] = rank.ask("settled")
+            answer = rank.take(self._settling[index])
+            if answer is None and self._settling[index]:
+                continue
+            del self._settling[index]
+            names = None if answer is None else answer.get("settled")
+            # Who says nothing that can be understood is not waited for.
+            settled = names if isinstance(names, list) else list(self._requests)
+            for name in settled:
+                if (other := self._requests.get(name)) is not None:
+                    other.coming.discard(index)
+        return not tracked.coming or self._now() >= tracked.waits_until
 
     def _release(self, tracked: Tracked) -> None:
         """Have the workers let go of what they hold for a request."""
@@ -271,7 +367,9 @@ class SchedulerConnector:
         if tracked.held:
             tracked.held = False
             for rank in self._ranks:
-                rank.ask("release", wanted=False, id=tracked.request.request_id)
+                name, hold = tracked.request.request_id, tracked.kept.hold
+                rank.ask("release", wanted=False, id=name, hold=hold)
+            tracked.kept = Kept()
 
 
 def common(answers: Sequence[Found], chunk: int) -> Found:
@@ -288,5 +386,9 @@ def common(answers: Sequence[Found], chunk: int) -> Found:
 def _found(answer: Mapping[str, object]) -> Found:
     hit, tiers = answer.get("hit"), answer.get("tiers")
     if not isinstance(hit, int) or not isinstance(tiers, dict):
-        return Found()
-    return Found(hit, {str(name): int(tokens) for name, tokens in tiers.items()})
+        return Found(why=Reason.FAILED)
+    try:
+        why = Reason(str(answer.get("why")))
+    except ValueError:
+        why = Reason.ABSENT
+    return Found(hit, {str(name): int(tokens) for name, tokens in tiers.items()}, why)

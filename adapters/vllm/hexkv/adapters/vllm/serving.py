@@ -9,13 +9,17 @@ from threading import Lock
 
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.ports import InvalidRequest, Namespace, PrefixCache, StoreUnreachable
+from hexkv.adapters.vllm.under_way import UnderWay
+from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, PrefixCache, StoreUnreachable
 
 _SCOPES = 256
 
 _REMEMBERED = 4096
 """Requests that were let go of: a question about one may still be on its way."""
 
+
+_SETTLING = 0.2
+"""Seconds that a question waits for the first of the requests that wait for other engines."""
 
 _JOINED = "joined "
 """Before what is made of two parts."""
@@ -70,8 +74,21 @@ def joined(own: str, asked: str) -> str:
 class LookupServer:
     """Answers the scheduler's questions about one engine. Called from several threads."""
 
-    def __init__(self, engine: PrefixCache, scopes: Scopes, *, prefetch: bool = True) -> None:
+    def __init__(
+        self,
+        engine: PrefixCache,
+        scopes: Scopes,
+        *,
+        prefetch: bool = True,
+        under_way: UnderWay | None = None,
+        chunk: int = 0,
+        rank: int = 0,
+    ) -> None:
+        """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it."""
         self._engine = engine
+        self._under_way = under_way
+        self._chunk = chunk
+        self._rank = rank
         self._scopes = scopes
         self._prefetch = prefetch
         self._left: dict[str, int] = {}
@@ -80,22 +97,49 @@ class LookupServer:
     def __call__(self, question: Mapping[str, object], tokens: memoryview) -> Mapping[str, object]:
         match question.get("op"), question.get("id"):
             case "find", str(request):
-                found = self._find(request, _scope(question.get("scope")), tokens.cast("I"))
+                scope, waits = _scope(question.get("scope")), question.get("waits") is True
+                found = self._find(request, scope, tokens.cast("I"), waits=waits)
                 # Threads overtake each other: this one may hold what was let go of meanwhile.
                 if self._left.get(request, 0) > _number(question):
                     self.release(request)
                 return found
             case "release", str(request):
                 self._remember(request, _number(question))
+                if hold := question.get("hold"):
+                    self._engine.unpin(f"{SHARED_OWNER}{hold} {self._rank}")
                 return {"prefetched": self.release(request)}
+            case "announce", str(request):
+                self._announce(request, _scope(question.get("scope")), tokens.cast("I"))
+                if self._left.get(_announced(request), 0) > _number(question):
+                    self.withdraw(request)
+                return {}
+            case "withdraw", str(request):
+                self._remember(_announced(request), _number(question))
+                self.withdraw(request)
+                return {}
+            case "settled", _:
+                under_way = self._under_way
+                return {"settled": under_way.settled(_SETTLING) if under_way else []}
             case "clear", _:
                 return {"chunks": emptied(self._engine)}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def release(self, request: str) -> bool:
         """Let go of what is held for *request*. Whether something was being prefetched."""
+        if self._under_way is not None:
+            self._under_way.forget(request)
         self._engine.unpin(request)
         return self._engine.cancel(request)
+
+    def withdraw(self, request: str) -> None:
+        """End what was announced for *request*."""
+        if self._under_way is not None:
+            self._under_way.withdraw(request)
+
+    def _announce(self, request: str, scope: Scope, tokens: memoryview) -> None:
+        namespace = self._scopes.namespace(scope)
+        if self._under_way is not None and namespace is not None:
+            self._under_way.announce(request, self._engine.chunk_keys(tokens, namespace=namespace))
 
     def _remember(self, request: str, number: int) -> None:
         with self._lock:
@@ -103,14 +147,23 @@ class LookupServer:
             if len(self._left) > _REMEMBERED:
                 del self._left[next(iter(self._left))]
 
-    def _find(self, request: str, scope: Scope, tokens: memoryview) -> Mapping[str, object]:
+    def _find(
+        self, request: str, scope: Scope, tokens: memoryview, *, waits: bool
+    ) -> Mapping[str, object]:
         namespace = self._scopes.namespace(scope)
         if namespace is None:
             return {"hit": 0, "tiers": {}}
         found = self._engine.lookup(tokens, pin=request, namespace=namespace)
+        if self._under_way is not None:
+            self._under_way.forget(request)  # it looks again
+        if waits and self._under_way is not None and found.hit_tokens < len(tokens):
+            keys = self._engine.chunk_keys(tokens, namespace=namespace)
+            if self._under_way.watch(request, keys[found.hit_tokens // self._chunk :]):
+                return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "coming": True}
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
-        return {"hit": found.hit_tokens, "tiers": dict(found.tiers)}
+        why = "" if found.missing is None else found.missing.value
+        return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "why": why}
 
 
 def emptied(engine: PrefixCache) -> int:
@@ -124,6 +177,11 @@ def emptied(engine: PrefixCache) -> int:
         where = "; ".join(f"{tier}: {why}" for tier, why in cleared.left.items())
         raise StoreUnreachable(f"not everything was cleared. {where}")
     return cleared.chunks
+
+
+def _announced(request: str) -> str:
+    """Under which name it is remembered that a request's announcement was withdrawn."""
+    return f"announced {request}"
 
 
 def _number(question: Mapping[str, object]) -> int:

@@ -21,6 +21,23 @@ class ConnectorSettings:
     write_generated: bool = True
     """Store the KV of generated tokens, too: the next turn of a chat begins with them."""
 
+    hands_over: bool | None = None
+    """Store all of a prompt, its last block too, for an engine that decodes it. ``None``: where
+    ``kv_role`` is ``kv_producer``, or the request says ``do_remote_decode``."""
+
+    takes_over: bool | None = None
+    """Load all of a prompt, its last block too, that another engine has computed. ``None``: where
+    ``kv_role`` is ``kv_consumer``, or the request says ``do_remote_prefill``."""
+
+    wait_seconds: float = 10.0
+    """How long a request that is taken over waits for what another engine computes, at most."""
+
+    hold_seconds: float = 60.0
+    """How long what was computed for one decoder is kept from eviction, at most."""
+
+    remove_after_load: bool = False
+    """Delete what was made for this decoder alone, once it has it."""
+
     loading: Literal["auto", "sync", "async", "layerwise"] = "auto"
     """Before the step that needs it; between steps, while others are served; or layer by layer
     during the step. ``auto``: between steps where a tier is remote, else before the step."""
@@ -45,6 +62,10 @@ class ConnectorSettings:
     def __post_init__(self) -> None:
         if not 0 < self.lookup_seconds <= 60:
             raise SettingError("lookup_seconds", "must be more than 0 and at most 60")
+        if not 0 <= self.wait_seconds <= 600:
+            raise SettingError("wait_seconds", "must be 0 to 600")
+        if not 0 <= self.hold_seconds <= 3600:
+            raise SettingError("hold_seconds", "must be 0 to 3600")
         if not 1 <= self.loaders <= 64:
             raise SettingError("loaders", "must be 1 to 64")
 
@@ -59,10 +80,12 @@ class ConnectorSettings:
             async_lookup=remote if self.async_lookup is None else self.async_lookup,
         )
 
-    def between_steps(self, *, images: bool) -> bool:
+    def between_steps(self, *, images: bool, takes_over: bool = False) -> bool:
         """Whether the loads of a request happen between steps, with or without *images* in it.
+
+        Only there can all tokens of a prompt be loaded that is taken over.
 
         An image whose tokens are all there before a step stays behind in vLLM's scheduler (0.29
         and later). Were they to be computed after all, the worker could not, and vLLM would end.
         """
-        return images or self.loading == "async"
+        return images or takes_over or self.loading == "async"

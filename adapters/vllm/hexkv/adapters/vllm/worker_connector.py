@@ -13,15 +13,30 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hexkv.adapters.vllm.events import BlockEvent, BlockInfo, Ledger
-from hexkv.adapters.vllm.messages import Load, Save, Step
-from hexkv.adapters.vllm.metrics import Tally
+from hexkv.adapters.vllm.messages import Computed, Load, Missed, Save, Step
+from hexkv.adapters.vllm.metrics import EngineReport, Tally
+from hexkv.adapters.vllm.requests import PAD
 from hexkv.adapters.vllm.serving import Scopes
-from hexkv.ports import DeviceKV, LayeredRead, Namespace, PrefixCache, Retrieved
+from hexkv.adapters.vllm.under_way import UnderWay
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import (
+    SHARED_OWNER,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    LayeredRead,
+    Namespace,
+    PrefixCache,
+    Retrieved,
+)
 
 log = logging.getLogger("vllm.hexkv")
+
+_FORGETTING = 1.0
+"""Seconds for what is to be deleted once it has arrived."""
 
 
 class Windows(Protocol):
@@ -31,6 +46,15 @@ class Windows(Protocol):
     def block(self) -> int: ...
 
     def window(self, blocks: Sequence[int], start: int) -> DeviceKV: ...
+
+
+class Handing(NamedTuple):
+    """How what is handed over is kept for the engine that goes on with it."""
+
+    rank: int = 0
+    seconds: float = 60.0
+    removes: bool = False
+    """Whether what was made for this engine alone is deleted when it has it."""
 
 
 @dataclass(slots=True)
@@ -63,6 +87,10 @@ class WorkerConnector:
         beside: a context for each thread that loads beside the model's stream.
         ledger: told of full chunks before they are stored, where somebody listens to that.
         chunk: tokens of a full one.
+        tally: what is counted, where others count, too.
+        under_way: prompts that are computed for other engines.
+        own_tiers: whether the tiers are this process's, so that it costs nothing to ask them.
+        handing: what becomes of what was computed for one of them.
     """
 
     def __init__(
@@ -78,15 +106,24 @@ class WorkerConnector:
         beside: Callable[[], AbstractContextManager[object]] = ExitStack,
         ledger: Ledger | None = None,
         chunk: int = 0,
+        tally: Tally | None = None,
+        under_way: UnderWay | None = None,
+        own_tiers: bool = True,
+        handing: Handing = Handing(),  # noqa: B008 - frozen
     ) -> None:
         self._engine = engine
+        self._report_of = EngineReport(
+            handing.rank, engine.telemetry, engine.health if own_tiers else None
+        )
         self._windows = windows
         self._scopes = scopes
         self._places = {name: place for place, name in enumerate(layer_names)}
         self._layerwise = layerwise
         self._saves = saves
         self._beside = beside
-        self.tally = Tally()
+        self.tally = Tally() if tally is None else tally
+        self._under_way = under_way
+        self._handing = handing
         self._ledger = ledger
         self._chunk = chunk
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
@@ -100,6 +137,7 @@ class WorkerConnector:
     def start(self, step: Step) -> None:
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
+        self._count(step.missed)
         for load in step.loads:
             if load.later:
                 # Recorded first: whatever happens, vLLM must be told that it is over.
@@ -141,6 +179,10 @@ class WorkerConnector:
             for save in step.saves:
                 if self._spoiled.isdisjoint(save.blocks):
                     self._save(save)
+        if self._under_way is not None:
+            for prompt in step.computed:
+                self._keep(prompt)
+                self._under_way.withdraw(prompt.request)
 
     def arrived(self) -> set[str]:
         """Requests whose loads outside of steps are over since the last call."""
@@ -174,6 +216,10 @@ class WorkerConnector:
         done, self._finished_steps = self._finished_steps, {}
         return done
 
+    def stats(self) -> dict[str, object]:
+        """What was done and counted since the last call, for vLLM's metrics."""
+        return {**self.tally.take(), **self._report_of.take()}
+
     def events(self) -> list[BlockEvent]:
         """What the tiers took and lost, since the last call."""
         return [] if self._ledger is None else self._ledger.take()
@@ -199,6 +245,15 @@ class WorkerConnector:
         self._contexts.close()
         self._engine.close()
 
+    def _count(self, missed: Sequence[Missed]) -> None:
+        """Count what no load asks the engine for, because it was not found."""
+        count = self._engine.telemetry.count
+        for reason, chunks, tokens in missed:
+            count(CounterName.LOOKUPS, chunks)
+            count(CounterName.LOOKUP_TOKENS, tokens)
+            count(CounterName.MISSES, chunks, reason=reason)
+            count(CounterName.MISSED_TOKENS, tokens, reason=reason)
+
     def _load(self, load: Load) -> int:
         """Load; up to which token everything arrived."""
         tokens = memoryview(load.tokens).cast("I")
@@ -216,7 +271,10 @@ class WorkerConnector:
             )
         finally:
             self._engine.unpin(load.request)
-        return self._loaded(load, got, time.monotonic() - began)
+        arrived = self._loaded(load, got, time.monotonic() - began)
+        if load.kept.hold:
+            self._let_go(load, namespace, arrived)
+        return arrived
 
     def _load_beside(self, load: Load, beside: AbstractContextManager[object]) -> int:
         with beside:
@@ -234,6 +292,30 @@ class WorkerConnector:
             self._bad |= bad
             self._spoiled |= bad
             self.tally.failed(load.end - arrived)
+
+    def _keep(self, prompt: Computed) -> None:
+        """Keep what is handed over from eviction, for a while."""
+        namespace = self._scopes.namespace(prompt.scope)
+        if self._saves and prompt.hold and namespace is not None:
+            tokens = memoryview(prompt.tokens).cast("I")
+            owner, seconds = self._owner(prompt.hold), self._handing.seconds
+            self._engine.pin(tokens, owner, seconds=seconds, namespace=namespace)
+
+    def _let_go(self, load: Load, namespace: Namespace, arrived: int) -> None:
+        """What was kept for one decoder has arrived here, or did not."""
+        self._engine.unpin(self._owner(load.kept.hold))
+        if not self._handing.removes or load.kept.fresh < 0 or arrived < load.end:
+            return
+        tokens, block = memoryview(load.tokens).cast("I"), self._windows.block
+        keys = list(self._engine.chunk_keys(tokens, namespace=namespace))
+        if tokens[-1] == PAD:  # the same tokens up to a block are another chunk
+            whole = tokens[: load.end - block]
+            keys += self._engine.chunk_keys(whole, namespace=namespace)[len(keys) - 1 :]
+        fresh = keys[load.kept.fresh // self._chunk :]
+        self._engine.chunks.forget(fresh, Deadline.after(SystemClock(), _FORGETTING))
+
+    def _owner(self, hold: str) -> str:
+        return f"{SHARED_OWNER}{hold} {self._handing.rank}"
 
     def _save(self, save: Save) -> None:
         namespace = self._scopes.namespace(save.scope)

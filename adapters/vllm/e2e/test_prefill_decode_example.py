@@ -1,0 +1,182 @@
+"""The example of prefill and decode: two ``vllm serve``, a node and the proxy, as it is shown."""
+
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+
+import openai
+import pytest
+import yaml
+from openai import OpenAI
+
+from hexkv.contracts.chunk_cache._base import soon
+from nodes import MEMORY, NodeProcess
+from processes import held_port, listening_ports, until
+from vllm_engines import PATIENCE, PATIENT, ROOT, connector, prompt
+from vllm_server import Server
+
+pytestmark = pytest.mark.thorough
+
+EXAMPLE = ROOT / "examples" / "prefill-decode"
+TOKENS = 600
+FLAGS = [
+    "--enable-prompt-tokens-details", "--no-enable-prefix-caching", "--enforce-eager",
+    "--dtype", "float32", "--max-model-len", "4096", "--block-size", "32",
+]  # fmt: skip
+
+
+class Proxy:
+    """The example's proxy, in a process of its own."""
+
+    def __init__(self, folder, prefill, decode):
+        self.port = held_port()
+        servers = ["--prefill", prefill.url, "--decode", decode.url, "--port", str(self.port)]
+        self.log = folder / "proxy.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, EXAMPLE / "proxy.py", *servers], stdout=log, stderr=log
+            )
+        until(lambda: self.port in listening_ports(self.process.pid))
+        self.client = OpenAI(
+            base_url=f"http://127.0.0.1:{self.port}/v1",
+            api_key="none",
+            max_retries=0,
+            timeout=PATIENCE,
+        )
+
+    def ask(self, model, words, tokens=8, **more):
+        return self.client.completions.create(
+            model=str(model), prompt=words, max_tokens=tokens, temperature=0.0, logprobs=1,
+            extra_body={"ignore_eos": True}, **more
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    root = tmp_path_factory.mktemp("node")
+    with NodeProcess(root, pool={"bytes": "512MiB"}, disk=False, memory=100_000) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def servers(node, model, tmp_path_factory):
+    """One that prefills and one that decodes; nobody has told them so."""
+    engine = yaml.safe_load((EXAMPLE / "engine.yaml").read_text())
+    assert set(engine) == {"node"}
+    transfer = json.dumps(connector(PATIENT | {"node": str(node.path)}, by_name=True))
+    command = ["serve", str(model), *FLAGS, "--kv-transfer-config", transfer]
+    with ExitStack() as started, ThreadPoolExecutor(2) as threads:
+        folders = [tmp_path_factory.mktemp(name) for name in ("prefill", "decode")]
+        for server in threads.map(partial(Server, command), folders):
+            started.callback(server.kill)
+            folders.append(server)
+        yield folders[2:]
+
+
+@pytest.fixture(scope="module")
+def proxy(servers, tmp_path_factory):
+    proxy = Proxy(tmp_path_factory.mktemp("proxy"), *servers)
+    yield proxy
+    proxy.process.send_signal(signal.SIGTERM)
+    proxy.process.wait(60)
+
+
+def same(answer, expected):
+    """As one engine says without a cache. How many tokens of the prompt were cached."""
+    [choice] = answer.choices
+    [want] = expected.choices
+    assert choice.finish_reason == "length"
+    assert choice.text == want.text
+    likely = choice.logprobs.token_logprobs, want.logprobs.token_logprobs
+    for one, other in zip(*likely, strict=True):
+        assert abs(one - other) <= 1e-5
+    return answer.usage.prompt_tokens_details.cached_tokens
+
+
+@pytest.fixture
+def alone(servers, model):
+    """What the server that decodes answers to prompts without the cache, each alone."""
+
+    def ask(*prompts):
+        hands_off = {"hexkv": {"read": False, "write": False}}
+        return [
+            servers[1].client.completions.create(
+                model=str(model), prompt=words, max_tokens=8, temperature=0.0, logprobs=1,
+                extra_body={"ignore_eos": True, "kv_transfer_params": hands_off},
+            )
+            for words in prompts
+        ]  # fmt: skip
+
+    return ask
+
+
+def quiet(server):
+    """Whether a server has nothing to do."""
+    found = server.metrics()
+    return not found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"]
+
+
+def test_answers_are_those_of_one_engine_and_decoders_compute_one_token(
+    proxy, servers, model, alone
+):
+    prompts = [prompt(f"example {number}", TOKENS + number) for number in range(8)]
+    expected = alone(*prompts)
+    with ThreadPoolExecutor(len(prompts)) as clients:
+        answers = list(clients.map(lambda words: proxy.ask(model, words), prompts))
+    for answer, want in zip(answers, expected, strict=True):
+        # What the prefiller had of it: vLLM passes that along, and says it in place of its own.
+        assert same(answer, want) == 0
+    found = servers[1].metrics()
+    assert found["vllm:external_prefix_cache_hits_total"] == sum(map(len, prompts))
+    assert not found.get("vllm:hexkv_failed_tokens_total")
+    assert servers[0].metrics()["vllm:generation_tokens_total"] == len(prompts)
+
+
+def test_answers_are_streamed_and_a_client_may_hang_up(proxy, servers, node, model, alone):
+    words = prompt("streamed", TOKENS)
+    [expected] = alone(words)
+    parts = [part.choices[0].text for part in proxy.ask(model, words, stream=True)]
+    assert len(parts) > 1
+    assert "".join(parts) == expected.choices[0].text
+    with proxy.ask(model, prompt("long", TOKENS), tokens=3000, stream=True) as stream:
+        next(iter(stream))
+    for server in servers:
+        until(partial(quiet, server))
+    client = node.client()
+    until(lambda: set(client.health(soon()).leases) <= {MEMORY})
+    client.close()
+
+
+def test_what_is_wrong_with_a_request_is_said_by_a_server(proxy, model):
+    with pytest.raises(openai.BadRequestError):
+        proxy.ask(model, prompt("too long", 5000))
+    with pytest.raises(openai.NotFoundError):
+        proxy.ask("another model", prompt("model", 10))
+    assert [found.id for found in proxy.client.models.list()] == [str(model)]
+
+
+def test_without_a_prefiller_decoders_compute_themselves(proxy, servers, model, alone):
+    prefill, decode = servers
+    words = prompt("after its death", TOKENS)
+    under_way = [prompt(f"under way {number}", TOKENS) for number in range(3)]
+    expected = alone(words, *under_way)
+    with ThreadPoolExecutor(len(under_way)) as clients:
+        asked = [clients.submit(proxy.ask, model, words) for words in under_way]
+        until(lambda: not quiet(prefill) or all(one.done() for one in asked))
+        prefill.kill()
+        for one, want in zip(asked, expected[1:], strict=True):
+            same(one.result(PATIENCE), want)
+    same(proxy.ask(model, words), expected[0])
+    until(partial(quiet, decode))
+    assert not decode.said("AssertionError")
+
+
+def test_without_any_server_a_request_is_refused(proxy, servers, model):
+    with suppress(ProcessLookupError):
+        servers[1].kill()
+    with pytest.raises(openai.InternalServerError):
+        proxy.ask(model, prompt("nobody", TOKENS))

@@ -1,0 +1,106 @@
+"""Prompts under way: those that this engine computes for others, and those that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from hexkv.ports import Announcing, ChunkKey, Clock, Deadline
+
+_LASTS = 600.0
+"""Seconds that an announcement stands at most, whatever becomes of who made it."""
+
+_ANSWER = 1.0
+"""Seconds for an answer about announcements."""
+
+
+class _Waiting(NamedTuple):
+    keys: Sequence[ChunkKey]
+    since: float
+
+
+class UnderWay:
+    """What one rank announces, and waits for. Safe from any thread.
+
+    Args:
+        announcing: where both is known.
+        group: the engine's own, all of whose ranks have it.
+        clock: the time.
+        waited: told how many seconds a request has waited.
+        announces: whether what this rank computes is stored by it.
+    """
+
+    def __init__(
+        self,
+        announcing: Announcing,
+        group: str,
+        clock: Clock,
+        waited: Callable[[float], None],
+        *,
+        announces: bool = True,
+    ) -> None:
+        self._announcing = announcing
+        self._group = group
+        self._clock = clock
+        self._waited = waited
+        self._announces = announces
+        self._waiting: dict[str, _Waiting] = {}
+        self._lock = Lock()
+
+    def announce(self, request: str, keys: Sequence[ChunkKey]) -> None:
+        """Tell others that the chunks of *request* are computed here."""
+        if self._announces:
+            self._announcing.announce(request, self._group, keys, _LASTS, self._soon())
+
+    def withdraw(self, request: str) -> None:
+        """Whatever is not there of *request* by now does not come."""
+        if self._announces:
+            self._announcing.withdraw(request, self._soon())
+
+    def watch(self, request: str, keys: Sequence[ChunkKey]) -> bool:
+        """True if others compute the first of *keys*: *request* is waited for from now on."""
+        now = Deadline(self._clock, 0.0)
+        flags = self._announcing.expect(keys, self._group, now) if keys else ()
+        if not any(flags[:1]):
+            return False
+        coming = [key for key, is_coming in zip(keys, flags, strict=True) if is_coming]
+        with self._lock:
+            self._waiting[request] = _Waiting(coming, self._clock.now())
+        return True
+
+    def forget(self, request: str) -> None:
+        """Nobody waits for *request* any more."""
+        with self._lock:
+            self._waiting.pop(request, None)
+
+    def settled(self, seconds: float) -> list[str]:
+        """Requests of which nothing is under way any more; waits so many *seconds* for one."""
+        with self._lock:
+            waiting = dict(self._waiting)
+        until = Deadline.after(self._clock, seconds)
+        # Of each the last chunk: those before it come sooner.
+        last = [one.keys[-1] for one in waiting.values()]
+        flags = self._announcing.expect(last, self._group, until)
+        found: list[str] = []
+        for (request, one), is_coming in zip(waiting.items(), flags, strict=True):
+            if is_coming or self._still(request, one):
+                continue
+            with self._lock:
+                self._waiting.pop(request, None)
+            found.append(request)
+            self._waited(self._clock.now() - one.since)
+        return found
+
+    def _still(self, request: str, one: _Waiting) -> bool:
+        """True if chunks before the last one are under way, by somebody else."""
+        flags = self._announcing.expect(one.keys, self._group, Deadline(self._clock, 0.0))
+        coming = [key for key, is_coming in zip(one.keys, flags, strict=True) if is_coming]
+        if coming:
+            with self._lock:
+                if request in self._waiting:
+                    self._waiting[request] = one._replace(keys=coming)
+        return bool(coming)
+
+    def _soon(self) -> Deadline:
+        return Deadline.after(self._clock, _ANSWER)
