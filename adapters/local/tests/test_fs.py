@@ -55,6 +55,7 @@ def store(tmp_path):
     store.close()
 
 
+@pytest.mark.thorough
 class TestSharedFiles(StoreContract):
     @pytest.fixture
     def store(self, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.plugins.compose import check
+from hexkv.plugins.checking import check
 from hexkv.plugins.discovery import discover
 
 ROOT = Path(__file__).parents[3]

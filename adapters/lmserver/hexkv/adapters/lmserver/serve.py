@@ -19,6 +19,14 @@ from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.serving import Wire
 from hexkv.adapters.net.tls import server_context
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.serving import (
+    Certificate,
+    ClientCa,
+    Connections,
+    Host,
+    SecretFile,
+    check_tls,
+)
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.schema import parse_size
@@ -27,29 +35,26 @@ from hexkv.ports import PAGE, Clock, ConfigError, frame_bytes
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 0,
     budget: Annotated[str, typer.Option(help="Bytes of all chunks together.")] = "4GiB",
     policy: Annotated[str, typer.Option(help="Which chunk goes first when it is full.")] = "lru",
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Keep chunks here instead of in memory.")
     ] = None,
-    secret_file: Annotated[
-        str, typer.Option(help="File with what clients must know. Only its owner may read it.")
-    ] = "",
-    tls_certificate: Annotated[
-        str, typer.Option(help="Encrypt: file with the server's certificate and key.")
-    ] = "",
-    tls_client_ca: Annotated[
-        str, typer.Option(help="Ask clients for a certificate of these authorities.")
-    ] = "",
+    secret_file: SecretFile = "",
+    tls_certificate: Certificate = "",
+    tls_client_ca: ClientCa = "",
     transit: Annotated[
         str, typer.Option(help="Bytes of memory for chunks on their way, on top of the budget.")
     ] = "512MiB",
     largest: Annotated[
         str, typer.Option(help="Bytes of one chunk, and on their way on one connection.")
     ] = "128MiB",
-    connections: Annotated[int, typer.Option(min=1, help="Connections at a time.")] = 64,
+    observe: Annotated[
+        str, typer.Option(help="Serve numbers and state at this host:port, over HTTP.")
+    ] = "",
+    connections: Connections = 64,
     patience: Annotated[
         float, typer.Option(min=0.1, help="Seconds for the rest of a message that has begun.")
     ] = 10.0,
@@ -61,8 +66,7 @@ def serve(
     --tls-client-ca. Plugins' wires, such as LMCache's lm:// (pip install hexkv-lmcache), have
     neither: they are off as soon as either is given.
     """
-    if tls_client_ca and not tls_certificate:
-        raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
+    check_tls(tls_certificate, tls_client_ca)
     budget_bytes, transit_bytes, largest_bytes = map(_bytes, (budget, transit, largest))
     if frame_bytes(largest_bytes) > min(budget_bytes, transit_bytes):
         most = "the budget, or than --transit"
@@ -85,6 +89,7 @@ def serve(
                 largest=largest_bytes,
                 policy=policy,
                 directory=directory,
+                observe=observe,
             )
         )
         server = Server(

@@ -36,6 +36,7 @@ class ServedValues:
         largest: int,
         policy: str = "lru",
         directory: Path | None = None,
+        observe: str = "",
     ) -> None:
         """Open the cache, and learn what a directory holds.
 
@@ -48,6 +49,7 @@ class ServedValues:
             largest: bytes of a value. Beside a directory there is memory to read one more into.
             policy: says which value goes first.
             directory: where values are kept that outlive the server.
+            observe: ``host:port`` where numbers and state are to be served; empty: nowhere.
 
         Raises:
             ConfigError, PoolExhausted, StoreError: the cache cannot be opened.
@@ -59,7 +61,10 @@ class ServedValues:
             own = {"root": str(directory), "exclusive": True, "direct": "off"}
             tiers = [{"store": "memory"}, kept | {"store": "disk", "settings": own}]
             pool = frame_bytes(transit) + frame_bytes(largest)
-        settings = load(environ={}, overrides={"pool": {"bytes": pool}, "tiers": tiers})
+        wanted: dict[str, object] = {"pool": {"bytes": pool}, "tiers": tiers}
+        if observe:
+            wanted["observe"] = {"address": observe}
+        settings = load(environ={}, overrides=wanted)
         self._values: dict[bytes, WireValues] = {}
         self._served = ServedChunks(settings, registry, clock, self._gone)
         room = Transit(transit)
@@ -71,6 +76,7 @@ class ServedValues:
         self._values = {values.prefix: values for values in self._wires.values()}
         try:
             self._restore(self._served.headers())
+            self._served.observe()
         except BaseException:
             self.close()
             raise

@@ -44,7 +44,8 @@ def fsck(
     """
     root = resolved(directory)
     if not os.path.isfile(f"{root}/{MARKER}"):
-        raise typer.BadParameter(f"{directory} is no disk tier's directory: it has no {MARKER}")
+        what = f"{directory} is no disk tier's directory: it has no {MARKER}"
+        raise typer.BadParameter(what, param_hint="DIRECTORY")
     codec = frame_codec(installed(), "crc32")  # seals nothing here
     try:
         findings = (repair_directory if repair else check)(root, codec, _watched)

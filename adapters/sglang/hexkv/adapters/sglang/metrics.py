@@ -6,8 +6,23 @@ is counted with that library in a scheduler process is served, too.
 
 from __future__ import annotations
 
-from hexkv.plugins.telemetry import BUCKETS, HELP, Totals
-from hexkv.ports import CounterName, HistogramName, Telemetry
+import logging
+from collections.abc import Sequence
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from hexkv.plugins.families import HELP, TIERED, bounds, known_series
+from hexkv.plugins.telemetry import BREAKER, Totals
+from hexkv.ports import CounterName, Health, HexKVError, HistogramName, Telemetry
+
+if TYPE_CHECKING:
+    from hexkv.ports import PrefixCache
+
+log = logging.getLogger("sglang.hexkv")
+
+_PAUSE = 1.0
+"""Seconds between two looks at the tiers."""
 
 
 def telemetry(arguments: object | None, rank: int) -> Telemetry | None:
@@ -34,15 +49,92 @@ class Published(Totals):
         }
         self._spreads = {
             name: client.Histogram(
-                f"hexkv_{name}", HELP[name], ("rank", "tier"), buckets=BUCKETS, registry=None
+                f"hexkv_{name}", HELP[name], ("rank", "tier"), buckets=bounds(name), registry=None
             )
             for name in HistogramName
         }
 
+        def gauge(name: str, text: str, *labels: str) -> Any:
+            return client.Gauge(
+                f"hexkv_{name}",
+                text,
+                ("rank", *labels),
+                registry=None,
+                multiprocess_mode="mostrecent",
+            )
+
+        self._sizes = {
+            "used_bytes": gauge("tier_used_bytes", "Bytes on a tier.", "tier"),
+            "budget_bytes": gauge("tier_budget_bytes", "Bytes that a tier may hold.", "tier"),
+            "queued_bytes": gauge("tier_queued_bytes", "Bytes that wait or are moved.", "tier"),
+        }
+        text = "State of a lane's breaker: 0 closed, 1 half open, 2 open."
+        self._breaker = gauge("tier_breaker", text, "tier", "lane")
+        # To look a child up by its labels takes as long as all the rest.
+        self._counters: dict[tuple[CounterName, str, str], Any] = {}
+        self._histograms: dict[tuple[HistogramName, str], Any] = {}
+
     def count(self, counter: CounterName, amount: int, *, tier: str = "", reason: str = "") -> None:
         super().count(counter, amount, tier=tier, reason=reason)
-        self._sums[counter].labels(self._rank, tier, reason).inc(amount)
+        child = self._counters.get((counter, tier, reason))
+        if child is None:
+            child = self._sums[counter].labels(self._rank, tier, reason)
+            self._counters[counter, tier, reason] = child
+        child.inc(amount)
 
     def observe(self, histogram: HistogramName, seconds: float, *, tier: str = "") -> None:
         super().observe(histogram, seconds, tier=tier)
-        self._spreads[histogram].labels(self._rank, tier).observe(seconds)
+        child = self._histograms.get((histogram, tier))
+        if child is None:
+            child = self._spreads[histogram].labels(self._rank, tier)
+            self._histograms[histogram, tier] = child
+        child.observe(seconds)
+
+    def begin(self, tiers: Sequence[str]) -> None:
+        """Have every series of these tiers, and of the known reasons, there from now on."""
+        for counter in CounterName:
+            for tier, reason in known_series(counter, tiers):
+                self.count(counter, 0, tier=tier, reason=reason)
+        for histogram in HistogramName:
+            for tier in tiers if histogram in TIERED else ("",):
+                self._histograms[histogram, tier] = self._spreads[histogram].labels(
+                    self._rank, tier
+                )
+
+    def show(self, health: Health) -> None:
+        """Show how the tiers are."""
+        for tier in health.tiers:
+            for name, sizes in self._sizes.items():
+                size = getattr(tier, name)
+                if size is not None:
+                    sizes.labels(self._rank, tier.name).set(size)
+            for lane, state in (("read", tier.reading), ("write", tier.writing)):
+                self._breaker.labels(self._rank, tier.name, lane).set(BREAKER[state])
+
+
+def publish(engine: PrefixCache) -> None:
+    """Show how the tiers of *engine* are from now on, until it is closed, if SGLang serves that."""
+    told = engine.telemetry
+    if isinstance(told, Published):
+        health = engine.health()
+        told.begin([tier.name for tier in health.tiers])
+        told.show(health)
+        Thread(target=_go_on, args=(ref(engine), told), name="hexkv-metrics", daemon=True).start()
+
+
+def _go_on(engine: ref[PrefixCache], told: Published) -> None:
+    """Look again and again. Holds no engine that nobody else has any more."""
+    pause = Event()
+    while not pause.wait(_PAUSE):
+        here = engine()
+        if here is None:
+            return
+        try:
+            health = here.health()
+        except HexKVError as error:
+            log.debug("how the tiers are cannot be said: %s", error)
+            return
+        told.show(health)
+        if health.state != "open":
+            return
+        del here

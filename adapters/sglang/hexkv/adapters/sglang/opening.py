@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hexkv.adapters.sglang import hooks, lora
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
-from hexkv.adapters.sglang.metrics import telemetry
+from hexkv.adapters.sglang.metrics import publish, telemetry
 from hexkv.adapters.sglang.weights import Weights
 from hexkv.plugins.compose import build
 from hexkv.plugins.schema import Calls
@@ -66,8 +66,12 @@ def open_engine(
         inside=inside,
     )
     lora.name_by_content()
-    engine = build(configured.engine, namespace, telemetry=telemetry(arguments, rank.whole.rank))
+    number = rank.whole.rank
+    counted = telemetry(arguments, number)
+    engine = build(configured.engine, namespace, telemetry=counted, rank=number)
     settings = configured.engine.settings
+    if not settings.node:  # which says itself how its tiers are
+        publish(engine)
     if rank.replicated and rank.tensors > 1 and not settings.shared:
         log.warning(
             "latent KV is stored by the first rank alone, and no tier is one that the other %d"

@@ -25,7 +25,7 @@ from transformers.utils import logging
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.warm.computing import Warmed, Warmer
 from hexkv.adapters.hf.warm.documents import Reader
-from hexkv.plugins.cli.output import Json, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import Json, named, new_app, print_json, print_table, run_app
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import InvalidRequest, LayoutMismatch
@@ -59,7 +59,8 @@ def warm(
     0: all whole chunks of all documents are stored; 1: some are not.
     """
     with _called_well():
-        loaded = load(config)
+        with named("--config", config):
+            loaded = load(config)
         if not loaded.settings.shared:
             raise InvalidRequest("--config: every tier is memory of this process: nothing stays")
         reader, network = _opened(model, dtype, device)
