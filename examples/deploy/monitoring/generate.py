@@ -1,0 +1,292 @@
+"""Writes `dashboard.json` and `rules.yaml` beside this file: ``make monitoring``.
+
+What is committed is what operators take. The tests hold it against this file, every query against a
+real Prometheus, and every family of metrics against the queries. Needs grafana-foundation-sdk.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from grafana_foundation_sdk.builders import dashboard as grafana
+from grafana_foundation_sdk.builders import prometheus, table, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import DataSourceRef
+
+HERE = Path(__file__).parent
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+LEFT_OUT = {
+    "hexkv_present_total": "a store that found its chunks there is no event for operators",
+    "hexkv_lookups_total": "tokens are compared, as engines count them",
+    "hexkv_hits_total": "likewise",
+    "hexkv_misses_total": "likewise",
+    "hexkv_tier_chunks": "bytes say how full a tier is",
+    "hexkv_prefetches": "those that nobody picked up show as wasted bytes",
+}
+"""Families that are in no panel and no alert, and why."""
+
+
+class Panel(NamedTuple):
+    title: str
+    unit: str
+    query: str
+    legend: str = "{{tier}}"
+
+
+class Alert(NamedTuple):
+    name: str
+    query: str
+    lasting: str
+    severity: str
+    summary: str
+    action: str
+
+
+def rate(family: str, by: str = "", span: str = "$__rate_interval") -> str:
+    """Of a counter, summed over all labels but those of *by*."""
+    kept = f" by ({by})" if by else ""
+    return f'sum{kept} (rate({family}{{job=~"$job"}}[{span}]))'
+
+
+def quantile(share: float, family: str, by: str = "") -> str:
+    """Of a histogram."""
+    kept = f"le, {by}" if by else "le"
+    rates = f'rate({family}_bucket{{job=~"$job"}}[$__rate_interval])'
+    return f"histogram_quantile({share}, sum by ({kept}) ({rates}))"
+
+
+def gauge(family: str, by: str = "tier", how: str = "sum") -> str:
+    return f'{how} by ({by}) ({family}{{job=~"$job"}})'
+
+
+ROWS: dict[str, list[Panel]] = {
+    "What hits": [
+        Panel(
+            "Tokens hit, of those asked for",
+            "percentunit",
+            'hexkv:token_hits:ratio5m{job=~"$job"}',
+            "{{instance}}",
+        ),
+        Panel("Tokens hit", "tokens/s", rate("hexkv_hit_tokens_total", "tier")),
+        Panel(
+            "Tokens missed", "tokens/s", rate("hexkv_missed_tokens_total", "reason"), "{{reason}}"
+        ),
+        Panel("Tokens asked for", "tokens/s", rate("hexkv_lookup_tokens_total"), "asked for"),
+        Panel("Tokens stored", "tokens/s", rate("hexkv_stored_tokens_total", "tier")),
+        Panel("Computing saved per second", "s", rate("hexkv_saved_seconds_total"), "saved"),
+        Panel(
+            "Tokens that stores found there",
+            "tokens/s",
+            rate("hexkv_present_tokens_total"),
+            "present",
+        ),
+    ],
+    "How long it takes": [
+        Panel("Retrieve, 99 %", "s", quantile(0.99, "hexkv_retrieve_seconds"), "retrieve"),
+        Panel(
+            "Waiting for tiers, 99 %", "s", quantile(0.99, "hexkv_load_wait_seconds"), "load wait"
+        ),
+        Panel("Store, 99 %", "s", quantile(0.99, "hexkv_store_seconds"), "store"),
+        Panel("Read of a batch, 99 %", "s", quantile(0.99, "hexkv_read_seconds", "tier")),
+        Panel("Write of a batch, 99 %", "s", quantile(0.99, "hexkv_write_seconds", "tier")),
+    ],
+    "Tiers": [
+        Panel(
+            "Fill",
+            "percentunit",
+            f"{gauge('hexkv_tier_used_bytes')} / {gauge('hexkv_tier_budget_bytes')}",
+        ),
+        Panel("Read", "Bps", rate("hexkv_read_bytes_total", "tier")),
+        Panel("Written", "Bps", rate("hexkv_written_bytes_total", "tier")),
+        Panel("Lent to peers", "Bps", rate("hexkv_lent_bytes_total"), "lent"),
+        Panel("Waiting or running", "bytes", gauge("hexkv_tier_queued_bytes")),
+        Panel("Evicted", "cps", rate("hexkv_evicted_total", "tier")),
+        Panel(
+            "Age of what is evicted, median",
+            "s",
+            quantile(0.5, "hexkv_evicted_age_seconds", "tier"),
+        ),
+        Panel(
+            "Time between two uses, median", "s", quantile(0.5, "hexkv_reuse_gap_seconds", "tier")
+        ),
+        Panel("Read in vain", "Bps", rate("hexkv_wasted_bytes_total", "tier")),
+        Panel(
+            "Not taken", "cps", rate("hexkv_dropped_total", "tier, reason"), "{{tier}}: {{reason}}"
+        ),
+        Panel(
+            "Tenants' shares",
+            "bytes",
+            gauge("hexkv_tenant_used_bytes", "tier, tenant"),
+            "{{tier}}: {{tenant}}",
+        ),
+    ],
+    "What is wrong": [
+        Panel(
+            "Breakers: 0 closed, 2 open",
+            "none",
+            gauge("hexkv_tier_breaker", "tier, lane", "max"),
+            "{{tier}}: {{lane}}",
+        ),
+        Panel(
+            "Breakers opened",
+            "cps",
+            rate("hexkv_breaker_opened_total", "tier, reason"),
+            "{{tier}}: {{reason}}",
+        ),
+        Panel("Calls that failed", "cps", rate("hexkv_tier_failures_total", "tier")),
+        Panel("Asked again", "cps", rate("hexkv_retries_total", "tier")),
+        Panel("Damaged chunks", "cps", rate("hexkv_corrupt_total", "tier")),
+        Panel("Tiers being indexed", "none", gauge("hexkv_tier_indexing")),
+    ],
+    "Memory": [
+        Panel(
+            "The pool's blocks in use",
+            "percentunit",
+            " / ".join(gauge(f"hexkv_pool_{part}bytes", "instance") for part in ("held_", "")),
+            "{{instance}}",
+        ),
+        Panel("Blocks given up for others", "cps", rate("hexkv_pool_reclaims_total"), "reclaims"),
+        Panel("Leases", "none", gauge("hexkv_leases", "instance"), "{{instance}}"),
+        Panel("Pins", "none", gauge("hexkv_pinned_chunks", "instance"), "{{instance}}"),
+        Panel("Engines that take calls", "none", gauge("hexkv_open", "instance"), "{{instance}}"),
+    ],
+}
+
+RECORDED = {
+    f"hexkv:token_hits:ratio{span}": (
+        f"sum by (job, instance) (rate(hexkv_hit_tokens_total[{span}]))"
+        f" / (sum by (job, instance) (rate(hexkv_lookup_tokens_total[{span}])) > 0)"
+    )
+    for span in ("5m", "1h")
+}
+
+ALERTS = [
+    Alert(
+        "HexKVDamagedChunks",
+        "sum by (job, instance, tier) (increase(hexkv_corrupt_total[15m])) > 0",
+        "0m",
+        "critical",
+        "Tier {{ $labels.tier }} gave back something else than was put there.",
+        "No wrong KV was used. Look at the quarantine and at the medium: hexkv inspect --verify.",
+    ),
+    Alert(
+        "HexKVTierOff",
+        "max by (job, instance, tier) (hexkv_tier_breaker) == 2",
+        "1m",
+        "warning",
+        "Tier {{ $labels.tier }} is switched off, because its calls failed.",
+        "The log names the error. It is tried again by itself.",
+    ),
+    Alert(
+        "HexKVNotStored",
+        "sum by (job, instance, tier) (rate(hexkv_dropped_total[10m])) > 0.1 *"
+        " (sum by (job, instance, tier) (rate(hexkv_dropped_total[10m]))"
+        " + sum by (job, instance, tier) (rate(hexkv_stored_total[10m])))",
+        "10m",
+        "warning",
+        "Tier {{ $labels.tier }} takes less than nine of ten chunks.",
+        "Which reason? hexkv_dropped_total has it; the page on symptoms says what to do.",
+    ),
+    Alert(
+        "HexKVHitRatioFell",
+        "hexkv:token_hits:ratio1h < 0.5 * hexkv:token_hits:ratio1h offset 1d",
+        "30m",
+        "warning",
+        "Half as many of the tokens asked for hit as a day before.",
+        "Which reason grew? hexkv_missed_tokens_total has it.",
+    ),
+    Alert(
+        "HexKVLongIndexing",
+        "max by (job, instance, tier) (hexkv_tier_indexing) == 1",
+        "10m",
+        "warning",
+        "What tier {{ $labels.tier }} holds is still being learnt.",
+        "Until then nothing is written there. Is its medium slow?",
+    ),
+    Alert(
+        "HexKVNoMemory",
+        'sum by (job, instance) (rate(hexkv_missed_tokens_total{reason="refused"}[5m])) > 0',
+        "10m",
+        "warning",
+        "Requests miss because the pool has no block for them.",
+        "More pool.bytes, or fewer requests at once.",
+    ),
+    Alert(
+        "HexKVSlowTier",
+        "sum by (job, instance)"
+        ' (rate(hexkv_missed_tokens_total{reason=~"slower than computing|timed out"}[15m]))'
+        " > 0.2 * sum by (job, instance) (rate(hexkv_lookup_tokens_total[15m]))",
+        "15m",
+        "warning",
+        "A fifth of the tokens would come later than they are computed.",
+        "hexkv_read_seconds says which tier is slow.",
+    ),
+    Alert(
+        "HexKVClosed",
+        "min by (job, instance) (hexkv_open) == 0",
+        "2m",
+        "critical",
+        "An engine's cache takes no calls.",
+        "It was closed, or its node is gone: see its log.",
+    ),
+]
+
+
+def dashboard() -> str:
+    """The dashboard, as Grafana imports it."""
+    built = (
+        grafana.Dashboard("hexkv")
+        .uid("hexkv")
+        .tags(["hexkv"])
+        .refresh("30s")
+        .time("now-1h", "now")
+        .with_variable(grafana.DatasourceVariable("datasource").type("prometheus"))
+        .with_variable(
+            grafana.QueryVariable("job")
+            .query("label_values(hexkv_open, job)")
+            .datasource(SOURCE)
+            .multi(True)
+            .include_all(True)
+        )
+    )
+    for title, panels in ROWS.items():
+        built = built.with_row(grafana.Row(title))
+        for panel in panels:
+            built = built.with_panel(_drawn(panel))
+    what = prometheus.Dataquery().expr('hexkv_engine_info{job=~"$job"}').instant()
+    built = built.with_row(grafana.Row("Engines")).with_panel(
+        table.Panel().title("Models").datasource(SOURCE).height(6).span(24).with_target(what)
+    )
+    found = json.loads(JSONEncoder(sort_keys=True).encode(built.build()))
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
+def _drawn(panel: Panel) -> timeseries.Panel:
+    query = prometheus.Dataquery().expr(panel.query).legend_format(panel.legend).ref_id("A")
+    drawn = timeseries.Panel().title(panel.title).unit(panel.unit).datasource(SOURCE)
+    return drawn.height(7).span(8).min(0).with_target(query)
+
+
+def rules() -> str:
+    """Recording rules and alerts, as Prometheus reads them."""
+    recorded = [{"record": name, "expr": query} for name, query in RECORDED.items()]
+    alerts = [
+        {
+            "alert": alert.name,
+            "expr": alert.query,
+            "for": alert.lasting,
+            "labels": {"severity": alert.severity},
+            "annotations": {"summary": alert.summary, "description": alert.action},
+        }
+        for alert in ALERTS
+    ]
+    groups = [{"name": "hexkv", "rules": recorded}, {"name": "hexkv alerts", "rules": alerts}]
+    note = "# Written by generate.py beside it: change that, and run `make monitoring`.\n"
+    return note + yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
+
+
+if __name__ == "__main__":
+    (HERE / "dashboard.json").write_text(dashboard())
+    (HERE / "rules.yaml").write_text(rules())
