@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.cases import each
-from hexkv.plugins.compose import build, check
+from hexkv.plugins.checking import check
+from hexkv.plugins.compose import build
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.places import render
@@ -91,8 +92,8 @@ def test_any_value_of_any_setting_is_taken_or_refused_by_its_name(setting, value
     beside = {f.name: NEEDED[f.name] for f in fields(spec.settings) if f.name == "root"}
     if spec.kind == "admin":
         beside["address"] = "/run/hexkv/admin.sock"
-    elif spec.url_setting:
-        host = "bucket" if spec.name == "s3" else "127.0.0.1:7"
+    elif spec.schemes:
+        host = "bucket" if spec.name in ("s3", "obstore") else "127.0.0.1:7"
         beside[spec.url_setting] = f"{spec.schemes[0]}://{host}"
     try:
         REGISTRY.parse(spec.kind, spec.name, beside | {name: value})

@@ -27,6 +27,7 @@ from hexkv.plugins.discovery import discover
 from hexkv.plugins.schema import EngineSettings, Section
 from hexkv.plugins.spec import Hooks
 from hexkv.ports import DType, KVLayout, Namespace, Reason, errors
+from processes import held_port
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
@@ -81,7 +82,7 @@ def test_examples_in_docstrings_run():
 
 def test_the_error_tree_is_drawn_as_it_is():
     drawn, way = {}, []
-    for indent, mark in re.findall(r"^( *)[*x+-] (\w+)", errors.__doc__, flags=re.MULTILINE):
+    for indent, mark in re.findall(r"^ {4}( *)[*x+-] (\w+)", errors.__doc__, flags=re.MULTILINE):
         way = [*way[: len(indent) // 2], mark]
         drawn[mark] = way[-2] if len(way) > 1 else "Exception"
     classes = inspect.getmembers(errors, inspect.isclass)
@@ -212,7 +213,10 @@ def test_a_configuration_that_is_shown_can_be_built(path, code, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     Path("shown.yaml").write_text(code)
     # The machine that tests need not have the memory that a server has.
-    loaded = load("shown.yaml", environ={}, overrides={"pool": {"bytes": "1MiB"}})
+    small = {"pool": {"bytes": "1MiB"}}
+    loaded = load("shown.yaml", environ={}, overrides=small)
+    if served := {name: f"127.0.0.1:{held_port()}" for name in loaded.settings.observe}:
+        loaded = load("shown.yaml", environ={}, overrides=small | {"observe": served})
     with build(loaded, TINY) as engine:
         assert [tier.name for tier in engine.health().tiers] == [
             tier.name for tier in loaded.settings.tiers

@@ -20,6 +20,16 @@ def test_after_any_faults_the_directory_says_what_nodes_hold():
         assert play(seed, nodes=30, steps=150).asked
 
 
+def test_nodes_are_emptied_amid_faults_and_nothing_is_only_there_afterwards():
+    assert sum(play(seed, nodes=8, steps=400).placed for seed in range(4)) > 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(5))
+def test_peers_directory_and_drains_in_ten_thousand_steps(seed):
+    assert play(seed, nodes=12, steps=10_000).placed > 10
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_nodes_with_faults(seed):

@@ -30,7 +30,8 @@ WORDS = {"password", "passwd", "passphrase", "secret", "secrets", "token", "cred
 WORDS |= {"credentials", "key", "keys", "apikey", "auth", "login", "salt"}
 
 PATHS = {("redis", "tls_key"), ("hexkv", "secret_file"), ("socket", "secret_file")}
-PATHS |= {("tcp", "secret_file"), ("embedded", "secret_file"), ("static", "secret_file")}
+PATHS |= {(name, "secret_file") for name in ("tcp", "shm", "nixl", "mooncake", "embedded")}
+PATHS |= {(name, "secret_file") for name in ("static", "server")}
 """Settings that sound like secrets, and name files that hold them."""
 
 REGISTRY = discover()
@@ -66,11 +67,13 @@ def test_whatever_sounds_like_a_secret_has_the_type_of_one():
 def marked(spec):
     """Settings that lead to nobody, with a marker in every secret."""
     address = f"127.0.0.1:{held_port()}"
-    urls = {"s3": "s3://bucket", "mooncake": address}
+    urls = {"s3": "s3://bucket", "obstore": "s3://bucket"}
     url = urls.get(spec.name, f"{spec.schemes[0]}://{address}" if spec.schemes else "")
     found = {spec.url_setting: url} if url else {}
     if spec.kind == "admin":
         found["address"] = address
+    if spec.name == "obstore":
+        found["endpoint"] = f"http://{address}"
     if spec.name == "s3":
         found |= {"endpoint": f"http://{address}", "client": "http"}
     return found | {name: f"{MARK}-{name}" for name in secrets_of(spec)}

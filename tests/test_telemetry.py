@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -19,8 +20,8 @@ from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
-from hexkv.plugins.telemetry import BUCKETS, Totals, render
-from hexkv.ports import CounterName, HistogramName, StoreUnreachable, Telemetry
+from hexkv.plugins.telemetry import BUCKETS, Totals, families, render
+from hexkv.ports import CounterName, HistogramName, ParallelSlice, StoreUnreachable, Telemetry
 from rigging import CHUNK, FRAME, LAYOUT, NAMESPACE, rigging, tier
 
 PROMPT = list(range(6 * CHUNK))
@@ -107,6 +108,9 @@ def test_every_chunk_asked_for_is_a_hit_or_a_miss(steps):
         assert total(CounterName.LOOKUPS) == asked == by_reports
         assert total(CounterName.HITS) + total(CounterName.MISSES) == asked
         assert total(CounterName.HITS) == loaded
+        hit, missed = total(CounterName.HIT_TOKENS), total(CounterName.MISSED_TOKENS)
+        assert total(CounterName.LOOKUP_TOKENS) == asked * CHUNK == hit + missed
+        assert total(CounterName.WASTED_BYTES) <= total(CounterName.READ_BYTES)
         r.engine.cancel("x")
         assert r.at_rest()
         for name, place in r.tiers.items():
@@ -261,12 +265,64 @@ def test_totals_are_telemetry():
     assert isinstance(Totals(), Telemetry)
 
 
-def test_the_reference_lists_every_metric(rig):
+def test_the_reference_lists_every_metric_with_its_labels(tmp_path):
     text = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
-    shown = set(re.findall(r"`(hexkv_[a-z_]+)`", text))
-    r, totals = rig([memory()]), Totals()
-    for counter in CounterName:
-        totals.count(counter, 1)
-    for histogram in HistogramName:
-        totals.observe(histogram, 1.0)
-    assert shown == set(re.findall(r"^# TYPE (\S+)", render(r.engine, totals), re.MULTILINE))
+    listed = re.findall(r"^\| `(hexkv_[a-z_]+)` \| [^|]+ \|([^|]*)\|", text, re.MULTILINE)
+    told = {name: set(re.findall(r"`([a-z]+)`", labels)) for name, labels in listed}
+    tenants = [{"name": "acme", "salt": "x" * 32, "quotas": {"memory": "512KiB"}}]
+    wanted = {"tenants": tenants, "compute_rate": 1000.0, "chunk": {"size": CHUNK}}
+    with build(load(None, {}, wanted | {"pool": {"bytes": "1MiB"}}), NAMESPACE) as engine:
+        shown = {}
+        for family in families({"one": engine}):
+            labels = {name for sample in family.samples for name, _ in sample.labels}
+            shown[family.name] = labels - {"engine", "rank", "le"}
+    assert {name: labels & shown[name] for name, labels in told.items()} == told
+    assert shown.keys() == told.keys()
+    assert all(labels - {"tier", "reason"} <= told[name] for name, labels in shown.items())
+
+
+def test_a_fresh_engine_has_every_series_and_several_are_told_apart(tmp_path):
+    tiers = [{"store": "memory"}, {"store": "disk", "settings": {"root": str(tmp_path)}}]
+    loaded = load(None, {}, {"pool": {"bytes": "1MiB"}, "chunk": {"size": CHUNK}, "tiers": tiers})
+    second = replace(NAMESPACE, model="other", parallel=ParallelSlice(1, 2))
+    with build(loaded, NAMESPACE) as one, build(loaded, second) as other:
+        alone = sample(render(one))
+        for name in ("hits", "hit_tokens", "stored", "evicted", "read_bytes", "wasted_bytes"):
+            assert alone[f'hexkv_{name}_total{{tier="disk"}}'] == 0
+        assert alone['hexkv_misses_total{reason="tier off"}'] == 0
+        assert alone['hexkv_dropped_total{tier="disk",reason="queue full"}'] == 0
+        assert alone["hexkv_retrieve_seconds_count"] == 0
+        assert alone['hexkv_read_seconds_bucket{tier="disk",le="0.0001"}'] == 0
+        (info,) = [name for name in alone if name.startswith("hexkv_engine_info")]
+        assert 'model="toy"' in info
+        assert 'revision="1"' in info
+        other.store(PROMPT, computed(PROMPT))
+        text = render({"chat": one, "code": other})
+        both = sample(text)
+        assert both['hexkv_stored_tokens_total{engine="chat",tier="memory"}'] == 0
+        label = '{engine="code",rank="1",tier="memory"}'
+        assert both[f"hexkv_stored_tokens_total{label}"] == len(PROMPT)
+        assert linted(text) == linted(render(one)) == []
+        assert len(set(re.findall("^# TYPE.*", text, re.MULTILINE))) == text.count("# TYPE")
+
+
+UNITS = {"milliseconds", "minutes", "hours", "kilobytes", "megabytes", "percent", "ratio"}
+
+
+def linted(text):
+    """What ``promtool check metrics`` complains about, by the rules that it documents."""
+    wrong = []
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    for name, kind in kinds.items():
+        wrong += [f"{name}: no help"] if name not in helps else []
+        totals = name.endswith("_total")
+        wrong += [f"{name}: _total is for counters"] * (totals != (kind == "counter"))
+        wrong += [f"{name}: {unit}" for unit in UNITS & set(name.split("_"))]
+        wrong += [f"{name}: kept for histograms"] * bool(re.search("_(count|sum|bucket)$", name))
+        wrong += [f"{name}: characters"] * (not re.fullmatch("[a-z][a-z0-9_]*", name))
+    for series in re.findall(r"^[a-z].* ", text, re.MULTILINE):
+        family = re.match(r"[a-z0-9_]+", series)[0]
+        base = re.sub("_(bucket|sum|count)$", "", family)
+        wrong += [f"{series}: no family"] * (family not in kinds and kinds.get(base) != "histogram")
+    return wrong

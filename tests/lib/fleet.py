@@ -11,16 +11,21 @@ import heapq
 from itertools import count
 from random import Random
 
+from moving_nodes import MovingNode
+
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.local import LocalDirectory
 from hexkv.contracts.doubles import ManualClock, chunk_key
+from hexkv.core.planning.draining import DrainRules, drain, tokens_of
 from hexkv.plugins.reporting import HeldChunks, Reporter
 from hexkv.ports import (
     SILENT_HEARTBEATS,
     CacheEvent,
     Change,
     Deadline,
+    HexKVError,
     Member,
+    Peer,
     StoreUnreachable,
 )
 
@@ -55,10 +60,11 @@ class Link(LocalDirectory):
         return super().join(member, parts(), deadline)
 
 
-class Node:
-    """One node: what it holds, and what reports it."""
+class Node(MovingNode):
+    """One node: what it holds, what reports it, and its half of a move."""
 
     def __init__(self, fleet, number):
+        super().__init__(fleet.clock, fleet.reached)
         self.fleet, self.number = fleet, number
         self.generation = 0
         self.cut = False
@@ -73,9 +79,9 @@ class Node:
 
     def live(self):
         """Begin another life, with nothing."""
+        super().__init__(self.fleet.clock, self.fleet.reached)  # claims, pins and all
         self.generation += 1
         self.alive, self.cut = True, False
-        self.chunks = set()
         self.held = HeldChunks()
         self.link = Link(self.fleet, self)
         member = Member(self.name, self.generation)
@@ -86,6 +92,19 @@ class Node:
 
     def die(self):
         self.alive, self.died = False, self.fleet.clock.now()
+
+    def gain(self, keys):
+        self.change(True, list(keys))
+
+    def lose(self, keys):
+        self.change(False, list(keys))
+
+    def evict(self, keys):
+        """Let go of what is not pinned, as a tier that needs room."""
+        self.lose([key for key in keys if not self.pinned(key)])
+
+    def listing(self, chosen, after):
+        return sorted(self.chunks)[:32_768] if after is None else []
 
     def change(self, stored, keys):
         self.chunks.update(keys) if stored else self.chunks.difference_update(keys)
@@ -107,6 +126,56 @@ class Fleet:
         self.nodes = [Node(self, number) for number in range(nodes)]
         self.asker = LocalDirectory(self.cell)
         self.asked = self.misses = 0
+        self.drains = {}
+        """By node its drain under way: the generator, and what it asks next."""
+        self.lives = {}
+        """By node the lives of those that its drain is about."""
+        self.drained = self.placed = 0
+
+    def reached(self, name):
+        """The node, where it can be reached from others."""
+        node = self.nodes[int(name.removeprefix("node"))]
+        return node if node.alive and not node.cut else None
+
+    def begin_drain(self, node):
+        """Empty a node, a question at a time, beside everything else that happens."""
+        living = [other for other in self.nodes if other.alive and other is not node]
+        others = self.random.sample(living, min(6, len(living)))
+        names = [other.name for other in others]
+        self.drained += 1
+        rules = DrainRules(step=64, size=1, hold=1000.0)
+        asking = drain(node.name, Peer(node.name), names, tokens_of(f"drain {self.drained}"), rules)
+        self.lives[node.name] = [(other, other.generation) for other in [node, *others]]
+        self.drains[node.name] = asking, next(asking)
+
+    def step_drain(self, name):
+        asking, ask = self.drains.pop(name)
+        try:
+            try:
+                if (node := self.reached(ask.node)) is None:
+                    raise StoreUnreachable("it does not answer")
+                answer = getattr(node, ask.verb)(*ask.arguments)
+            except HexKVError as error:
+                self.drains[name] = asking, asking.throw(error)
+            else:
+                self.drains[name] = asking, asking.send(answer)
+        except StopIteration as end:
+            self.check_the_drained(name, end.value)
+        except HexKVError:
+            pass  # the drained node is gone
+        if name not in self.drains:
+            self.nodes[int(name.removeprefix("node"))].frozen = False
+
+    def check_the_drained(self, name, got):
+        """What the node has is elsewhere, or nobody lives that had it, or it was said."""
+        node = self.nodes[int(name.removeprefix("node"))]
+        if not all(it.alive and it.generation == life for it, life in self.lives.pop(name)):
+            return
+        others = [it for it in self.nodes if it is not node]
+        stay = [it for it in others if not it.frozen or it.name in self.drains]
+        for key in node.chunks - set(got.kept):
+            assert any(key in other.chunks for other in stay), f"{key!r} is only at {name}"
+        self.placed += 1
 
     def schedule(self, node, seconds):
         """Have *node* take its next turn so soon, or sooner if that was planned."""
@@ -144,7 +213,10 @@ class Fleet:
         if what < 0.70:
             if node.alive:
                 some = self.random.sample(self.keys, self.random.randrange(1, 30))
-                node.change(self.random.random() < 0.6, some)
+                if self.random.random() < 0.6 and not node.frozen:
+                    node.gain(some)
+                else:
+                    node.evict(some)
         elif what < 0.76:
             if node.alive:
                 node.die()
@@ -159,6 +231,11 @@ class Fleet:
             self.restart_directory()
         elif what < 0.91:
             self.away = not self.away
+        elif what < 0.93 and node.alive and node.name not in self.drains:
+            self.begin_drain(node)
+        for _ in range(self.random.randrange(100) if self.drains else 0):
+            if self.drains:
+                self.step_drain(self.random.choice(sorted(self.drains)))
         self.run(self.random.choice([0.0, 0.0, 0.01, 0.1, 0.5]))
         self.check_the_dead()
         self.read()
@@ -183,6 +260,9 @@ class Fleet:
                 got = self.fetch(member, key)
                 assert got in (None, key)
                 self.misses += got is None
+                reader = self.random.choice(self.nodes)
+                if got is not None and reader.alive and not reader.frozen:
+                    reader.gain([key])  # what was read from a peer is kept
 
     def fetch(self, member, key):
         """What the node gives for a key."""

@@ -13,9 +13,11 @@ from threading import Thread
 
 import pytest
 
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.node.client import NodeClient
-from hexkv.adapters.node.server import Allowed, Listener, NodeServer
-from hexkv.adapters.node.session import Limits
+from hexkv.adapters.node.limits import Limits
+from hexkv.adapters.node.server import Allowed, NodeServer
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS, now, soon, spec
 from hexkv.plugins.clock import SystemClock
@@ -174,7 +176,7 @@ class Node(Engines):
         self.folder.rmdir()
 
     def start(self):
-        listener = Listener(self.path)
+        listener = Listener(Address(path=str(self.path)))
         self.served = self._opened.enter_context(self.cache())
         self._serve(listener)
 
@@ -189,7 +191,9 @@ class Node(Engines):
         heir = copy(self)
         heir._opened = ExitStack()
         heir.served = served
-        heir._serve(Listener(self.path, inherited=listening), inherited=inherited)
+        heir._serve(
+            Listener(Address(path=str(self.path)), inherited=listening), inherited=inherited
+        )
         yield heir
         heir.stop()
 

@@ -105,6 +105,7 @@ def rigging():
             serdes=None,
             frame=FRAME,
             compute_rate=None,
+            telemetry=None,
             deadlines=Deadlines(),  # noqa: B008 - frozen
             prefetch=PrefetchRules(),  # noqa: B008 - frozen
             **options,
@@ -112,7 +113,7 @@ def rigging():
             clock = clock or ManualClock()
             threads = Threads() if isinstance(clock, SystemClock) else ByTheClock()
             pool = BlockPool(Heap(slots * frame), frame, poison=True, executor=threads)
-            telemetry, events = RecordingTelemetry(), RecordingEvents()
+            telemetry, events = telemetry or RecordingTelemetry(), RecordingEvents()
             codec = FrameCodec(CRC32)
             runtime = Runtime(
                 pool, codec, clock, threads, telemetry, (events,), serdes or {}, compute_rate

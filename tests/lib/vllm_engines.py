@@ -163,6 +163,18 @@ class Engine:
         """vLLM's counters, summed over labels."""
         return self.ask("metrics")
 
+    def samples(self):
+        """What vLLM's page says of hexkv, without vLLM's own labels: by name, then by labels."""
+        found = {}
+        for name, labels, value in self.ask("samples"):
+            own = {k: v for k, v in labels.items() if k not in ("model_name", "engine", "rank")}
+            found.setdefault(name.removeprefix("vllm:hexkv_"), {})[tuple(own.values())] = value
+        return found
+
+    def forget(self, prompt, *tiers):
+        """Delete the chunks of *prompt* from *tiers*. How many went, on each rank."""
+        return self.ask("forget", prompt=prompt, tiers=tiers)["chunks"]
+
     def watch(self):
         """From now on ``last`` says how long the connector's hooks took."""
         self.ask("watch")

@@ -106,6 +106,8 @@ class Toy:
         self.requests = {}
         self.preempted = 0
         self.cached = {}
+        self.told = {}
+        """By request, the ``kv_transfer_params`` of its answer."""
 
     def _work(self, config, kv):
         worker = HexKVConnector(config, KVConnectorRole.WORKER, kv)
@@ -177,7 +179,10 @@ class Toy:
             sampled_token_ids=[sampled[name] for name in names],
             kv_connector_output=known,
         )
-        self.scheduler.update_from_output(output, told)
+        for answered in self.scheduler.update_from_output(output, told).values():
+            for one in answered.outputs:
+                if one.kv_transfer_params:
+                    self.told[one.request_id] = one.kv_transfer_params
         return output.total_num_scheduled_tokens
 
     def _forward(self, output):

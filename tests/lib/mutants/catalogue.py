@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from hexkv.contracts.announcing import AnnouncingContract
 from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
@@ -78,6 +79,7 @@ PORTS = (
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
     Port("directory", DirectoryContract, ("directories",)),
     Port("channel", ChannelContract, ("channels",)),
+    Port("announcing", AnnouncingContract, ("announcings",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

@@ -11,10 +11,10 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.guarded import GuardedSource
+from hexkv.adapters.net.peers import channel as peers
+from hexkv.adapters.net.peers.line import Line
 from hexkv.adapters.net.stream import Stream
-from hexkv.adapters.tcp import channel as tcp
 from hexkv.adapters.tcp.channel import Security, TcpChannel
-from hexkv.adapters.tcp.line import Line
 from hexkv.contracts.channel import ChannelContract, double
 from hexkv.contracts.channel.apart import Recipe
 from hexkv.contracts.channel.double import Exchange, LocalChannel
@@ -286,7 +286,7 @@ class TestRaisesWhatIsLate(TcpContract):
         def outcome(error):
             raise error
 
-        monkeypatch.setattr(tcp, "outcome_of", outcome)
+        monkeypatch.setattr(peers, "outcome_of", outcome)
 
 
 class TestCallsHalfAFrameAHit(TcpContract):
@@ -358,7 +358,7 @@ class TestMissesWhatItDoesNotUnderstand(TcpContract):
     breaks = "channel.23"
 
     def change(self, monkeypatch):
-        right = tcp.outcome_of
+        right = peers.outcome_of
         monkeypatch.setattr(
-            tcp, "outcome_of", lambda e: Miss() if isinstance(e, BadMessage) else right(e)
+            peers, "outcome_of", lambda e: Miss() if isinstance(e, BadMessage) else right(e)
         )

@@ -59,13 +59,14 @@ class TestBlocksAPageOff(NodeContract):
     breaks = "holds.1"
 
     def change(self, monkeypatch):
-        right = verbs._here
+        right = verbs._chunks
 
-        def later(session, lease, origin):
-            chunk = right(session, lease, origin)
-            return chunk._replace(offset=chunk.offset + (PAGE if origin else 0))
+        def later(*columns):
+            chunks = right(*columns)
+            rows = zip(chunks.offsets, chunks.words, strict=True)
+            return chunks._replace(offsets=[at + PAGE if tier else at for at, tier in rows])
 
-        monkeypatch.setattr(verbs, "_here", later)
+        monkeypatch.setattr(verbs, "_chunks", later)
 
 
 class TestReleasesWhatItHasAnswered(NodeContract):
@@ -102,9 +103,10 @@ class TestSharesAreNotCounted(NodeContract):
     def change(self, monkeypatch):
         right = Ledger.release
 
-        def first(self, owner, token, block):
-            block.shares.clear()
-            right(self, owner, token, block)
+        def first(self, ended):
+            for _, _, block in ended:
+                block.shares.clear()
+            right(self, ended)
 
         monkeypatch.setattr(Ledger, "release", first)
 
@@ -175,12 +177,12 @@ class TestLendsABlockOnce(NodeContract):
     def change(self, monkeypatch):
         right = Ledger.grant
 
-        def once(self, block, owner, spec):
-            known = [other for held in self._held.values() for other in held.values()]
-            if any(other.offset == block.offset for other in known):
-                block.link.give_back(block.request, block.place, block.size)
-                return None
-            return right(self, block, owner, spec)
+        def once(self, link, blocks, owner, specs):
+            known = {other.offset for held in self._held.values() for other in held.values()}
+            if any(block.offset in known for block in blocks):
+                link.give_back(blocks[0].request)
+                return []
+            return right(self, link, blocks, owner, specs)
 
         monkeypatch.setattr(Ledger, "grant", once)
 
@@ -194,8 +196,8 @@ class TestLengthsAreAllOne(NodeContract):
         right = verbs._wanted
 
         def stretched(session, asked):
-            wanted, specs, grant = right(session, asked)
-            return wanted, [spec._replace(tokens=TOKENS) for spec in specs], grant
+            leasing = right(session, asked)
+            return leasing._replace(specs=[s._replace(tokens=TOKENS) for s in leasing.specs])
 
         monkeypatch.setattr(verbs, "_wanted", stretched)
 
@@ -206,15 +208,15 @@ class TestSaysTheFirstOfAll(NodeContract):
     breaks = "chunks.4"
 
     def change(self, monkeypatch):
-        right = client.taken
+        right = client.NodeClient.allocate
 
-        def first(ledger, link, answer, specs, owner):
-            leases, reasons, origins = right(ledger, link, answer, specs, owner)
-            for lease in filter(None, leases):
-                lease.spec = specs[0]
-            return leases, reasons, origins
+        def first(self, wanted, owner, until):
+            leases = right(self, wanted, owner, until)
+            for lease in leases:
+                lease.spec = wanted[0]
+            return leases
 
-        monkeypatch.setattr(client, "taken", first)
+        monkeypatch.setattr(client.NodeClient, "allocate", first)
 
 
 class TestPinsLast(NodeContract):

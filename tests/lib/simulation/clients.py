@@ -148,9 +148,7 @@ def publish(play):
     def work():
         shares = []
         for request, place in mine:
-            found = client.granted.find(request, place)
-            if found is not None:
-                grant, lease = found
+            for grant, lease in client.granted.find([request], [place]) or ():
                 grant.fresh.discard(place)
                 shares.append(lease.share(client.name))
         until = Deadline.after(play.stage.world, DEADLINES.store)

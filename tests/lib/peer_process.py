@@ -1,0 +1,85 @@
+"""``python -m peer_process``: an engine of the tests in a process of its own, which may be killed.
+
+The first line of its input is its configuration. Then each line is a command, answered by a line:
+``store N`` has it store the prompt of that number, and ``read N`` retrieve it: how many tokens
+came, which were right, and in how many seconds.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from configured import LAYOUT, NAMESPACE, computed, prompt
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
+
+
+class PeerProcess:
+    """The other end of such a process."""
+
+    def __init__(self, config, prefix=()):
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "peer_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent,
+        )
+        self.address = self._ask(json.dumps(config))
+
+    def store(self, number):
+        """Have it store a prompt."""
+        assert self._ask(f"store {number}") == "stored"
+
+    def read(self, number):
+        """The tokens that it can retrieve of a prompt, and the seconds that it took."""
+        tokens, seconds = self._ask(f"read {number}").split()
+        return int(tokens), float(seconds)
+
+    def kill(self):
+        """As a machine goes down: no farewell."""
+        self.process.kill()
+        self.process.wait()
+
+    def _ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def say(word):
+    sys.stdout.write(word + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    with build(load(None, {}, json.loads(sys.stdin.readline())), NAMESPACE) as engine:
+        say(engine.admin.chunks.peers.member.address)
+        for line in sys.stdin:
+            verb, number = line.split()
+            tokens = prompt(int(number))
+            if verb == "store":
+                engine.store(tokens, computed(tokens))
+                say("stored")
+            else:
+                start = time.monotonic()
+                target = HeapKV(LAYOUT, len(tokens))
+                got = engine.retrieve(tokens, target).hit_tokens
+                seconds = time.monotonic() - start
+                assert target.agrees(computed(tokens), got)
+                say(f"{got} {seconds}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""No block is used again, and no page read or written, while a copy may still touch it.
+
+An engine, the cache's windows on streams of their own, the copier and the pool work on a recording
+double of ``torch.cuda`` by random schedules. Then the same with one wait left out, which is to be
+seen: what no schedule shows, nobody would miss.
+"""
+
+import random
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from hexkv.adapters.cuda import streams
+from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.adapters.vllm import assembly
+from hexkv.contracts.doubles import ManualClock
+from hexkv.core.memory.copying import Copier, Copy
+from hexkv.core.memory.pool import BlockPool
+from hexkv.kernels import transfer
+from hexkv.kernels.transfer import transfer_on
+from hexkv.plugins.threads import Threads
+from hexkv.ports import Deadline, DType, KVLayout, PoolExhausted, Span, frame_bytes
+from recorded_streams import Race, recorded
+from rigging import Heap
+
+LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
+SIZE = LAYOUT.chunk_bytes(1)
+PAGES, SLOTS, STEPS = 4, 3, 60
+SEEDS = range(40)
+
+
+class Window:
+    """Copies are recorded on the current stream; a position is a page, a span's memory a block."""
+
+    layout, tokens, background = LAYOUT, PAGES, False
+
+    def __init__(self, recorder, blocks):
+        self.recorder, self.blocks = recorder, blocks
+
+    def gather(self, spans, layers=None):
+        return self.move("gather", spans, reads="page", writes="block")
+
+    def scatter(self, spans, layers=None):
+        return self.move("scatter", spans, reads="block", writes="page")
+
+    def move(self, name, spans, reads, writes):
+        for start, _, data in spans:
+            at = {"page": ("page", start), "block": ("block", self.blocks[address(data)])}
+            stream = torch.cuda.current_stream()
+            self.recorder.use(stream, name, [at[reads]], [at[writes]])
+        return transfer_on({torch.device("cuda", 0)})
+
+
+def address(data):
+    return torch.frombuffer(data, dtype=torch.uint8).data_ptr()
+
+
+class Engine:
+    """What a host does that keeps the rules of ``CudaKV``, in an order that is drawn."""
+
+    def __init__(self, recorder, draw):
+        self.recorder, self.draw = recorder, draw
+        self.clock = ManualClock()
+        frame = frame_bytes(SIZE)
+        self.pool = BlockPool(Heap(SLOTS * frame), frame, poison=True, executor=Threads())
+        self.copier = Copier()
+        self.blocks = {}
+        self.cuda = CudaKV("cuda:0")
+        self.window = self.cuda._streamed(Window(recorder, self.blocks))
+        self.beside = Window(recorder, self.blocks)
+        self.computing = recorder.default
+
+    def block(self):
+        """A block of the pool, which the host writes: a read from a disk, or a new header."""
+        self.copier.reap(self.now())
+        try:
+            lease = self.pool.lease(SIZE, "test", self.now())
+        except PoolExhausted:
+            return None
+        name = self.blocks.setdefault(address(lease.payload), len(self.blocks))
+        self.recorder.use(None, "the host, which fills a block,", writes=[("block", name)])
+        return lease
+
+    def step(self):
+        page = self.draw.randrange(PAGES)
+        kind = self.draw.choice(["compute", "store", "load", "load beside", "reap"])
+        if kind == "compute":
+            self.recorder.use(self.computing, "the model", writes=[("page", page)])
+        elif kind == "reap":
+            self.copier.reap(self.later() if self.draw.random() < 0.3 else self.now())
+        elif (lease := self.block()) is not None:
+            with lease:
+                self.copy(kind, page, lease)
+
+    def copy(self, kind, page, lease):
+        gather, window = kind == "store", self.window
+        until = self.later() if self.draw.random() < 0.5 else self.now()
+        self.recorder.use(self.computing, "the model", writes=[("page", page)])
+        around = nullcontext()
+        if kind == "load beside":
+            # As vLLM's worker: behind what the model had queued when it was asked.
+            window, around = self.beside, assembly._Stream(torch.device("cuda", 0))
+        with around:
+            span = [Span(page, page + 1, lease.payload)]
+            done = self.copier.copy(window, span, [lease], until, gather=gather)
+        if done and gather:
+            name = self.blocks[address(lease.payload)]
+            self.recorder.use(None, "the host, which stores a block,", reads=[("block", name)])
+        if kind == "load beside" and not done:
+            self.copier.reap(self.later())  # vLLM gives no page away that is being loaded
+        elif not done or self.draw.random() < 0.5:
+            self.cuda.fence()
+        self.recorder.use(self.computing, "attention", reads=[("page", page)])
+        self.recorder.use(self.computing, "the model", writes=[("page", page)])
+
+    def now(self):
+        return Deadline(self.clock, 0.0)
+
+    def later(self):
+        return Deadline.after(self.clock, 1e9)
+
+
+def schedules(monkeypatch):
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        with recorded(draw, monkeypatch) as recorder:
+            engine = Engine(recorder, draw)
+            for _ in range(STEPS):
+                engine.step()
+            engine.copier.reap(engine.later())
+            assert engine.pool.ledger() == {}
+
+
+@pytest.fixture
+def no_sleep(monkeypatch):
+    monkeypatch.setattr(transfer.time, "sleep", lambda seconds: None)
+
+
+def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no_sleep):
+    schedules(monkeypatch)
+
+
+def begins_at_once(patch):
+    patch.setattr(streams, "_after_the_callers", lambda stream: torch.cuda.stream(stream))
+
+
+def fences_no_stores(patch):
+    patch.setattr(CudaKV, "fence", lambda self: torch.cuda.current_stream().wait_stream(self._into))
+
+
+def fences_no_loads(patch):
+    patch.setattr(CudaKV, "fence", lambda self: torch.cuda.current_stream().wait_stream(self._out))
+
+
+def waits_for_nothing(patch):
+    patch.setattr(transfer._Queued, "wait", lambda self, deadline: True)
+
+
+def stores_with_an_event_of_the_caller(patch):
+    """The event is recorded where the caller's work is, not behind the copy."""
+
+    def outside(self, spans, layers=None):
+        with streams._after_the_callers(self._out):
+            self._window.gather(spans, layers)
+        return transfer_on({torch.device("cuda", 0)})
+
+    patch.setattr(streams._Streamed, "gather", outside)
+
+
+def loads_with_an_event_of_the_caller(patch):
+    def outside(self, spans, layers=None):
+        with streams._after_the_callers(self._into):
+            self._window.scatter(spans, layers)
+        return transfer_on({torch.device("cuda", 0)})
+
+    patch.setattr(streams._Streamed, "scatter", outside)
+
+
+def keeps_no_block_of_a_late_copy(patch):
+    patch.setattr(Copy, "shares", lambda self, owner: [])
+
+
+def reaps_what_is_under_way(patch):
+    from hexkv.core.memory import copying
+
+    real = copying._done
+    patch.setattr(copying, "_done", lambda t, deadline: real(t, deadline) or True)
+
+
+def loads_beside_the_model_at_once(patch):
+    def enter(self):
+        self._entered.enter_context(torch.cuda.stream(torch.cuda.Stream()))
+
+    patch.setattr(assembly._Stream, "__enter__", enter)
+
+
+MUTANTS = [
+    begins_at_once,
+    fences_no_stores,
+    fences_no_loads,
+    waits_for_nothing,
+    stores_with_an_event_of_the_caller,
+    loads_with_an_event_of_the_caller,
+    keeps_no_block_of_a_late_copy,
+    reaps_what_is_under_way,
+    loads_beside_the_model_at_once,
+]
+
+
+def test_each_wait_that_is_left_out_is_seen(monkeypatch, no_sleep):
+    unseen = []
+    for mutant in MUTANTS:
+        with monkeypatch.context() as patch:
+            mutant(patch)
+            try:
+                schedules(monkeypatch)
+            except Race:
+                continue
+            unseen.append(mutant.__name__)
+    assert unseen == []
