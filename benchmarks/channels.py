@@ -1,19 +1,24 @@
 """``python -m benchmarks.channels``: channels between peers beside the bare way of the same bytes.
 
-The other end has a process of its own, on both sides, and one connection. The bare side of TCP is
-a loop of ``sendall`` and ``recv_into`` that asks with one byte. CPU seconds are those of both ends.
+The other end has a process of its own, and one connection. The bare side of TCP is a loop of
+``sendall`` and ``recv_into`` that asks with one byte, that of shared memory a loop of ``memmove``.
+CPU seconds are those of both ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -23,11 +28,24 @@ from benchmarks.machine import describe, load
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from benchmarks.report import table, to_json
 from benchmarks.rig import buffers
+from hexkv.adapters.mooncake.channel import EngineMemory
+from hexkv.adapters.nixl.memory import made
 from hexkv.contracts.channel.apart import PeerApart, Recipe, opened
 from hexkv.contracts.channel.blocks import BlockLease, Blocks
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import PAGE, Deadline, Destination, Hit, Part, Peer, TransferChannel
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import (
+    PAGE,
+    Deadline,
+    Destination,
+    Hit,
+    MemoryProvider,
+    Part,
+    Peer,
+    TransferChannel,
+)
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "channels.json"
 SECRET = "of all peers in here"
@@ -93,30 +111,141 @@ def reading(
     return Turn(read)
 
 
-def over_tcp(label: str, ends: ExitStack) -> tuple[list[Comparison], list[int]]:
-    """The channel over TCP beside raw sockets, and the processes at the other ends."""
-    size, count = SIZES[label]
-    names = [f"c{i}" for i in range(count)]
-    recipe = Recipe("tcp", {"secret": SECRET}, memory="mmap")
-    apart = ends.enter_context(PeerApart(recipe, size, *names))
-    channel, blocks = ends.enter_context(opened(recipe, size, count))
-    mine = ends.enter_context(leased(blocks, count))
-    line, far = ends.enter_context(process(__spec__.name, "--far-end", str(count), str(size)))
+Rows = tuple[list[Comparison], list[int]]
+"""What is compared, and the processes at the other ends."""
+
+
+class Rig:
+    """A channel, the peer that it reads from, and leases of its own for what it reads."""
+
+    def __init__(self, recipe: Recipe, label: str, ends: ExitStack) -> None:
+        self.size, self.count = SIZES[label]
+        self.names = [f"c{i}" for i in range(self.count)]
+        self.label = label
+        self.apart = ends.enter_context(PeerApart(recipe, self.size, *self.names))
+        self.channel, self.blocks = ends.enter_context(opened(recipe, self.size, self.count))
+        self.mine = ends.enter_context(leased(self.blocks, self.count))
+        self.name = recipe.channel
+
+    def rows(self, limit: str, bare: Callable[[], object], *goals: Goal) -> list[Comparison]:
+        """All frames in one call, and one after the other, beside *bare*."""
+
+        def row(each: int, goal: Goal) -> Comparison:
+            name = f"{self.name}, {self.count} frames of {self.label}, {each} to a call"
+            sink = Landing(self.mine)
+            turn = reading(self.channel, self.apart.peer, sink, self.names, self.size, each)
+            return Comparison(name, limit, self.size * self.count, turn, Turn(bare), goal)
+
+        return [row(each, goal) for each in (self.count, 1) for goal in goals]
+
+
+def over_tcp(label: str, ends: ExitStack) -> Rows:
+    """The channel over TCP beside raw sockets."""
+    rig = Rig(Recipe("tcp", {"secret": SECRET}, memory="mmap"), label, ends)
+    command = (__spec__.name, "--far-end", str(rig.count), str(rig.size))
+    line, far = ends.enter_context(process(*command))
     raw = ends.enter_context(socket.create_connection(("127.0.0.1", int(line))))
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def bare() -> None:
         raw.sendall(b"g")
-        for lease in mine:
+        for lease in rig.mine:
             receive(raw, lease.frame)
 
-    def row(each: int, goal: Goal) -> Comparison:
-        name = f"tcp, {count} frames of {label}, {each} to a call"
-        turn = reading(channel, apart.peer, Landing(mine), names, size, each)
-        return Comparison(name, "recv_into and sendall", size * count, turn, Turn(bare), goal)
-
     goals = (Goal("speed", SPEED), Goal("cpu", CPU))
-    return [row(each, goal) for each in (count, 1) for goal in goals], [apart.pid, far]
+    return rig.rows("recv_into and sendall", bare, *goals), [rig.apart.pid, far]
+
+
+def over_shm(label: str, ends: ExitStack) -> Rows:
+    """The channel over shared memory beside copies between mappings of this process."""
+    rig = Rig(Recipe("shm", {"secret": SECRET}, memory="shared"), label, ends)
+    provider: MemoryProvider = discover().open("memory", "shared", {}, OpenContext(SystemClock()))
+    region = ends.enter_context(closing(provider.allocate(rig.size * rig.count)))
+    region.buffer[:] = os.urandom(rig.size) * rig.count
+    to = [ctypes.addressof(ctypes.c_char.from_buffer(lease.frame)) for lease in rig.mine]
+
+    def bare() -> None:
+        for place, address in enumerate(to):
+            ctypes.memmove(address, region.address + place * rig.size, rig.size)
+
+    return rig.rows("memmove", bare, Goal("speed", SPEED)), [rig.apart.pid]
+
+
+def far_nixl(count: int, size: int) -> None:
+    """The bare side's other process with NIXL: lets its memory be read until it is ended."""
+    provider: MemoryProvider = discover().open("memory", "mmap", {}, OpenContext(SystemClock()))
+    with closing(provider.allocate(count * size)) as region:
+        region.buffer[:] = os.urandom(size) * count
+        agent = made(f"far-{os.getpid()}")
+        agent.register_memory([(region.address, count * size, 0, "")], "DRAM")
+        print(region.address, agent.get_agent_metadata().hex(), flush=True)
+        while True:
+            agent.get_new_notifs()
+            time.sleep(50e-6)
+
+
+def by_nixl(label: str, ends: ExitStack) -> Rows:
+    """The channel by NIXL beside a loop of the library's own calls, over the same transports."""
+    rig = Rig(Recipe("nixl", {"secret": SECRET}, memory="mmap"), label, ends)
+    command = (__spec__.name, "--far-nixl", str(rig.count), str(rig.size))
+    line, far = ends.enter_context(process(*command))
+    there, metadata = line.split()
+    agent = made(f"near-{os.getpid()}")
+    to = [ctypes.addressof(ctypes.c_char.from_buffer(lease.frame)) for lease in rig.mine]
+    agent.register_memory([(min(to), rig.size * rig.count, 0, "")], "DRAM")
+    peer = agent.add_remote_agent(bytes.fromhex(metadata))
+    far_spans = [(int(there) + place * rig.size, rig.size, 0) for place in range(rig.count)]
+
+    def bare() -> None:
+        mine = agent.get_xfer_descs([(address, rig.size, 0) for address in to], "DRAM")
+        theirs = agent.get_xfer_descs(far_spans, "DRAM")
+        handle = agent.initialize_xfer("READ", mine, theirs, peer, b"")
+        state = agent.transfer(handle)
+        while state == "PROC":
+            time.sleep(50e-6)
+            state = agent.check_xfer_state(handle)
+        must(state == "DONE", f"NIXL says {state}")
+        agent.release_xfer_handle(handle)
+
+    return rig.rows("NIXL by itself", bare, Goal("speed", SPEED)), [rig.apart.pid, far]
+
+
+def far_engine(count: int, size: int) -> None:
+    """The bare side's other process with Mooncake's engine: lets its memory be read."""
+    provider: MemoryProvider = discover().open("memory", "mmap", {}, OpenContext(SystemClock()))
+    with closing(provider.allocate(count * size)) as region:
+        region.buffer[:] = os.urandom(size) * count
+        memory = EngineMemory("127.0.0.1", "tcp", "")
+        memory.register(region)
+        print(region.address, memory.engine.get_rpc_port(), flush=True)
+        signal.pause()
+
+
+def by_mooncake(label: str, ends: ExitStack) -> Rows:
+    """The channel by Mooncake's engine beside a loop of the engine's own calls."""
+    rig = Rig(Recipe("mooncake", {"secret": SECRET}, memory="mmap"), label, ends)
+    command = (__spec__.name, "--far-engine", str(rig.count), str(rig.size))
+    line, far = ends.enter_context(process(*command))
+    start, port = map(int, line.split())
+    to = [ctypes.addressof(ctypes.c_char.from_buffer(lease.frame)) for lease in rig.mine]
+    at = [start + place * rig.size for place in range(rig.count)]
+    engine = EngineMemory("127.0.0.1", "tcp", "").engine
+    engine.register_memory(min(to), rig.size * rig.count)
+    sizes = [rig.size] * rig.count
+
+    def bare() -> None:
+        code = engine.batch_transfer_sync_read(f"127.0.0.1:{port}", to, at, sizes)
+        must(code == 0, f"Mooncake says {code}")
+
+    return rig.rows("Mooncake's engine by itself", bare, Goal("speed", SPEED)), [
+        rig.apart.pid,
+        far,
+    ]
+
+
+CHANNELS = {"tcp": over_tcp, "shm": over_shm, "nixl": by_nixl, "mooncake": by_mooncake}
+FAR = {"far_end": far_end, "far_nixl": far_nixl, "far_engine": far_engine}
+"""What the other process of a bare side does, by its option."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,16 +254,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--far-end", nargs=2, type=int, help=argparse.SUPPRESS)
+    for name in FAR:
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--channel", nargs="+", choices=CHANNELS, default=list(CHANNELS))
     asked = parser.parse_args(arguments)
-    if asked.far_end:
-        far_end(*asked.far_end)
-        return 0
+    for name, far in FAR.items():
+        if count_and_size := getattr(asked, name):
+            far(*count_and_size)
+            return 0
     machine = describe(asked.output.parent)
     results = []
-    for label in SIZES:
+    for channel, label in product(asked.channel, SIZES):
         with ExitStack() as ends:
-            rows, others = over_tcp(label, ends)
+            rows, others = CHANNELS[channel](label, ends)
             cpu = cpu_clock(others)
             results += [compare(row, asked.rounds, turn=asked.turn, cpu=cpu) for row in rows]
     run = {

@@ -213,7 +213,12 @@ def _beside_the_copy(
             loaded = cache.retrieve(tokens, device.window).loaded_tokens
             must(loaded == len(tokens), "not all was loaded")
 
-        cost(gather)
+        for _ in range(3):  # until memory was used, and pages are backed that others use next
+            gather()
+            scatter()
+            store()
+            retrieve()
+            cache.clear()
         yield f"{name}: store", cost(gather) / cost(store, before=cache.clear)
         yield f"{name}: retrieve", cost(scatter) / cost(retrieve)
 

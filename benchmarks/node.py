@@ -1,7 +1,8 @@
 """``python -m benchmarks.node``: engines over a node beside engines with a pool of their own.
 
 In turns, in one process, over the same windows: storing and retrieving 32 MiB chunks from memory,
-with the CPU seconds of this process and of the node; one small chunk; a lookup of a long prompt.
+with the CPU seconds of this process and of the node; one small chunk, and many; a lookup of a long
+prompt.
 Then two engines in processes of their own retrieve the same content, and what memory that takes
 (PSS) is set beside the pool. Prints, and writes ``benchmarks/results/node.json``.
 """
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from typing import Any
 import torch
 
 from benchmarks.devices import contiguous
+from benchmarks.fixed import SMALL_CHUNKS, Null
 from benchmarks.machine import describe
 from benchmarks.measure import must
+from benchmarks.nodes import Node, served
 from benchmarks.rig import memory_engine, prompt
 from benchmarks.scale import FULL, QUICK, THIN, Scale
 from hexkv.plugins.compose import build
@@ -34,43 +37,6 @@ from hexkv.plugins.config import load
 from hexkv.ports import KVLayout, Namespace, PrefixCache, frame_bytes
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "node.json"
-TICK = os.sysconf("SC_CLK_TCK")
-
-
-class Node:
-    """A node as a process."""
-
-    def __init__(self, folder: Path, pool: int) -> None:
-        self.socket = folder / "node.sock"
-        config = folder / "node.yaml"
-        config.write_text(json.dumps({"pool": {"bytes": pool}, "tiers": [{"store": "memory"}]}))
-        command = [sys.executable, "-m", "hexkv.plugins", "node", "--json"]
-        command += ["--config", str(config), "--socket", str(self.socket)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while not self.socket.exists():
-            must(self.process.poll() is None, "the node did not start")
-            time.sleep(0.05)
-
-    def cpu(self) -> float:
-        """CPU seconds that it took so far."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / TICK
-
-    def close(self) -> None:
-        """End it."""
-        self.process.terminate()
-        self.process.wait()
-
-
-@contextmanager
-def served(folder: Path, pool: int) -> Iterator[Node]:
-    """A node, for a while."""
-    folder.mkdir(parents=True)
-    node = Node(folder, pool)
-    try:
-        yield node
-    finally:
-        node.close()
 
 
 def over(node: Node, layout: KVLayout, chunk: int) -> PrefixCache:
@@ -122,13 +88,14 @@ def moving(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
             must(engine.retrieve(tokens, device.window).hit_tokens == len(tokens), "retrieve")
 
         for what, call in (("store", store), ("retrieve", retrieve)):
-            before = node.cpu()
+            before, slept = node.cpu(), node.switches()
             taken = turns(
                 scale.rounds,
                 {name: partial(call, engine) for name, engine in engines.items()},
                 {name: engine.clear for name, engine in engines.items()} if what == "store" else {},
             )
             spent = (node.cpu() - before) / (scale.rounds + 1)
+            slept = node.switches() - slept
             ratios = [o[0] / n[0] for o, n in zip(taken["own"], taken["node"], strict=True)]
             yield {
                 "what": what,
@@ -138,6 +105,7 @@ def moving(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
                 "own_cpu_s_per_GB": round(median(taken["own"], 1) / size * 1e9, 3),
                 "node_cpu_s_per_GB": round(median(taken["node"], 1) / size * 1e9, 3),
                 "nodes_own_cpu_s_per_GB": round(spent / size * 1e9, 3),
+                "switches_of_the_node": round(slept / (scale.rounds + 1), 1),
             }
 
 
@@ -176,6 +144,41 @@ def small(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
                 "extra_cpu_ms": round(
                     (median(taken["node"], 1) - median(taken["own"], 1)) * 1e3, 3
                 ),
+            }
+
+
+def many(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
+    """What a small chunk costs among many, without its copy: CPU of both processes."""
+    chunk, count = SMALL_CHUNKS[0], scale.pages // 16
+    tokens = prompt(chunk * count)
+    window = Null(THIN, len(tokens))
+    pool = (count * 3 // 2 + 4) * frame_bytes(THIN.chunk_bytes(chunk))
+    with (
+        served(folder / "many", pool) as node,
+        memory_engine(THIN, chunk, count) as own,
+        over(node, THIN, chunk) as shared,
+    ):
+
+        def store(engine: PrefixCache) -> None:
+            must(engine.store(tokens, window).stored_tokens == len(tokens), "store")
+
+        def retrieve(engine: PrefixCache) -> None:
+            must(engine.retrieve(tokens, window).hit_tokens == len(tokens), "retrieve")
+
+        for what, call in (("store", store), ("retrieve", retrieve)):
+            spent = {}
+            for name, engine in (("own", own), ("node", shared)):
+                before = engine.clear if what == "store" else lambda: None
+                used = 0.0
+                for _ in range(scale.rounds * 2):
+                    before()
+                    start = time.process_time() + node.cpu()
+                    call(engine)
+                    used += time.process_time() + node.cpu() - start
+                spent[name] = used / (scale.rounds * 2 * count)
+            yield {
+                "what": f"{what} of {count} chunks of {chunk}, for each",
+                **{f"{name}_cpu_us": round(each * 1e6, 1) for name, each in spent.items()},
             }
 
 
@@ -241,7 +244,7 @@ def main() -> None:
         return
     rows = []
     with tempfile.TemporaryDirectory(prefix="hexkv") as folder:
-        for part in (small, moving, sharing):
+        for part in (small, many, moving, sharing):
             for row in part(scale, Path(folder)):
                 print(json.dumps(row), flush=True)
                 rows.append(row)

@@ -1,7 +1,6 @@
 """``python -m benchmarks.s3``: both data paths of the S3 adapter, beside a bare connection.
 
-Beside them a minimal store over obstore, which the environment of the tests does not have:
-``pip install obstore==0.12.1`` first.
+Beside them the same bucket by ``hexkv-obstore``.
 
 The server is the tests' small one, in a process of its own on loopback, without verifying
 signatures: no server that can be had is as fast as the client. Speed is by the clock; cost is
@@ -27,13 +26,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.late import LATE, Closing, late_reads
+from benchmarks.late import Closing, late_reads
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Result, Spread, Turn, compare, must
 from benchmarks.report import FORMAT, table, to_json
 from benchmarks.rig import Buffers, buffers
-from benchmarks.s3_obstore import Obstore
 from benchmarks.scale import FULL, QUICK, Scale
+from hexkv.adapters.obstore.plugin import ObstoreSettings
+from hexkv.adapters.obstore.plugin import hexkv_adapters as obstore_adapters
+from hexkv.adapters.obstore.store import ObjectStorage
 from hexkv.adapters.s3.plugin import S3Settings, hexkv_adapters
 from hexkv.adapters.s3.store import S3Store
 from hexkv.plugins.clock import SystemClock
@@ -112,6 +113,17 @@ def store_at(server: Double, client: str, **others: str) -> S3Store:
     return store  # type: ignore[return-value]  # what must() has checked
 
 
+def obstore_at(server: Double, **others: str) -> ObjectStorage:
+    """The same bucket by the other adapter."""
+    (spec,) = obstore_adapters()
+    options = server.settings | others
+    secrets = {name: Secret(str(options[name])) for name in ("access_key", "secret_key")}
+    settings = ObstoreSettings(f"s3://{BUCKET}/obstore", **options | secrets)
+    store = spec.open(settings, OpenContext(SystemClock()))
+    must(isinstance(store, ObjectStorage), "another store")
+    return store  # type: ignore[return-value]  # what must() has checked
+
+
 def comparisons(scale: Scale, server: Double) -> Generator[Comparison, None, None]:
     """Each path beside the bare connection, then awscrt beside ours."""
     size = scale.layout.chunk_bytes(scale.chunk) + 4096
@@ -145,7 +157,7 @@ def comparisons(scale: Scale, server: Double) -> Generator[Comparison, None, Non
         stores: dict[str, Closing] = {
             "http": store_at(server, "http"),
             "awscrt": store_at(server, "awscrt"),
-            "obstore": Obstore(BUCKET, server.settings, timeout=60),
+            "obstore": obstore_at(server),
         }
         for store in stores.values():
             opened.enter_context(closing(store))
@@ -209,14 +221,10 @@ def deadlines(server: Double) -> list[dict[str, object]]:
     def ours(client: str) -> Callable[[str], Closing]:
         return lambda address: store_at(server, client, **at(address))
 
-    def over_obstore(retries: int) -> Callable[[str], Closing]:
-        return lambda address: Obstore(BUCKET, at(address), timeout=LATE, retries=retries)
-
     stores = {
         "http": ours("http"),
         "awscrt": ours("awscrt"),
-        "obstore": over_obstore(0),
-        "obstore, 10 retries": over_obstore(10),
+        "obstore": lambda address: obstore_at(server, **at(address)),
     }
     return list(late_reads(stores, server))
 
@@ -260,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rounds": scale.rounds,
         "machine": machine,
         "versions": versions()
-        | {name: version(name) for name in ("hexkv-s3", "awscrt", "obstore")},
+        | {name: version(name) for name in ("hexkv-s3", "hexkv-obstore", "awscrt", "obstore")},
         "results": [to_json(result) for result in results],
         "lookup": looked_up,
         "deadlines": late,

@@ -29,6 +29,7 @@ import torch
 
 from benchmarks.lmcache_daemon import Daemon
 from benchmarks.machine import describe, forget, load
+from benchmarks.nodes import served
 from benchmarks.rounds import against
 from vllm_engines import E2E, ROOT, Engine, agree, connector, prompt
 
@@ -44,6 +45,7 @@ SETTINGS: dict[str, object] = {
     "max_num_batched_tokens": 8192,
     "block_size": 32,
 }
+POOL = "2GiB"
 OUTPUT = Path(__file__).resolve().parent / "results" / "vllm_ttft.json"
 
 
@@ -69,17 +71,22 @@ def column(rows: Mapping[Turn, Mapping[str, float]], name: str) -> dict[Turn, fl
     return {turn: row[name] for turn, row in rows.items()}
 
 
+def tiers_of(tier: str, folder: Path) -> list[dict[str, object]]:
+    """What hexkv keeps chunks on."""
+    if tier == "memory":
+        return [{"store": "memory"}]
+    # Left to itself it passes the system's page cache by, which the others count on.
+    direct = "off" if tier == "disk" else "auto"
+    return [{"store": "disk", "settings": {"root": str(folder / "disk"), "direct": direct}}]
+
+
 def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
     """vLLM's ``kv_transfer_config`` of a connector; ``None`` where there is none."""
     both = {"kv_role": "kv_both"}
     if name == "hexkv":
-        tiers = [{"store": "memory"}]
-        if tier != "memory":
-            # Left to itself it passes the system's page cache by, which the others count on.
-            direct = "off" if tier == "disk" else "auto"
-            root = str(folder / "disk")
-            tiers = [{"store": "disk", "settings": {"root": root, "direct": direct}}]
-        return dict(connector({"pool": {"bytes": "2GiB"}, "tiers": tiers}))
+        return dict(connector({"pool": {"bytes": POOL}, "tiers": tiers_of(tier, folder)}))
+    if name == "node":
+        return dict(connector({"node": str(folder / "node" / "node.sock")}))
     if name == "example":
         extra = {"shared_storage_path": str(folder / "example")}
         return both | {"kv_connector": "ExampleConnector", "kv_connector_extra_config": extra}
@@ -244,7 +251,8 @@ def compared(sides: Sequence[Side], copy: Copy) -> dict[str, dict[str, dict[str,
     """Each connector beside its limits.
 
     A miss, and the part of it that the connector's hooks take, beside no connector; a hit beside
-    vLLM's own prefix cache and one and a half bare copies.
+    vLLM's own prefix cache and one and a half bare copies; one over a node also beside the same
+    in one process.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     known = {one.name: one for one in sides if not one.missing}
@@ -263,6 +271,10 @@ def compared(sides: Sequence[Side], copy: Copy) -> dict[str, dict[str, dict[str,
             ratios["hit / (prefix + 1.5 copies)"] = against(column(one.hit, first), limit)
             spared = {turn: seconds + SPARE for turn, seconds in limit.items()}
             ratios["hit / (prefix + 1.5 copies + 10 ms)"] = against(column(one.hit, first), spared)
+    if {"node", "hexkv"} <= known.keys():
+        for rows in ("miss", "hit"):
+            over, own = (column(getattr(known[name], rows), first) for name in ("node", "hexkv"))
+            found["node"][f"{rows} / in one process"] = against(over, own)
     return found
 
 
@@ -277,15 +289,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # In one process with LMCache's libraries vLLM does not start; alike is compared with alike.
         several = "lmcache" in asked.connector
         daemon = Daemon(asked.lmcache, Path(scratch) / "daemon.log")
-        sides = []
-        for name in asked.connector:
-            folder = Path(scratch) / name
-            folder.mkdir()
-            sides.append(side(name, asked.tier, model, folder, daemon, several))
         # Of whole chunks any connector has all but the last four tokens.
         length = asked.tokens or asked.chunks * CHUNK + 4
         copy = Copy(length)
-        with daemon:
+        sides = []
+        with daemon, ExitStack() as nodes:
+            for name in asked.connector:
+                folder = Path(scratch) / name
+                folder.mkdir()
+                if name == "node":
+                    tiers = tiers_of(asked.tier, folder)
+                    nodes.enter_context(served(folder / "node", POOL, tiers))
+                sides.append(side(name, asked.tier, model, folder, daemon, several))
             for start in range(asked.starts):
                 began = start * (asked.rounds + 1)
                 numbers = range(began, began + asked.rounds + 1)
@@ -320,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = ["hexkv", "none", "control", "prefix", "offloading", "example", "lmcache"]
+    names = ["hexkv", "node", "none", "control", "prefix", "offloading", "example", "lmcache"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_ttft", description=__doc__)
     parser.add_argument("--connector", nargs="+", choices=names, default=["none", "hexkv"])
     parser.add_argument("--tier", choices=["memory", "disk", "cold"], default="memory")

@@ -1,8 +1,12 @@
-"""Checks the kernels on a GPU, measures them beside the hardware, prints a table and JSON.
+"""Everything that a machine with a GPU can show, in eight minutes: ``python3 -m benchmarks.gpu``.
 
-``python -m benchmarks.gpu --output benchmarks/results/gpu.json``. Exit code 0: every goal is
-reached, or there is no GPU, which is said in a line; 1: a goal is missed; 2: a check failed,
-and nothing was measured.
+Needs Python, a CUDA build of torch and Triton; see :mod:`benchmarks.gpu.bare` for the rest. Each
+part is a process with a share of the time: one that fails or is cut short is reported, and the
+others go on. The JSON is written anew after each. Without a GPU, parts run small and interpreted:
+that shows that they run, and nothing is measured.
+
+Exit code 0: no part failed; goals that are missed are told and no failure. 1: a part failed or was
+cut short.
 """
 
 from __future__ import annotations
@@ -10,72 +14,153 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import platform
+import os
+import signal
 import subprocess
 import sys
-from dataclasses import asdict
-from importlib.metadata import version
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
+from benchmarks.gpu.bare import ROOT, environment, missing
+from benchmarks.gpu.parts import PARTS, TOTAL, Part, chosen
 
-ROOT = Path(__file__).parents[2]
-CHECKS = ["kernels/tests/interpreted", "adapters/cuda/tests"]
+_PROBE = "import torch; print(torch.cuda.is_available(), torch.__version__, torch.version.cuda)"
+_GRACE = 5.0
+"""Seconds from asking a part to end until it is ended."""
+
+_KEPT = 2_000
+"""Characters of a failed part's output that are kept."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
     parser.add_argument("--output", type=Path, help="where the JSON goes")
-    parser.add_argument("--device", default="cuda:0", help="as torch names it")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see whether it runs")
-    parser.add_argument("--unchecked", action="store_true", help="leave the tests out")
-    chosen = parser.parse_args()
-    device = torch.device(chosen.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("there is no CUDA device on this machine: nothing is measured")
-        return 0
-    if not chosen.unchecked:
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS]
-        if subprocess.run(tests, cwd=ROOT, check=False).returncode:
-            print("the kernels do not do what the reference does: nothing is measured")
-            return 2
+    parser.add_argument("--device", help="as torch names it; cuda:0, or cpu where there is none")
+    parser.add_argument("--part", nargs="*", default=[], choices=[part.name for part in PARTS])
+    parser.add_argument("--total", type=float, default=TOTAL, help="seconds of all parts together")
+    parser.add_argument("--wheels", type=Path, default=ROOT / ".wheels")
+    parser.add_argument("--site", type=Path, default=ROOT / ".gpu_site", help="is filled")
+    given = parser.parse_args()
+    began = time.monotonic()
+    around = environment(given.site, given.wheels)
+    there, torch = _probe(around)
+    device = given.device or ("cuda:0" if there else "cpu")
+    gpu = there and device.startswith("cuda")
+    if not gpu:
+        print(f"there is no CUDA device on this machine (torch {torch}): nothing is measured")
+        print("what needs none runs small, kernels interpreted")
+    told: dict[str, Any] = {
+        "format": 2,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "measured": gpu,
+        "torch": torch,
+        "parts": [],
+    }
+    for part in chosen(given.part, gpu=gpu):
+        left = given.total - (time.monotonic() - began)
+        found = _run(part, device, around, given.site, left, gpu=gpu)
+        told["parts"].append(found)
+        _show(part, found, gpu=gpu)
+        if given.output:
+            _write(given.output, told)
+    states = [part["state"] for part in told["parts"]]
+    seconds = time.monotonic() - began
+    print(f"{len(states)} parts in {seconds:.0f} s: ", end="")
+    print(", ".join(f"{states.count(state)} {state}" for state in sorted(set(states))))
+    return int(any(state in ("failed", "cut short") for state in states))
 
-    from benchmarks.gpu.rates import Size, rates
 
-    size = Size(2, 2, 16, 4, 8, 2, 1) if chosen.tiny else Size()
+def _probe(around: dict[str, str]) -> tuple[bool, str]:
+    """Whether torch sees a GPU, and which torch that is."""
+    asked = subprocess.run(
+        [sys.executable, "-c", _PROBE], env=around, capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        sys.exit(f"torch cannot be imported: {asked.stderr.strip().splitlines()[-1:]}")
+    there, *version = asked.stdout.split()
+    return there == "True", ", CUDA ".join(version)
+
+
+def _run(
+    part: Part, device: str, around: dict[str, str], site: Path, left: float, *, gpu: bool
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": part.name, "title": part.title, "results": []}
+    lacking = missing((*part.needs, *(("triton",) if part.triton else ())), site)
+    if lacking:
+        return {**found, "state": "skipped", "why": f"{', '.join(lacking)} is not here"}
+    if left < 1:
+        return {**found, "state": "skipped", "why": "the time of all parts is over"}
+    # Without a GPU nothing is measured, and a busy machine may take as long as it takes.
+    limit = min(float(part.seconds), left) if gpu else left
+    mine = dict(around) if gpu or not part.triton else {**around, "TRITON_INTERPRET": "1"}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        lines, output = Path(folder, "lines"), Path(folder, "output")
+        command = [sys.executable, *part.command(device, str(lines), here=gpu)]
+        with output.open("wb") as file:
+            child = subprocess.Popen(
+                command, cwd=ROOT, env=mine, stdout=file, stderr=file, start_new_session=True
+            )
+            ended = _wait(child, limit)
+        said = output.read_text(errors="replace")
+        if lines.exists():
+            found["results"] = [json.loads(line) for line in lines.read_text().splitlines()]
+    found["seconds"] = round(time.monotonic() - began, 1)
+    if part.tests:
+        found["results"].append({"name": "".join(said.strip().splitlines()[-1:]).strip("= ")})
+    if part.script:
+        found["results"].append({"name": f"{len(said.splitlines())} kernels"})
+    found["state"] = "cut short" if not ended else "failed" if child.returncode else "passed"
+    if found["state"] != "passed":
+        found["why"] = said[-_KEPT:]
+    return found
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether *child* ended by itself within so many seconds. It has ended afterwards."""
     try:
-        found = list(rates(device, size))
-    except AssertionError as error:
-        print(f"a path gave other bytes than it should: {error}")
-        return 2
-    drawn = Table("path", "limit", "GB/s", "limit GB/s", "share", "goal", title=_name(device))
-    for rate in found:
-        speeds = (f"{rate.gb_per_second:.1f}", f"{rate.limit_gb_per_second:.1f}")
-        drawn.add_row(rate.name, rate.limit, *speeds, f"{rate.share:.2f}", f"{rate.goal or ''}")
-    Console().print(drawn)
-    if chosen.output:
-        told = {
-            "format": 1,
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
-            "device": _name(device),
-            "versions": _versions(),
-            "size": asdict(size),
-            "results": [asdict(rate) | {"share": round(rate.share, 3)} for rate in found],
-        }
-        chosen.output.write_text(json.dumps(told, indent=1) + "\n")
-    return int(any(rate.share < rate.goal for rate in found))
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(child.pid, how)
+                child.wait(_GRACE)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+        return False
+    finally:
+        if child.poll() is None:  # an interrupt: leave nothing behind
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    return True
 
 
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+def _show(part: Part, found: dict[str, Any], *, gpu: bool) -> None:
+    print(f"\n{part.name}: {part.title}: {found['state']}", end="")
+    print(f" in {found['seconds']} s" if "seconds" in found else "")
+    if "why" in found:
+        print("  " + found["why"].replace("\n", "\n  "))
+    for result in found["results"]:
+        if "gb_per_second" not in result:
+            print(f"  {result['name']}" + (f": {result['value']}" if "value" in result else ""))
+        elif gpu:
+            goal = f"  goal {result['goal']}" if result["goal"] else ""
+            print(
+                f"  {result['name']:58} {result['gb_per_second']:8.2f} GB/s, {result['share']:6.3f}"
+                f" ({result['low']:.3f}-{result['high']:.3f}) of {result['limit']}{goal}"
+            )
+        else:
+            print(f"  {result['name']}: right")
+    sys.stdout.flush()
 
 
-def _versions() -> dict[str, str]:
-    packages = ("hexkv", "hexkv-cuda", "hexkv-kernels", "numpy", "torch", "triton")
-    told = {"python": platform.python_version()} | {name: version(name) for name in packages}
-    return told | {"cuda": str(torch.version.cuda)}
+def _write(output: Path, told: dict[str, Any]) -> None:
+    """All of it or what was there before: a run may end at any time."""
+    part = output.with_name(output.name + ".part")
+    part.write_text(json.dumps(told, indent=1) + "\n")
+    part.replace(output)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Encoded chunks loaded into pages and decoded on the device, beside raw ones over the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.copies import Paged
+from benchmarks.gpu.timing import Rate, Size, Value, check_pages, finish, on_gpu, pinned, rate
+from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
+from hexkv.adapters.cachegen.lowbit import Int8
+from hexkv.adapters.cachegen.serde import DeviceSerde
+from hexkv.kernels.coding.choosing import Choice, LowBitChoice
+from hexkv.ports import EncodedSpan, Span, SupportsEncoded
+
+_COMPILE_SECONDS = 60.0
+"""How long to wait for numba, where it is: the chunks are encoded on the host."""
+
+
+def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
+    """Both ways end in the same pages; what is decoded is what the host decodes.
+
+    Raises:
+        AssertionError: it is not, so nothing is measured.
+    """
+    paged = Paged(device, replace(size, chunks=min(size.chunks, 4)))
+    layout, tokens = paged.layout, size.chunk
+    window = cast("SupportsEncoded", paged.window())
+    finish(paged.window().gather(paged.spans))
+    choices = Choice(), LowBitChoice()
+    if on_gpu(device):
+        for choice in choices:
+            choice.wait(_COMPILE_SECONDS)
+    for name, serde in (
+        ("cachegen", DeviceSerde(CacheGen(LEVELS["default"], choices[0]))),
+        ("int8", DeviceSerde(Int8(choices[1]))),
+    ):
+        region, host = pinned(device, len(paged.spans) * serde.bound(layout.chunk_bytes(tokens)))
+        spans: list[EncodedSpan] = []
+        at = 0
+        for start, end, data in paged.spans:
+            room = region.buffer[at : at + serde.bound(len(data))]
+            used = serde.encode(data, layout, tokens, room)
+            spans.append(EncodedSpan(start, end, room[:used]))
+            at += used
+        finish(window.scatter_encoded(serde, spans))
+        for span in spans:
+            raw = np.empty(layout.chunk_bytes(tokens), np.uint8)
+            serde.decode(span.payload, layout, tokens, raw.data)
+            check_pages(paged.pages, paged.slots, [Span(span.start, span.end, raw.data)])
+        yield Value(f"{name}: bytes of a raw one", round(at / paged.bytes, 3))
+
+        def load(serde: DeviceSerde = serde, spans: list[EncodedSpan] = spans) -> None:
+            finish(window.scatter_encoded(serde, spans))
+
+        yield rate(
+            device,
+            size.repeats,
+            f"{name}: load, decoded on the device",
+            load,
+            ("raw chunks loaded", lambda: finish(paged.window().scatter(paged.spans))),
+            size=paged.bytes,
+            goal=1.0,
+        )
+        del host
+        # Freed when nothing looks at it any more.
+        del region

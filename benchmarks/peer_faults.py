@@ -1,0 +1,146 @@
+"""``python -m benchmarks.peer_faults``: what a broken peer costs who reads from it.
+
+A holder in a process of its own behind a proxy, a directory in another one, and an engine here
+that reads a prompt from it again and again, with a deadline of one second. The holder is broken in
+one way after the other. Written down are the longest retrieve, what it took beyond its deadline,
+and the seconds until all of the prompt comes again. Run it with the tests' helpers:
+``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.machine import describe, load
+from benchmarks.measure import must
+from configured import LAYOUT, computed, prompt
+from directory_servers import SECRET, DirectoryProcess
+from hexkv.adapters.net.address import Address
+from hexkv.contracts.faults.proxy import FaultProxy
+from hexkv.contracts.heap_kv import HeapKV
+from hexkv.ports import PrefixCache
+from peer_process import PeerProcess
+from peering import configuration, directory_at, serving
+from processes import freeze
+
+OUTPUT = Path(__file__).resolve().parent / "results" / "peer_faults.json"
+DEADLINE = 1.0
+NUMBER = 4
+"""Of the prompt: five chunks and more."""
+
+
+def read(engine: PrefixCache) -> tuple[int, float]:
+    """Tokens that came, all right, and seconds."""
+    tokens = prompt(NUMBER)
+    target = HeapKV(LAYOUT, len(tokens))
+    start = time.monotonic()
+    got = engine.retrieve(tokens, target).hit_tokens
+    seconds = time.monotonic() - start
+    must(target.agrees(computed(tokens), got), "wrong KV")
+    return got, seconds
+
+
+def case(name: str, seconds: float) -> dict[str, object]:
+    """One way to break the holder."""
+    whole = len(prompt(NUMBER))
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="peers-")))
+        secret = folder / "secret"
+        secret.write_bytes(SECRET)
+        secret.chmod(0o600)
+        directory = opened.enter_context(DirectoryProcess("--secret-file", str(secret)))
+        section = directory_at(directory)
+        holder = configuration(slots=64) | {"directory": section | {"name": "holder"}}
+        proxies: list[FaultProxy] = []
+
+        def start() -> PeerProcess:
+            """The holder, known by the address of the proxy in front of it."""
+            probe = PeerProcess(configuration(slots=64))
+            place = Address.parse(probe.address)
+            probe.kill()
+            proxies.append(opened.enter_context(FaultProxy((place.host, place.port))))
+            known = {"directory": section | {"name": "holder", "address": proxies[-1].address}}
+            listen = {"channel": "tcp", "settings": {"listen": str(place)}}
+            peer = opened.enter_context(PeerProcess(holder | known | {"peers": listen}))
+            peer.store(NUMBER)
+            return peer
+
+        peer = start()
+        reader = opened.enter_context(
+            serving(
+                tiers=[{"store": "memory", "promote": False}, {"store": "peers"}],
+                directory=section | {"name": "reader"},
+                deadlines={"lookup": 1.0, "retrieve": DEADLINE, "store": 60.0, "close": 60.0},
+            )
+        )
+        _until(lambda: read(reader)[0] == whole)
+        breaks: dict[str, Callable[[], None]] = {
+            "killed": peer.kill,
+            "stopped": lambda: freeze(peer.process),
+            "a byte a second": lambda: proxies[-1].bandwidth(1.0),
+            "silent": lambda: proxies[-1].stall(),
+            "cut off": proxies[-1].cut,
+        }
+        breaks[name]()
+        took = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            took.append(read(reader)[1])
+        if name == "killed":
+            start()
+        elif name == "stopped":
+            peer.process.send_signal(signal.SIGCONT)
+        else:
+            proxies[-1].mend()
+        mended = time.monotonic()
+        _until(lambda: read(reader)[0] == whole)
+        back = time.monotonic() - mended
+    return {
+        "fault": name,
+        "retrieves": len(took),
+        "longest_seconds": round(max(took), 4),
+        "overrun_ms": round(max(0.0, max(took) - DEADLINE) * 1000, 2),
+        "longer_than_100_ms": sum(one > 0.1 for one in took),
+        "back_seconds": round(back, 2),
+    }
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not reached():
+        must(time.monotonic() < end, "it does not come back")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it. The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_faults", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0, help="that each fault lasts")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    asked = parser.parse_args(arguments)
+    machine = describe(asked.output.parent)
+    faults = ["killed", "stopped", "a byte a second", "silent", "cut off"]
+    rows = []
+    for name in faults:
+        rows.append(case(name, asked.seconds))
+        print(json.dumps(rows[-1]), flush=True)
+    run = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "deadline_seconds": DEADLINE,
+        "machine": machine | {"load_after": load()},
+        "results": rows,
+    }
+    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""``python -m benchmarks.peers``: chunks read from a peer through whole engines.
+
+Two processes with an engine each. This one has a tier of peers, and a memory tier that keeps none
+of their chunks: each retrieve reads all of a prompt from the other one, verifies it, and copies it
+to tensors. Beside it the same bytes through raw sockets (one connection, ``sendall`` and
+``recv_into``), with the same copy, unverified. CPU seconds are those of both ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import cast
+
+import torch
+from rich.console import Console
+
+from benchmarks.lmserver import cpu_clock, process, receive
+from benchmarks.machine import describe, load
+from benchmarks.measure import Comparison, Goal, Turn, compare, must
+from benchmarks.report import table, to_json
+from benchmarks.rig import prompt
+from hexkv.core.engine.engine import CacheEngine
+from hexkv.core.engine.tiered import TieredHalf
+from hexkv.kernels import ContiguousKV
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load as configured
+from hexkv.ports import DType, KVLayout, Namespace, frame_bytes
+
+OUTPUT = Path(__file__).resolve().parent / "results" / "peers.json"
+CHUNK = 256
+CASES = {"4 MiB": (8, 16), "256 KiB": (1, 64)}
+"""Layers, for chunks as a large model's are and as a small one's; and chunks of a prompt."""
+
+SPEED = 0.9
+
+
+def heads_of(layers: int) -> int:
+    """Heads of 128 in each layer: fewer in a small model."""
+    return 4 if layers > 1 else 2
+
+
+def layout_of(layers: int) -> KVLayout:
+    """The layout of so many layers."""
+    return KVLayout.attention(DType.BFLOAT16, layers=layers, heads=heads_of(layers), key_width=128)
+
+
+def engine_of(label: str, peers: Sequence[str], name: str) -> CacheEngine:
+    """An engine that serves its memory, and reads from *peers*."""
+    layers, count = CASES[label]
+    layout = layout_of(layers)
+    frame = frame_bytes(layout.chunk_bytes(CHUNK))
+    wanted = {
+        "pool": {"bytes": (2 * count + 4) * frame},
+        "tiers": [{"store": "memory", "promote": False}, *([{"store": "peers"}] if peers else [])],
+        "directory": {
+            "adapter": "static",
+            "name": name,
+            "settings": {"over_channel": True, "peers": list(peers)},
+        },
+        "peers": {"channel": "tcp", "serve": {"bytes": (count + 1) * frame}},
+    }
+    return cast("CacheEngine", build(configured(None, {}, wanted), Namespace("bench", layout)))
+
+
+def window(label: str, tensors: list[list[torch.Tensor]]) -> ContiguousKV:
+    """A window on *tensors*."""
+    return ContiguousKV(layout_of(CASES[label][0]), tensors)
+
+
+def tensors_of(label: str) -> list[list[torch.Tensor]]:
+    """Noise, in the shape of a prompt's KV."""
+    layers, count = CASES[label]
+    shape = 1, heads_of(layers), count * CHUNK, 128
+    return [[torch.rand(shape).to(torch.bfloat16) for _ in "kv"] for _ in range(layers)]
+
+
+def other_end(label: str) -> None:
+    """The peer: stores a prompt, and serves it until it is ended."""
+    tokens = prompt(CASES[label][1] * CHUNK)
+    with engine_of(label, [], "holder") as engine:
+        stored = engine.store(tokens, window(label, tensors_of(label)))
+        must(stored.stored_tokens == len(tokens), f"not stored: {stored}")
+        half = engine._half
+        must(isinstance(half, TieredHalf), "tiers of its own")
+        peers = cast("TieredHalf", half).runtime.peers
+        must(peers is not None, "it serves nobody")
+        print(peers.member.address if peers else "", flush=True)
+        Event().wait()
+
+
+def rows(label: str, ends: ExitStack) -> tuple[list[Comparison], list[int]]:
+    """An engine that reads from another one, beside raw sockets and the copy."""
+    layers, count = CASES[label]
+    layout = layout_of(layers)
+    payload = layout.chunk_bytes(CHUNK)
+    size = frame_bytes(payload)
+    tokens = prompt(count * CHUNK)
+    address, peer = ends.enter_context(process(__spec__.name, "--other-end", label))
+    reader = ends.enter_context(engine_of(label, [address.strip()], "reader"))
+    target = tensors_of(label)
+    into = window(label, target)
+
+    def retrieve() -> None:
+        got = reader.retrieve(tokens, into)
+        must(got.hit_tokens == len(tokens), f"not read: {got}")
+
+    line, far = ends.enter_context(
+        process("benchmarks.channels", "--far-end", str(count), str(size))
+    )
+    raw = ends.enter_context(socket.create_connection(("127.0.0.1", int(line))))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    frames = [memoryview(bytearray(os.urandom(size))) for _ in range(count)]
+    source = [torch.rand(plane.shape).to(plane.dtype) for layer in target for plane in layer]
+    planes = [plane for layer in target for plane in layer]
+
+    def bare() -> None:
+        raw.sendall(b"g")
+        for frame in frames:
+            receive(raw, frame)
+        for one, other in zip(planes, source, strict=True):
+            one.copy_(other)
+
+    name = f"a retrieve of {count} chunks of {label}"
+    goals = Goal("speed", SPEED), Goal("cpu")
+    found = [
+        Comparison(
+            name,
+            "recv_into, sendall and the copy",
+            payload * count,
+            Turn(retrieve),
+            Turn(bare),
+            goal,
+        )
+        for goal in goals
+    ]
+    return found, [peer, far]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it, or be another end. The exit code: 3 if a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--other-end", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if asked.other_end:
+        other_end(asked.other_end)
+        return 0
+    machine = describe(asked.output.parent)
+    results = []
+    for label in CASES:
+        with ExitStack() as ends:
+            some, others = rows(label, ends)
+            cpu = cpu_clock(others)
+            results += [compare(row, asked.rounds, turn=asked.turn, cpu=cpu) for row in some]
+    run = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": asked.rounds,
+        "cpu": "this process and the other ends",
+        "machine": machine | {"load_after": load()},
+        "results": [to_json(result) for result in results],
+    }
+    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    console = Console()
+    console.print(table(results))
+    console.print(f"written: {asked.output}", highlight=False, soft_wrap=True)
+    return 3 if any(result.reached is False for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
