@@ -1,0 +1,73 @@
+"""How Sphinx makes the documentation site of the repository's own pages: ``make docs``."""
+
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from docutils.nodes import document
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
+
+project = "hexkv"
+version = release = installed("hexkv")
+copyright = "the authors of hexkv"  # noqa: A001 - what Sphinx calls it
+
+# The source folder is the repository's root, so that each link means on the site what it means in a
+# checkout. Folders that have no pages are named so that nobody walks through environments.
+root_doc = "docs/index"
+include_patterns = [
+    *("*.md", "*/README.md"),
+    *("docs/*.md", "docs/*/*.md"),
+    *("adapters/*/README.md", "adapters/hf/hexkv/adapters/hf/models/README.md"),
+    "benchmarks/gpu/README.md",
+]
+exclude_patterns = [".*", "**/.*", "build", "dist", "tests", "**/tests", "core", "plugins", "ports"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+html_theme = "furo"
+html_title = f"hexkv {version}"
+html_static_path: list[str] = []
+html_copy_source = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "__init__"}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+
+def setup(app: Sphinx) -> None:
+    """Do three things that no setting of Sphinx does."""
+    # A colon in the text below an attribute is a colon, and what stands before it no type.
+    GoogleDocstring._parse_attribute_docstring = lambda self: self._consume_to_end()
+    app.connect("doctree-read", unlink_folders)
+    app.connect("source-read", list_ports)
+
+
+def unlink_folders(app: Sphinx, doctree: document) -> None:
+    """Show links to folders as plain text: they lead somewhere in a checkout only."""
+    here = Path(app.env.doc2path(app.env.docname)).parent
+    for node in list(doctree.findall(pending_xref)):
+        if node["reftype"] == "myst" and (here / node["reftarget"]).is_dir():
+            node.replace_self(node.children)
+
+
+def list_ports(app: Sphinx, page: str, source: list[str]) -> None:
+    """Give each module of the ports a section of its page."""
+    if page == "docs/reference/ports":
+        modules = sorted(Path(app.srcdir, "ports/hexkv/ports").glob("[!_]*.py"))
+        source[0] += "".join(map(SECTION.format, (module.stem for module in modules)))
+
+
+SECTION = """
+## {0}
+
+```{{eval-rst}}
+.. automodule:: hexkv.ports.{0}
+   :members:
+```
+"""
