@@ -1,7 +1,9 @@
-"""Options of commands that serve others over TCP."""
+"""What commands that serve others have in common: options, and how they end."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,3 +23,28 @@ def check_tls(certificate: str, client_ca: str) -> None:
     """End the command if it is to ask for certificates, and has none itself."""
     if client_ca and not certificate:
         raise typer.BadParameter("--tls-client-ca needs --tls-certificate")
+
+
+class EndedBySignals:
+    """Ends a server by SIGTERM or SIGINT, also one that does not serve yet.
+
+    A command makes this before it opens anything: a signal that comes while it opens is kept for
+    the server, and nobody who has heard from the command can end it the hard way.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._stop: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def end(self, stop: Callable[[], None]) -> None:
+        """Call *stop* when a signal comes, or now if one has come."""
+        self._stop = stop
+        if self._came:
+            stop()
+
+    def _note(self, *_: object) -> None:
+        self._came = True
+        if self._stop:
+            self._stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
     Connections,
+    EndedBySignals,
     Host,
     SecretFile,
     check_tls,
@@ -87,6 +87,7 @@ def serve(
     secret = read_secret(secret_file) if secret_file else b""
     tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
     clock = SystemClock()
+    signals = EndedBySignals()
     with ExitStack() as opened:
         listener = opened.enter_context(listen(host, port))
         cell = Cell(clock, heartbeat_seconds=heartbeat, members=members, entries=entries)
@@ -97,8 +98,7 @@ def serve(
             shown = serve_at(observe, ObservedCell(cell), installed(), clock)
             opened.callback(shown.close)
         sys.setswitchinterval(_SWITCH)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
+        signals.end(server.stop)
         place = Address(*server.address)
         if as_json:
             print_json({"address": str(place)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +22,7 @@ from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
     Connections,
+    EndedBySignals,
     Host,
     SecretFile,
     check_tls,
@@ -73,6 +73,7 @@ def serve(
         raise typer.BadParameter(f"--largest with a header of {PAGE} bytes is more than {most}")
     secret = read_secret(secret_file) if secret_file else b""
     tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
+    signals = EndedBySignals()
     with ExitStack() as opened:
         # Listening first: what is refused is refused before memory is taken.
         listener = opened.enter_context(listen(host, port))
@@ -102,8 +103,7 @@ def serve(
             secret=secret,
             tls=tls,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
+        signals.end(server.stop)
         _announce(server, schemes, as_json=as_json)
         server.run()
 

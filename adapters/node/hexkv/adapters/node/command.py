@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from hexkv.adapters.node.settings import SharedSettings
 from hexkv.adapters.node.taking import Inherited, Predecessor
 from hexkv.plugins.checking import check
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.serving import EndedBySignals
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded, load
 from hexkv.plugins.schema import parse_size
@@ -75,6 +75,7 @@ def node(
     if "admin" not in given.settings.model_fields_set and installed().names("admin"):
         defaults["admin"] = {"address": f"{path.absolute()}.admin"}
     loaded = load(config, defaults=defaults)
+    signals = EndedBySignals()
     with ExitStack() as opened:
         served, listener, inherited = _open(
             opened, loaded, path, permissions, clock, take_over=take_over
@@ -89,8 +90,7 @@ def node(
             clients=clients,
             inherited=inherited,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
+        signals.end(server.stop)
         if inherited is None:
             served.serve_admin()
             served.observe()
