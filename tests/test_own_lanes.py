@@ -105,6 +105,18 @@ def use(engine, rng):
         engine.clear(PROMPT, namespace=namespace)
     engine.flush()
     engine.clear()
+    _read_layers_from_disk(engine)
+
+
+def _read_layers_from_disk(engine):
+    """What happens above only if a chunk has left memory and not the disk in time."""
+    alone = PROMPT[:CHUNK]
+    window = HeapKV(WIDE, CHUNK)
+    engine.store(alone, window, namespace=PLAIN)
+    engine.flush()
+    engine.clear(alone, tiers=["memory"], namespace=PLAIN)
+    with engine.retrieve_layers(alone, window, namespace=PLAIN) as layers:
+        assert len(list(layers)) == WIDE.layers
 
 
 @pytest.mark.parametrize("seed", range(3))
