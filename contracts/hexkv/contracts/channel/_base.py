@@ -163,12 +163,14 @@ class ChannelCase:
         with ExitStack() as opened:
 
             def open_end(blocks: int = BLOCKS, size: int = SIZE) -> End:
-                channel = make()
-                opened.callback(channel.close)
                 if memory is None:
+                    channel = make()
+                    opened.callback(channel.close)
                     return End(channel, Blocks.on_heap(blocks, size))
                 region = memory(blocks * size)
-                opened.callback(region.close)
+                opened.callback(region.close)  # last, for the channel may touch it until it closes
+                channel = make()
+                opened.callback(channel.close)
                 if isinstance(channel, SupportsRegistration):
                     channel.register(region)
                 return End(channel, Blocks(region.buffer, size))

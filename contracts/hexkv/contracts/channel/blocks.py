@@ -41,7 +41,7 @@ class Blocks:
     """
 
     def __init__(self, memory: memoryview, size: int) -> None:
-        self._memory = memory
+        self._memory = memory[:]  # a view of its own: a late release must find it
         self.size = size
         self._lock = Lock()
         self._free = list(range(len(memory) // size))
