@@ -15,17 +15,23 @@ import time
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
-from socket import socket
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 
 CONVERSATIONS = 12
 BLOCK = 16
 PATIENCE = 120
 
 
-def free_port():
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+_HELD = []
+
+
+def held_port():
+    """A port for a server of ours: the kernel gives it to nobody who asks for any."""
+    held = socket()
+    held.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # so that it is refused to no server that does so
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    return held.getsockname()[1]
 
 
 def ask(port, tokens):
@@ -85,7 +91,7 @@ def main():
         engines = {}
         sources = []
         for number in range(2):
-            port, events, replay = free_port(), free_port(), free_port()
+            port, events, replay = held_port(), held_port(), held_port()
             command = [sys.executable, str(Path(__file__).with_name("engine.py"))]
             command += ["--port", str(port), "--events", f"127.0.0.1:{events}"]
             command += ["--replay", f"127.0.0.1:{replay}"]
@@ -100,12 +106,12 @@ def main():
         prompts = [list(f"Conversation {n}. ".encode() * 12) for n in range(CONVERSATIONS)]
         for n, tokens in enumerate(prompts):
             ask(ports[n % 2], tokens)
-        entrance = free_port()
+        entrance = held_port()
         command = [given.router, "--host", "127.0.0.1", "--port", str(entrance)]
         command += ["--policy", "kv_aware", "--worker-urls"]
         command += [f"http://127.0.0.1:{port}" for port in ports]
         command += [*sources, "--kv-event-block-size", str(BLOCK), "--kv-event-model", "hexkv-text"]
-        command += ["--worker-startup-check-interval", "1", "--prometheus-port", str(free_port())]
+        command += ["--worker-startup-check-interval", "1", "--prometheus-port", str(held_port())]
         router = started(stack, command, "router", given.logs)
         answering(entrance, router)
         time.sleep(5)  # for what the engines publish anew
