@@ -48,9 +48,18 @@ class Served:
 
     @property
     def resident(self):
-        """Bytes of memory that the process has."""
-        with open(f"/proc/{self.process.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        """Bytes of memory that the process has beside its pool, by far its largest mapping.
+
+        The pool is touched piece by piece in the background, sooner or later after the start.
+        """
+        sizes = []
+        with open(f"/proc/{self.process.pid}/smaps") as file:
+            for line in file:
+                if line.startswith("Size:"):
+                    size = int(line.split()[1])
+                elif line.startswith("Rss:"):
+                    sizes.append((size, int(line.split()[1])))
+        return 1024 * sum(resident for _, resident in sorted(sizes)[:-1])
 
     @property
     def threads(self):

@@ -1,6 +1,7 @@
 """Other processes of a test: what they listen at, and what they are about to do."""
 
 import os
+import secrets
 import signal
 import socket
 from contextlib import closing, suppress
@@ -59,13 +60,15 @@ def freeze(process):
     os.waitpid(process.pid, os.WUNTRACED)
 
 
-def free_port(below=55_000):
-    """A port that nobody had a moment ago, for who cannot listen at a held one."""
+def free_port():
+    """A port that nobody had a moment ago, for who cannot listen at a held one.
+
+    It is one that the kernel gives to nobody who asks for any, and below those of clusters' buses.
+    """
     while True:
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port < below:  # a cluster's bus is above it
+        port = 15_000 + secrets.randbelow(17_000)
+        with closing(socket.socket()) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
 
 
