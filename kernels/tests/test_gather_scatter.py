@@ -231,18 +231,11 @@ def by_torch():
 @contextmanager
 def in_pieces():
     """The limits of sizes so low that even these pieces are large."""
-    with patch.object(moves, "_SMALL", 2), patch.object(moves, "_LARGE", 1):
+    with patch.object(moves, "_SMALL", 2), patch.object(moves, "_PIECE", 1):
         yield
 
 
-@contextmanager
-def one_by_one():
-    """Chunks so large that each is written alone."""
-    with patch.object(moves, "_ALONE", 1), patch.object(moves, "_LARGE", 1):
-        yield
-
-
-WAYS = st.sampled_from([nullcontext, by_torch, in_pieces, one_by_one])
+WAYS = st.sampled_from([nullcontext, by_torch, in_pieces])
 
 
 @given(st.one_of(contiguous(), paged(holes=False)), WAYS)

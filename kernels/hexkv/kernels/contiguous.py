@@ -64,7 +64,7 @@ class ContiguousKV:
             self._fused = Fused.over(layout, pages, fused, direct=direct)
         self._stacks = []
         if self._fused is None:  # [1, heads, tokens, width] as [tokens, heads, width]
-            self._stacks = stacked(layout, tensors, 1, axes=(2, 1, 3))
+            self._stacks = stacked(layout, tensors, 1, axes=(2, 1, 3), items=True)
 
     @property
     def layout(self) -> KVLayout:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hexkv.kernels.batches import Array, Batch
@@ -37,6 +39,7 @@ class Stacks:
         before: int,
         layer_bytes: int,
         lead: int,
+        items: bool,
     ) -> None:
         """Look at *tensors*.
 
@@ -48,6 +51,8 @@ class Stacks:
             before: bytes of each token of a chunk before this plane of the first layer.
             layer_bytes: bytes of each token of a chunk from one layer to the next.
             lead: dimensions that say where a row is.
+            items: have the last dimension of a row as one item, in host memory. NumPy copies it
+                with one move of memory then, whatever lies beside it.
         """
         self._layers = layers
         self._axis = (slice(None),) * lead
@@ -59,7 +64,11 @@ class Stacks:
             self._stacks.append((run, memory.numpy() if on_host(memory) else memory))
         size = memory.element_size()
         self._row = tuple(memory.shape[-len(forms[0].row(lead)[0]) :])
-        self._dtype = _DTYPES[size]
+        self._dtype: npt.DTypeLike = _DTYPES[size]
+        if items and (stacks := _of_items(self._stacks)) is not None:
+            self._stacks = stacks
+            size *= self._row[-1]
+            self._row, self._dtype = self._row[:-1], _item(size)
         self._strides = tuple(size * math.prod(self._row[i:]) for i in range(len(self._row) + 1))
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
@@ -112,11 +121,12 @@ def stacked(
     *,
     lead: int = 1,
     axes: Sequence[int] | None = None,
+    items: bool = False,
 ) -> list[Stacks]:
     """All ``planes[layer][plane]`` of ``[places, *row]``, rows of *unit* tokens.
 
     A place has *lead* dimensions. *axes* are those of the tensors that are looked at, in this
-    order; of any other, the first place is.
+    order; of any other, the first place is. *items*: see :class:`Stacks`.
     """
     forms = [[_Form.of(tensor, axes, lead) for tensor in given] for given in planes]
     kinds = [
@@ -140,6 +150,7 @@ def stacked(
                     before=start,
                     layer_bytes=sum(sizes),
                     lead=lead,
+                    items=items,
                 )
             )
     return made
@@ -211,6 +222,22 @@ def _runs(
         word = torch.uint8 if form.dense else INTEGERS[memory.element_size()]
         yield range(first, end), memory.view(word)
         first = end
+
+
+def _of_items(stacks: Sequence[tuple[range, Memory]]) -> list[tuple[range, Memory]] | None:
+    """*stacks* of items that are as long as their last dimension is; ``None`` if it lies apart."""
+    made: list[tuple[range, Memory]] = []
+    for run, memory in stacks:
+        if isinstance(memory, torch.Tensor) or memory.strides[-1] != memory.itemsize:
+            return None
+        item = _item(memory.shape[-1] * memory.itemsize)
+        made.append((run, memory.view(item)[..., 0]))
+    return made
+
+
+@cache
+def _item(size: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, size))  # which takes as long as a view
 
 
 _DTYPES = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
