@@ -12,6 +12,8 @@ from hexkv.contracts.cases import each
 
 ROOT = Path(__file__).parent.parent
 _MADE = {"build", "dist", "__pycache__"}
+_OTHERS = {"examples", "tests"}
+"""Folders that have packages of third parties."""
 
 
 def sources(folder):
@@ -26,7 +28,7 @@ def sources(folder):
 
 
 SOURCES = list(sources(ROOT))
-PROJECTS = [p for p in SOURCES if p.name == "pyproject.toml" and "examples" not in p.parts]
+PROJECTS = [p for p in SOURCES if p.name == "pyproject.toml" and not _OTHERS & set(p.parts)]
 LIBRARIES = {"net"}
 """Distributions among the adapters that adapters stand on; they offer nothing themselves."""
 

@@ -61,7 +61,7 @@ FLAWS = {
     "is written for another contract": (
         '"hint": "pip it"',
         '"hint": "pip it", "contract": 0',
-        "test_was_written_for_this_contract",
+        "test_was_written_for_a_contract_that_is_kept",
     ),
     "raises": ("return [CommandSpec", "raise OSError [CommandSpec", "test_is_found_by_discovery"),
 }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import metadata
 
 import pytest
+from packaging.version import Version
 
 from hexkv.contracts.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Origin, Registry
 from hexkv.plugins.spec import CONTRACT
-from hexkv.ports import AdapterUnavailable, ConfigError
+from hexkv.ports import OLDEST, AdapterUnavailable, ConfigError
+from hexkv.ports.contract import CHANGES, ENDS
 
 CONTEXT = OpenContext(SystemClock())
 
@@ -158,10 +161,25 @@ def test_an_adapter_that_cannot_be_built_is_found_out(open_it, message):
 
 
 def test_an_adapter_of_other_contracts_is_not_built_and_stops_nobody_who_did_not_ask(caplog):
-    for contract in (CONTRACT - 1, CONTRACT + 1):
+    for contract in (OLDEST - 1, CONTRACT + 1):
         registry, opened = offering(contract=contract)
-        with pytest.raises(AdapterUnavailable, match=f"contract {contract}, and this hexkv keeps"):
+        with pytest.raises(AdapterUnavailable, match=f"contract {contract}, and this") as raised:
             registry.open("store", "shelf", {"path": "x"}, CONTEXT)
         assert not opened
         assert list(registry.open_all("store", CONTEXT)) == []
+        assert str(raised.value).startswith("adapter 'shelf' is not available: ")
+        assert ("a newer hexkv may know it" in str(raised.value)) == (contract > CONTRACT)
     assert caplog.text.count("store adapter shelf is left out: shelf") == 2
+
+
+def test_an_adapter_of_the_contract_before_is_built_and_told_what_changed_and_until_when():
+    # Once hexkv is of the release that was named, the number before is not kept any more.
+    assert Version(ENDS) > Version(metadata.version("hexkv"))
+    assert set(CHANGES) == set(range(2, CONTRACT + 1))
+    for contract in range(OLDEST, CONTRACT):
+        registry, _ = offering(open=lambda s, c: Whole(), contract=contract)
+        with pytest.warns(DeprecationWarning, match="'shelf' of plug") as warned:
+            assert isinstance(registry.open("store", "shelf", {"path": "x"}, CONTEXT), Whole)
+        said = str(warned[0].message)
+        assert f"hexkv {ENDS} keeps no more" in said
+        assert all(CHANGES[number] in said for number in range(contract + 1, CONTRACT + 1))

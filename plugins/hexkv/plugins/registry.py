@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hexkv.plugins.distributions import distribution_of
 from hexkv.plugins.places import Locate, suggestion
-from hexkv.plugins.spec import CONTRACT, AdapterSpec, CommandSpec, Kind, OpenContext
+from hexkv.plugins.spec import AdapterSpec, CommandSpec, Kind, OpenContext
 from hexkv.ports import (
     AdapterUnavailable,
     AdminAccess,
@@ -26,6 +27,7 @@ from hexkv.ports import (
     Serde,
     TransferChannel,
 )
+from hexkv.ports.contract import ending, unkept
 
 log = logging.getLogger("hexkv")
 
@@ -149,13 +151,15 @@ class Registry:
             ConfigError: as :meth:`parse`; or it raised something that is no error of hexkv's; or
                 what was built does not have the port's methods.
             AdapterUnavailable: it requires something that cannot be imported here, or was written
-                for other contracts.
+                for contracts that this hexkv does not keep.
             StoreError: of a store: it cannot be opened.
         """
         parsed = self.parse(kind, name, settings)
         spec = self.find(kind, name)
         require(spec)
         what = f"{kind} adapter {name!r} of {self.origin[kind, name]}"
+        if late := ending(spec.contract):
+            warnings.warn(f"{what} {late}", DeprecationWarning, stacklevel=2)
         try:
             built = spec.open(parsed, context)
         except HexKVError:
@@ -225,7 +229,7 @@ def missing(spec: AdapterSpec | CommandSpec) -> tuple[str, ...]:
 
 
 def require(spec: AdapterSpec | CommandSpec) -> None:
-    """Nothing, where everything that *spec* requires can be imported, and its contracts are ours.
+    """Nothing, where everything that *spec* requires can be imported, and its contracts are kept.
 
     Raises:
         AdapterUnavailable: something is missing; says what, and what to do.
@@ -236,8 +240,8 @@ def require(spec: AdapterSpec | CommandSpec) -> None:
 
 def unfit(spec: AdapterSpec | CommandSpec) -> str:
     """Why *spec* cannot be used here, in a few words; empty if it can."""
-    if isinstance(spec, AdapterSpec) and spec.contract != CONTRACT:
-        return f"is written for contract {spec.contract}, and this hexkv keeps {CONTRACT}"
+    if isinstance(spec, AdapterSpec) and (why := unkept(spec.contract)):
+        return why
     lacking = missing(spec)
     return f"needs {', '.join(lacking)}" if lacking else ""
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 
 import pluggy
 
+from hexkv.ports import CONTRACT as CONTRACT
 from hexkv.ports import ChunkKey, Clock, HexKVError, PeerAccess
 
 hookspec = pluggy.HookspecMarker("hexkv")
@@ -35,13 +36,6 @@ Kind = Literal[
 ]
 """What an adapter may be. A configuration names all but two: hosts build a ``device``, and
 ``hexkv serve`` speaks every ``wire`` that is installed (:mod:`hexkv.adapters.net.serving`)."""
-
-CONTRACT = 2
-"""Version of the contracts that this hexkv keeps with its adapters, and that they promise.
-
-It grows when an adapter that kept them all may fail. One written for another is not built.
-The README of ``hexkv-contracts`` says what changed with each.
-"""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -189,8 +183,8 @@ class AdapterSpec:
     """
 
     contract: int = 1
-    """Version of the contracts it was written for: :data:`CONTRACT` as its author knew it, as a
-    number. Whoever says none knew the first."""
+    """Version of the contracts it was written for: :data:`hexkv.ports.CONTRACT` as its author knew
+    it, as a number. Whoever says none knew the first."""
 
     back_door: Callable[[Any], BackDoor | None] | None = None
     """For ``hexkv check``: what is on the medium, from the settings and past the adapter."""

@@ -14,6 +14,7 @@ from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
+from hexkv.ports.contract import CONTRACT, OLDEST
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
 from hexkv.ports.directory import (
     REPORT_KEYS,
@@ -145,6 +146,7 @@ from hexkv.ports.transfer import (
 
 __all__ = [
     "CLAIM_SECONDS",
+    "CONTRACT",
     "DIGEST_BYTES",
     "FRAME_VERSION",
     "IDENTITY_BYTES",
@@ -156,6 +158,7 @@ __all__ = [
     "MAX_ANNOUNCED",
     "MAX_QUESTION",
     "NAMESPACE_BYTES",
+    "OLDEST",
     "PAGE",
     "PIECE",
     "RAW",
