@@ -5,7 +5,6 @@ Strict: an unknown key is an error, and no value is bent into another type.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self, get_args
 
@@ -22,35 +21,8 @@ from pydantic import (
 )
 
 from hexkv.plugins.secret import HIDDEN
+from hexkv.plugins.sizes import parse_size as parse_size
 from hexkv.plugins.spec import SettingError
-
-_UNITS = {"": 1, "B": 1} | {
-    f"{prefix}{suffix}B": base**power
-    for power, prefix in enumerate("KMGTP", start=1)
-    for suffix, base in (("", 1000), ("i", 1024))
-}
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?", re.ASCII)
-
-
-def parse_size(value: object) -> object:
-    """Bytes in *value*: a whole number, or a text such as ``8GiB`` or ``1.5 MB``.
-
-    KB is 1000 bytes and KiB 1024. What is no text is given back for others to judge.
-
-    Raises:
-        ValueError: a text that is no size, or not a whole number of bytes.
-    """
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None or (match[2] or "") not in _UNITS:
-        raise ValueError(f"{value!r} is no size: write a number of bytes, or 512MiB, 8GiB, 1.5TB")
-    whole, _, fraction = match[1].partition(".")
-    size, rest = divmod(int(whole + fraction) * _UNITS[match[2] or ""], 10 ** len(fraction))
-    if rest:
-        raise ValueError(f"{value!r} is not a whole number of bytes")
-    return size
-
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
 """Bytes, given as a number or with a unit."""
@@ -66,6 +38,10 @@ def _hidden(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden)]
 """An adapter's own settings, which may have secrets: neither printed nor dumped as they are."""
+
+
+IN_MEMORY = frozenset({"memory", "heap"})
+"""Stores of which nobody else, and no later process, meets what they hold."""
 
 
 class Section(BaseModel):
@@ -336,7 +312,7 @@ class EngineSettings(Section):
     @property
     def shared(self) -> bool:
         """True if another process, or a later one, may meet what is stored."""
-        return bool(self.node) or any(tier.store != "memory" for tier in self.tiers)
+        return bool(self.node) or any(tier.store not in IN_MEMORY for tier in self.tiers)
 
     @field_validator("tiers")
     @classmethod

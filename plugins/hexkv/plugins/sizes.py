@@ -1,0 +1,32 @@
+"""Bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{suffix}B": base**power
+    for power, prefix in enumerate("KMGTP", start=1)
+    for suffix, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGTP]?i?B)?", re.ASCII)
+
+
+def parse_size(value: object) -> object:
+    """Bytes in *value*: a whole number, or a text such as ``8GiB`` or ``1.5 MB``.
+
+    KB is 1000 bytes and KiB 1024. What is no text is given back for others to judge.
+
+    Raises:
+        ValueError: a text that is no size, or not a whole number of bytes.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or (match[2] or "") not in _UNITS:
+        raise ValueError(f"{value!r} is no size: write a number of bytes, or 512MiB, 8GiB, 1.5TB")
+    whole, _, fraction = match[1].partition(".")
+    size, rest = divmod(int(whole + fraction) * _UNITS[match[2] or ""], 10 ** len(fraction))
+    if rest:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return size
