@@ -209,6 +209,10 @@ def test_an_adapter_learns_its_tiers_name_and_the_clock(registry):
             r"tiers\[0\]\.serde \(from code\): serde adapter 'bursting' of test cannot be opened",
         ),
         (
+            {"tiers": [{"store": "memory", "serde": "zstd"}]},
+            r"tiers\[0\]\.serde \(from code\): store 'memory' keeps blocks as they are; .* 'heap'",
+        ),
+        (
             {"tiers": [{"store": "shelf", "budget": "1GiB"}]},
             r"tiers\[0\]\.budget \(from code\): store 'shelf' cannot list what it holds",
         ),

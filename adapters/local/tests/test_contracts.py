@@ -4,6 +4,8 @@ import pytest
 
 from chunk_files import File, Files, Folder
 from hexkv.adapters.local.disk import DiskStore
+from hexkv.adapters.local.heap import HeapStore, _filled
+from hexkv.adapters.local.heap import _Kept as _InHeap
 from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
@@ -155,6 +157,47 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def sibling(self):
         store = MemoryStore(ManualClock())
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def limit(self):
+        return Copy()
+
+
+class Mapped:
+    """The back door to a heap store."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def get(self, key):
+        kept = self.store._kept.get(key)
+        return None if kept is None else bytes(memoryview(kept.memory))
+
+    def put(self, key, frame):
+        self.store._kept[key] = _InHeap(_filled(memoryview(frame)), 0.0)
+        self.store._used += len(frame)
+
+    def keys(self):
+        return set(self.store._kept)
+
+
+@pytest.mark.thorough
+class TestHeapStore(StoreContract):
+    @pytest.fixture
+    def store(self):
+        store = HeapStore(SystemClock(), 128 << 20)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def raw(self, store):
+        return Mapped(store)
+
+    @pytest.fixture
+    def sibling(self):
+        store = HeapStore(ManualClock(), 1 << 20)
         yield store
         store.close()
 

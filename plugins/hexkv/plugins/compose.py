@@ -41,7 +41,7 @@ from hexkv.plugins.schema import EngineSettings
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import EngineInfo, Totals
 from hexkv.plugins.threads import Threads, step_aside
-from hexkv.plugins.tiers import TierOpener, naming
+from hexkv.plugins.tiers import TierOpener, in_memory, naming
 from hexkv.ports import (
     PAGE,
     Clock,
@@ -289,7 +289,7 @@ def open_stack(
         )
         joined.reporting.start()
     if observation is not None:
-        kinds = {tier.name: isinstance(tier.store, SupportsZeroCopy) for tier in tiers}
+        kinds = {tier.name: in_memory(tier.store) for tier in tiers}
         if (feed := observation.follow(kinds)) is not None:
             runtime = replace(runtime, events=(*runtime.events, feed))
     stack = TierStack(tiers, runtime)

@@ -14,7 +14,10 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     "hexkv-directory": [("directory", "embedded"), ("directory", "static")],
     "hexkv-lmcache": [("store", "lm")],
     "hexkv-lmserver": [("store", "hexkv")],
-    "hexkv-local": [("memory", "mmap"), ("store", "disk"), ("store", "fs"), ("store", "memory")],
+    "hexkv-local": [
+        ("memory", "mmap"),
+        *(("store", name) for name in ("disk", "fs", "heap", "memory")),
+    ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("store", "mooncake")],
     "hexkv-node": [("memory", "shared"), ("node", "unix")],

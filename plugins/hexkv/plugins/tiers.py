@@ -71,6 +71,12 @@ class TierOpener:
             if "write" in wanted.model_fields_set and wanted.write != tier.rules.writes.value:
                 where = loaded.locate(("tiers", index, "write"))
                 raise ConfigError(f"{where}: store {wanted.store!r} takes no writes")
+            if isinstance(tier.store, SupportsZeroCopy) and wanted.serdes != (RAW,):
+                where = loaded.locate(("tiers", index, "serde"))
+                raise ConfigError(
+                    f"{where}: store {wanted.store!r} keeps blocks as they are; compressed memory"
+                    " is a tier of store 'heap'"
+                )
             opened.pop_all()
         return tier
 
@@ -188,7 +194,7 @@ def _open_tier(
     ):
         budget = most if budget is None else min(budget, most)
     chunk = loaded.settings.chunk
-    tails = isinstance(store, SupportsZeroCopy) if wanted.tails is None else wanted.tails
+    tails = in_memory(store) if wanted.tails is None else wanted.tails
     breaker = BreakerRules(
         wanted.breaker.failures, wanted.breaker.pause, wanted.breaker.longest_pause
     )
@@ -214,6 +220,13 @@ def _open_tier(
     rest = index((budget or 0) - sum(quotas.values()))
     shares = {tenant: index(quota) for tenant, quota in quotas.items()}
     return TierPlan(wanted.name, store, DividedIndex(rest, shares), rules)
+
+
+def in_memory(store: object) -> bool:
+    """True if what *store* holds ends with this process."""
+    return isinstance(store, SupportsZeroCopy) or (
+        isinstance(store, SupportsOwnMemory) and store.own_memory
+    )
 
 
 def _read_only(store: object) -> bool:

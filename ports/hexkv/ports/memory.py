@@ -93,9 +93,10 @@ class SupportsZeroCopy(Protocol):
 
 @runtime_checkable
 class SupportsOwnMemory(Protocol):
-    """A store that copies chunks into memory of its own, and lends leases on that.
+    """A store that copies chunks into memory of its own, which ends with the process.
 
-    Its chunks take nothing of the pool. Each takes ``Lease.size`` of what is lent.
+    Its chunks take nothing of the pool. Each takes ``Lease.size`` of what is lent, where the
+    store lends leases on that memory, else the bytes of its frame.
     """
 
     @property

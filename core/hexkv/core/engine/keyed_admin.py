@@ -341,7 +341,7 @@ class KeyedAdmin(Relocations):
         tiers = self._stack.tiers
         at = tiers.index(place)
         faster = tiers[:at][::-1]
-        order = [*tiers[at + 1 :], *sorted(faster, key=lambda tier: tier.lends)]
+        order = [*tiers[at + 1 :], *sorted(faster, key=lambda tier: tier.in_memory)]
         for tier in order:
             if tier.rules.writes is not Writes.NONE:
                 return tier
@@ -352,7 +352,7 @@ class KeyedAdmin(Relocations):
     ) -> list[ChunkKey]:
         """Those of *keys* that neither *goal* has nor any other tier that keeps what it has."""
         for tier in self._stack.tiers:
-            if tier is not place and (tier is goal or not tier.lends):
+            if tier is not place and (tier is goal or not tier.in_memory):
                 there = contains_by_deadline(tier, keys, deadline)
                 keys = [key for key, here in zip(keys, there, strict=True) if not here]
         return list(keys)

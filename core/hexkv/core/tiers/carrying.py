@@ -127,7 +127,7 @@ class Carrier:
 
 def lasting(tiers: Sequence[Tier]) -> list[Tier]:
     """Those of *tiers* that outlive the process: what they have is not in its memory."""
-    return [tier for tier in tiers if not tier.lends]
+    return [tier for tier in tiers if not tier.in_memory]
 
 
 def writable(tiers: Sequence[Tier]) -> list[Tier]:

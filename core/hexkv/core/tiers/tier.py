@@ -44,7 +44,6 @@ Work = Callable[[bool], tuple[T, bool | None]]
 _AT_ONCE = 1024
 """Chunks that a store is told to delete at a time: what is done need not be done again."""
 
-
 _KEPT = Stored(0)
 
 
@@ -90,6 +89,9 @@ class Tier(ABC):
 
         self.own_memory = calls.own_memory
         """True if what the tier keeps takes memory of its store, and none of the pool."""
+
+        self.in_memory = self.lends or self.own_memory
+        """True if what the tier holds ends with this process."""
 
         self.indexing = False
         """Whether the index is still learning what the store holds."""

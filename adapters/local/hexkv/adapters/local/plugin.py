@@ -83,6 +83,13 @@ def _open_memory(settings: NoSettings, context: OpenContext) -> object:
     return MemoryStore(context.clock)
 
 
+def _open_heap(settings: NoSettings, context: OpenContext) -> object:
+    del settings
+    from hexkv.adapters.local.heap import HeapStore
+
+    return HeapStore(context.clock, context.budget)
+
+
 def _open_disk(settings: DiskSettings, context: OpenContext) -> object:
     from hexkv.adapters.local.disk import DiskStore
 
@@ -127,6 +134,14 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "memory",
             "chunks in this process's memory",
             _open_memory,
+            isolate={},
+            contract=2,
+        ),
+        AdapterSpec(
+            "store",
+            "heap",
+            "frames of any size in this process's memory: compressed memory",
+            _open_heap,
             isolate={},
             contract=2,
         ),

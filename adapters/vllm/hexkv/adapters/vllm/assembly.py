@@ -28,7 +28,7 @@ from hexkv.adapters.vllm.worker_connector import Handing, WorkerConnector
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
-from hexkv.plugins.schema import TierSettings
+from hexkv.plugins.schema import IN_MEMORY, TierSettings
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -227,7 +227,7 @@ def listens(config: VllmConfig) -> bool:
 
 def _media(tiers: Sequence[TierSettings]) -> dict[str, str]:
     """VLLM's words for where tiers keep chunks."""
-    return {tier.name: "CPU" if tier.store == "memory" else "STORAGE" for tier in tiers}
+    return {tier.name: "CPU" if tier.store in IN_MEMORY else "STORAGE" for tier in tiers}
 
 
 def _place(config: VllmConfig, configured: Configuration, *, make: bool) -> Path:

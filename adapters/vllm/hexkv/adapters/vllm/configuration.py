@@ -30,7 +30,7 @@ _DEADLINES = {"lookup": 1.0, "retrieve": 5.0, "store": 1.0, "close": 4.0}
 BLOCK_TOKENS = 1
 """Tokens of a block's chunk behind vLLM's offloading. What vLLM counts is inside of a block."""
 
-LOCAL = frozenset({"memory", "disk"})
+LOCAL = frozenset({"memory", "heap", "disk"})
 """Stores that know what they hold without asking anybody; any other one is remote."""
 
 

@@ -166,7 +166,7 @@ def blocks_of(output: SchedulerOutput) -> Callable[[str], Sequence[int] | None]:
     return blocks
 
 
-_SOURCES = {"memory": "HOST", "disk": "DISK", "fs": "DISK"}
+_SOURCES = {"memory": "HOST", "heap": "HOST", "disk": "DISK", "fs": "DISK"}
 """What vLLM calls the places that stores keep chunks in; others it has no word for."""
 
 
