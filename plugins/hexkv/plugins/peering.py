@@ -92,6 +92,9 @@ class PeerService:
             SELF: self._self,
         }
         self._strangers = count()
+        self.arrived: Callable[[Sequence[ChunkKey]], None] | None = None
+        """Told of chunks that peers gave, and that are kept."""
+
         generation = int(clock.wall() * 1e9)
         # Before the first peer can ask: who serves and who is served is one life.
         self._member = Member(name, generation, address, admin)
@@ -165,8 +168,16 @@ class PeerService:
 
     def keep(self, arrived: Sequence[Offer], who: str, deadline: Deadline) -> Sequence[bool]:
         del who
+        lending, told = self._lending, self.arrived
+        kept = [False] * len(arrived) if lending is None else lending.keep(arrived, deadline)
+        if told is not None:
+            told([offer.key for offer, is_kept in zip(arrived, kept, strict=True) if is_kept])
+        return kept
+
+    def have(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """Whether an own tier has each chunk, as far as its index knows."""
         lending = self._lending
-        return [False] * len(arrived) if lending is None else lending.keep(arrived, deadline)
+        return [False] * len(keys) if lending is None else lending.have(keys)
 
     def answer(self, question: bytes, who: str, deadline: Deadline) -> bytes:
         kind, body = question[:KIND_BYTES], question[KIND_BYTES:]
@@ -247,8 +258,7 @@ class PeerService:
 
     def _have(self, body: bytes, who: str, deadline: Deadline) -> bytes:
         del who, deadline
-        keys, lending = keys_in(body), self._lending
-        return bytes([False] * len(keys) if lending is None else lending.have(keys))
+        return bytes(self.have(keys_in(body)))
 
     def _busy(self, body: bytes, who: str, deadline: Deadline) -> bytes:
         del who, deadline

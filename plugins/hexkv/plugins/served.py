@@ -28,6 +28,7 @@ from hexkv.plugins.compose import open_serdes, open_stack
 from hexkv.plugins.config import Loaded
 from hexkv.plugins.inheritance import Inheritance
 from hexkv.plugins.observing import CheckedPrompts, open_observation
+from hexkv.plugins.pushing import Pushing
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import OpenContext
 from hexkv.plugins.telemetry import Totals
@@ -147,7 +148,13 @@ class ServedChunks:
         self.peers: Peers | None = peers
         """Other processes that are served, and asked, if the configuration says how."""
 
+        self.pushing: Pushing | None = None
+        """What goes to peers that wait for it, and comes from them."""
+
         if peers is not None:
+            executor = self._stack.runtime.executor
+            self.pushing = Pushing(self.announced, self.chunks, peers, clock, executor)
+            self.admin.at_close(self.pushing.close)
             self.admin.at_close(peers.close)
         self._opening = loaded, registry, clock
         self._calls.at_close(self._observation.close)
@@ -184,6 +191,12 @@ class ServedChunks:
                 raise StoreError(f"tier {tier.name} does not say what it holds")
             if tier.calls.ranges is not None:
                 yield from self._headers(tier, tier.index.keys(), until)
+
+    def published(self, keys: Sequence[ChunkKey]) -> None:
+        """A client has published chunks: nobody waits for them any more, here or at peers."""
+        self.announced.published(keys)
+        if self.pushing is not None:
+            self.pushing.published(keys)
 
     @property
     def stack(self) -> TierStack:

@@ -9,7 +9,7 @@ with ``results``; an operator's with ``administration``.
 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration
 from hexkv.ports.administration import Administration
-from hexkv.ports.announcing import MAX_ANNOUNCED, Announcing
+from hexkv.ports.announcing import MAX_ANNOUNCED, Announcing, SupportsPushing
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
@@ -278,6 +278,7 @@ __all__ = [
     "SupportsMapping",
     "SupportsOwnMemory",
     "SupportsPrefault",
+    "SupportsPushing",
     "SupportsQuarantine",
     "SupportsRangeRead",
     "SupportsRegistration",

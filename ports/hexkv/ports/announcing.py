@@ -48,3 +48,49 @@ class Announcing(Protocol):
         that has passed asks without waiting for any. The answer may take a second more.
         """
         ...
+
+
+@runtime_checkable
+class SupportsPushing(Protocol):
+    """Announcements that reach further than one cache: to its peers, which push what comes.
+
+    A peer is named by its name in the directory that both report to. A cache without peers, or
+    without a directory, knows none of them. Safe from any thread, and raises as
+    :class:`Announcing`.
+    """
+
+    def push_to(
+        self, peer: str, keys: Sequence[ChunkKey], hold: str, seconds: float, deadline: Deadline
+    ) -> str:
+        """Have *peer* be sent chunks that are here, or that clients of this cache have announced.
+
+        Each goes as soon as it is here, until it is there, or comes no more; the peer's clients
+        expect it meanwhile. Does not wait for any of that.
+
+        Args:
+            peer: its name; empty: nobody is sent anything.
+            keys: the chunks.
+            hold: whose pin, a ``SHARED_OWNER``'s, keeps them from eviction there; empty: nobody's.
+            seconds: for which the pin lasts.
+            deadline: of the call.
+
+        Returns:
+            What peers call this cache; empty where it has none.
+        """
+        ...
+
+    def seek(
+        self, keys: Sequence[ChunkKey], group: str, peer: str, deadline: Deadline
+    ) -> Sequence[bool]:
+        """As :meth:`Announcing.expect` without waiting for any chunk, of peers, too.
+
+        What peers say that they will push is expected from then on.
+
+        Args:
+            keys: the chunks.
+            group: the asker's own.
+            peer: who is asked for what it has or computes; empty: some peers, for what they
+                compute.
+            deadline: until which peers may answer.
+        """
+        ...

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hexkv.ports import MAX_ANNOUNCED, Announcing, ChunkKey, Clock, Deadline, Executor
 
+PEERS = "\0peers"
+"""The group of what peers compute."""
+
 
 class _Entry(NamedTuple):
     client: str
@@ -50,6 +53,22 @@ class Announced:
             owners = list(self._keys.get(client, ()))
         for owner in owners:
             self.withdraw(client, owner)
+
+    def of_client(self, client: str) -> list[ChunkKey]:
+        """The chunks that *client* has announced, and that did not come by now."""
+        now = self._clock.now()
+        with self._changed:
+            keys = [key for mine in self._keys.get(client, {}).values() for key in mine]
+            return [key for key in keys if self._entries[key].ends > now]
+
+    def end(self, client: str, keys: Iterable[ChunkKey]) -> None:
+        """End what *client* has announced of *keys*."""
+        with self._changed:
+            for key in keys:
+                entry = self._entries.get(key)
+                if entry is not None and entry.client == client:
+                    self._drop(key)
+            self._changed.notify_all()
 
     def announce(
         self, client: str, owner: str, group: str, keys: Sequence[ChunkKey], seconds: float

@@ -5,11 +5,14 @@ from __future__ import annotations
 from struct import pack, unpack
 
 from hexkv.adapters.node.asked import Client, Request
-from hexkv.adapters.node.wire import Reader, Status
-from hexkv.ports import KEY_BYTES, Deadline, InvalidRequest
+from hexkv.adapters.node.wire import Reader, Status, text
+from hexkv.ports import KEY_BYTES, SHARED_OWNER, Deadline, InvalidRequest
 
 _LONGEST = 3_600.0
 """Seconds that an announcement may last."""
+
+_ASKING = 0.5
+"""Seconds for peers to say what they compute."""
 
 _LONGEST_WAIT = 1.0
 """Seconds, not more: a process that takes the node over waits for what is under way."""
@@ -48,4 +51,35 @@ def expect(session: Client, asked: Request) -> None:
         raise InvalidRequest("a wait lasts no less than no time")
     until = Deadline.after(session.clock, min(seconds, _LONGEST_WAIT))
     flags = session.served.announced.expect(keys, group, until)
+    session.send(asked.head, Status.DONE, bytes(flags))
+
+
+def push_to(session: Client, asked: Request) -> None:
+    """Have a peer be pushed chunks, and say what peers call this node."""
+    reader = Reader(asked.body)
+    (seconds,) = unpack("<d", reader.data(8))
+    peer, hold = reader.text(), reader.text()
+    keys = reader.keys(reader.count(KEY_BYTES))
+    reader.end()
+    if not 0 <= seconds <= _LONGEST or (hold and not hold.startswith(SHARED_OWNER)):
+        raise InvalidRequest("what is pushed is held for anybody who knows the name, for an hour")
+    pushing = session.served.pushing
+    if pushing is not None:
+        pushing.push_to(peer, keys, hold, seconds)
+    session.send(asked.head, Status.DONE, text("" if pushing is None else pushing.name))
+
+
+def seek(session: Client, asked: Request) -> None:
+    """Say which chunks others compute, here or at peers, which are asked."""
+    reader = Reader(asked.body)
+    group, peer = reader.text(), reader.text()
+    keys = reader.keys(reader.count(KEY_BYTES))
+    reader.end()
+    now = Deadline(session.clock, 0.0)
+    announced, pushing = session.served.announced, session.served.pushing
+    flags = announced.expect(keys, group, now)
+    unknown = [key for key, is_coming in zip(keys, flags, strict=True) if not is_coming]
+    if unknown and pushing is not None:
+        pushing.seek(unknown, peer, Deadline.after(session.clock, _ASKING))
+        flags = announced.expect(keys, group, now)
     session.send(asked.head, Status.DONE, bytes(flags))

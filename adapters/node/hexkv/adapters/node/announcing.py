@@ -20,7 +20,7 @@ _MOST = 1 << 15
 
 
 class Announces(ABC):
-    """The part of a client that is a :class:`hexkv.ports.Announcing`."""
+    """The part of a client that is an ``Announcing``, and reaches peers: ``SupportsPushing``."""
 
     @abstractmethod
     def _ask(
@@ -61,6 +61,27 @@ class Announces(ABC):
             if not all(flags) or deadline.expired:
                 return flags
         return []
+
+    def push_to(
+        self, peer: str, keys: Sequence[ChunkKey], hold: str, seconds: float, deadline: Deadline
+    ) -> str:
+        self._check()
+        before = pack("<d", seconds) + text(peer) + text(hold)
+        name = ""
+        for start in range(0, max(1, len(keys)), _MOST):
+            body = pack_keys(keys[start : start + _MOST], before)
+            name = self._told(Verb.PUSH_TO, body, deadline, Reader.text) or ""
+        return name
+
+    def seek(
+        self, keys: Sequence[ChunkKey], group: str, peer: str, deadline: Deadline
+    ) -> Sequence[bool]:
+        self._check()
+        count = min(len(keys), _MOST)
+        body = pack_keys(keys[:count], text(group) + text(peer))
+        found = self._told(Verb.SEEK, body, deadline, lambda reader: reader.data(count))
+        flags = [byte == 1 for byte in found or ()]
+        return flags + [False] * (len(keys) - len(flags))
 
     def _told(
         self, verb: Verb, body: bytes, deadline: Deadline, read: Callable[[Reader], T]

@@ -51,6 +51,7 @@ from hexkv.ports import (
     Publishing,
     Reason,
     SupportsListing,
+    SupportsPushing,
     TierHealth,
     frame_bytes,
 )
@@ -368,6 +369,9 @@ if TYPE_CHECKING:
 
     def _is_a_service(client: NodeClient) -> tuple[ChunkService, SupportsListing, Announcing]:
         return client, client, client
+
+    def _reaches_peers(client: NodeClient) -> SupportsPushing:
+        return client
 
     def _is_a_sink(client: NodeClient) -> PromptSink:
         return client

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from struct import pack, unpack
 from typing import NamedTuple
 
-from hexkv.adapters.node.announced import announce, expect, withdraw
+from hexkv.adapters.node.announced import announce, expect, push_to, seek, withdraw
 from hexkv.adapters.node.asked import Client, Request
 from hexkv.adapters.node.granted import Grant
 from hexkv.adapters.node.listing import MOST, pack_listing
@@ -128,7 +128,7 @@ def _publish(session: Client, asked: Request) -> None:
                 grant.fresh.discard(place)
         until = session.until(asked.head)
         publishing = session.served.chunks.publish(leases, after, until)
-        session.served.announced.published([lease.spec.key for lease in leases if lease.spec])
+        session.served.published([lease.spec.key for lease in leases if lease.spec])
     finally:
         release_all(leases)
     if not publishing.done:
@@ -233,6 +233,8 @@ VERBS: dict[int, Callable[[Client, Request], None]] = {
     Verb.ANNOUNCE: announce,
     Verb.WITHDRAW: withdraw,
     Verb.EXPECT: expect,
+    Verb.PUSH_TO: push_to,
+    Verb.SEEK: seek,
 }
 
 

@@ -48,6 +48,7 @@ _MAX_GROUPS, _TEXT = 1 << 12, 255
 _KEY = Struct(f"{KEY_BYTES}s")
 _KEYS = Struct(f"{KEY_BYTES}s" * 32)
 """Many keys at a time: to cut them out one by one takes eight times as long."""
+_ROW = KEY_BYTES + 2 + 4 + 8
 
 
 class Verb(IntEnum):
@@ -73,6 +74,8 @@ class Verb(IntEnum):
     WITHDRAW = 16
     EXPECT = 17
     NAMED = 18
+    PUSH_TO = 19
+    SEEK = 20
 
 
 class Status(IntEnum):
@@ -205,9 +208,8 @@ class Reader:
 
     def plain(self, size: int | None = None) -> str:
         """The next *size* bytes as text, by default all the rest."""
-        data = self.data(len(self._body) - self._at if size is None else size)
         try:
-            return data.decode()
+            return self.data(self.left if size is None else size).decode()
         except UnicodeDecodeError as wrong:
             raise Malformed("no text") from wrong
 
@@ -236,7 +238,7 @@ class Reader:
     def count(self, each: int) -> int:
         """How many rows follow, of at least *each* bytes; checked against what there is."""
         count = self.number()
-        if count * each > len(self._body) - self._at:
+        if count * each > self.left:
             raise Malformed(f"{count} rows in a body of {len(self._body)} bytes")
         return count
 
@@ -249,8 +251,8 @@ class Reader:
 
     def end(self) -> None:
         """Nothing may be left."""
-        if self._at != len(self._body):
-            raise Malformed(f"{len(self._body) - self._at} bytes too many")
+        if self.left:
+            raise Malformed(f"{self.left} bytes too many")
 
 
 def text(value: str) -> bytes:
@@ -286,9 +288,6 @@ def read_space(body: bytes) -> tuple[int, Space]:
         return number, Space(identity, KVLayout.parse(described), serde)
     except (ValueError, TypeError, LookupError, OverflowError) as wrong:
         raise Malformed("no layout") from wrong
-
-
-_ROW = KEY_BYTES + 2 + 4 + 8
 
 
 def pack_wanted(wanted: Wanted) -> bytes:

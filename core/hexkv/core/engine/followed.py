@@ -1,0 +1,152 @@
+"""Chunks that peers will push here: who waits for them is told what becomes of them.
+
+They are announced here in the name of the peer, so whoever expects a chunk expects it wherever it
+is computed. The peer is asked again and again whether it still comes, which also tells the peer
+that somebody waits. What it says no more, or not in time, is waited for no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Condition
+
+from hexkv.core.engine.announced import PEERS, Announced
+from hexkv.ports import ChunkKey, Clock, Deadline, Executor, HexKVError, Peer
+
+Want = Callable[[Peer, Sequence[ChunkKey], bool, Deadline], Sequence[bool]]
+"""Asks a peer for chunks: those that it computes, and with True those that it has, too."""
+
+_ASKING, _ASKERS = "asking peers", 8
+_LOOKING = "following peers"
+
+_AGAIN = 0.25
+"""Seconds between two questions to a peer."""
+
+_ANSWER = 1.0
+"""Seconds for its answer."""
+
+_LASTS = 3.0
+"""Seconds for which a peer is believed that says nothing more."""
+
+
+class Followed:
+    """What peers push here. Safe from any thread.
+
+    Args:
+        announced: where it is expected.
+        want: asks a peer.
+        clock: the time.
+        executor: runs questions.
+    """
+
+    def __init__(self, announced: Announced, want: Want, clock: Clock, executor: Executor) -> None:
+        self._announced = announced
+        self._want = want
+        self._clock = clock
+        self._executor = executor
+        self._peers: dict[Peer, bool] = {}
+        """Those that are followed, and whether one is being asked."""
+
+        self._changed = Condition()
+        self._looking = False
+        self._closed = False
+
+    def seek(
+        self, peers: Sequence[Peer], keys: Sequence[ChunkKey], deadline: Deadline, *, here: bool
+    ) -> None:
+        """Ask peers for chunks, and follow those that say that some come.
+
+        Returns once all of them have answered, or at *deadline*.
+        """
+        answered = 0
+
+        def ask(peer: Peer) -> None:
+            nonlocal answered
+            self._ask(peer, keys, here=here)
+            with self._changed:
+                answered += 1
+                self._changed.notify_all()
+
+        self.run(*(partial(ask, peer) for peer in peers))
+        with self._changed:
+            self._executor.wait(
+                self._changed, lambda: self._closed or answered == len(peers), deadline
+            )
+
+    def run(self, *work: Callable[[], None]) -> None:
+        """Have work done that may wait for a peer."""
+        if self._closed:
+            return
+        self._executor.open(_ASKING, _ASKERS)
+        for one in work:
+            self._executor.run(_ASKING, one)
+
+    def follow(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
+        """Ask *peer* for chunks that it has or computes, and wait for none of it."""
+        self.run(partial(self._ask, peer, keys, here=True))
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._executor.close(_ASKING)
+        self._executor.close(_LOOKING)
+
+    def _ask(self, peer: Peer, keys: Sequence[ChunkKey], *, here: bool) -> None:
+        until = Deadline.after(self._clock, _ANSWER)
+        try:
+            flags = self._want(peer, keys, here, until)
+        except HexKVError:
+            # A machine that is only busy may answer next time.
+            if until.expired:
+                return
+            flags = [False] * len(keys)
+        client = _client(peer)
+        coming = [key for key, comes in zip(keys, flags, strict=True) if comes]
+        gone = [key for key, comes in zip(keys, flags, strict=True) if not comes]
+        self._announced.end(client, gone)
+        if coming:
+            self._announced.announce(client, "", PEERS, coming, _LASTS)
+            self._follow(peer)
+
+    def _follow(self, peer: Peer) -> None:
+        with self._changed:
+            self._peers.setdefault(peer, False)
+            if self._looking or self._closed:
+                return
+            self._looking = True
+        self._executor.open(_LOOKING, 1)
+        self._executor.run(_LOOKING, self._look)
+
+    def _look(self) -> None:
+        """Ask each peer again that is followed, as long as there is one."""
+        while True:
+            until = Deadline.after(self._clock, _AGAIN)
+            with self._changed:
+                self._executor.wait(self._changed, lambda: self._closed, until)
+                for peer, asked in list(self._peers.items()):
+                    if asked:
+                        continue
+                    if keys := self._announced.of_client(_client(peer)):
+                        self._peers[peer] = True
+                        self.run(partial(self._again, peer, keys))
+                    else:
+                        del self._peers[peer]
+                        self._announced.gone(_client(peer))
+                if self._closed or not self._peers:
+                    self._looking = False
+                    return
+
+    def _again(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
+        try:
+            self._ask(peer, keys, here=True)
+        finally:
+            with self._changed:
+                if peer in self._peers:
+                    self._peers[peer] = False
+
+
+def _client(peer: Peer) -> str:
+    return f"peer {peer.address} {peer.generation}"

@@ -1,0 +1,88 @@
+"""Chunks that are computed at one node and waited for at another."""
+
+from contextlib import ExitStack, closing
+
+import pytest
+
+from hexkv.contracts.chunk_cache._base import now, put, soon
+from hexkv.ports import SHARED_OWNER
+from nodes import NodeProcess
+from peering import eventually
+from pushing import DECODE, PREFILL, chunks, holds, nodes
+
+HOLD = f"{SHARED_OWNER}{'7' * 32} 0"
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two nodes, and a client of each."""
+    with nodes(tmp_path) as (prefill, decode), ExitStack() as opened:
+        clients = [opened.enter_context(closing(node.client())) for node in (prefill, decode)]
+        yield prefill, decode, *clients
+        opened.close()
+        for node in (prefill, decode):
+            node.at_rest()
+            eventually(lambda node=node: not len(node.served.announced))
+
+
+def waited(client, keys):
+    """Once none of some chunks is expected any more."""
+    left = list(keys)
+    while left:
+        flags = client.expect(left, "decode", soon())
+        left = [key for key, is_coming in zip(left, flags, strict=True) if is_coming]
+
+
+def test_a_decoder_waits_for_what_a_client_of_another_node_computes(pair):
+    _, _, prefill, decode = pair
+    some = chunks(4)
+    keys = [chunk.key for chunk in some]
+    put(prefill, some[:1])
+    assert list(decode.seek(keys, "decode", "", soon())) == [False] * 4, "nobody computes them"
+    prefill.announce("request", "prefill", keys[1:], 60.0, soon())
+    assert list(decode.seek(keys[1:], "decode", "", soon())) == [True] * 3
+    assert list(decode.seek(keys, "decode", PREFILL, soon())) == [True] * 4, "and what it has"
+    assert list(decode.expect(keys[1:], "decode", now())) == [True] * 3
+    put(prefill, some[1:3])
+    waited(decode, keys[:3])
+    assert holds(decode, some) == 3
+    prefill.withdraw("request", soon())
+    waited(decode, keys)
+    assert holds(decode, some) == 3
+
+
+def test_what_is_computed_for_a_decoder_is_pushed_to_its_node_and_kept_there(pair):
+    _, node, prefill, decode = pair
+    some = chunks(4)
+    keys = [chunk.key for chunk in some]
+    put(prefill, some[:1])
+    prefill.announce("request", "prefill", keys, 60.0, soon())
+    assert prefill.push_to(DECODE, keys, HOLD, 60.0, soon()) == PREFILL
+    assert prefill.push_to("nobody", keys, HOLD, 60.0, soon()) == PREFILL
+    for chunk in some[1:]:
+        eventually(lambda chunk=chunk: any(decode.expect([chunk.key], "decode", now())))
+        put(prefill, [chunk])
+    eventually(lambda: holds(decode, some) == 4)
+    eventually(lambda: node.served.stack.tiers[0].index.pinned.get(HOLD) == 4)
+    put(decode, chunks(12, "later"))
+    assert holds(decode, some) == 4, "they are not evicted"
+    assert decode.unpin(HOLD)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("end", ["client", "node", "hangs"])
+def test_nobody_waits_for_who_is_gone(tmp_path, end):
+    with nodes(tmp_path, NodeProcess) as (node, other), ExitStack() as opened:
+        prefill, decode = (opened.enter_context(closing(n.client())) for n in (node, other))
+        some = chunks(3)
+        keys = [chunk.key for chunk in some]
+        prefill.announce("request", "prefill", keys, 600.0, soon())
+        assert list(decode.seek(keys, "decode", PREFILL, soon())) == [True] * 3
+        put(prefill, some[:1])
+        waited(decode, keys[:1])
+        {"client": prefill.close, "node": node.kill, "hangs": node.freeze}[end]()
+        waited(decode, keys)
+        assert holds(decode, some) == 1
+        if end == "node":
+            node.start()
+        other.at_rest()
