@@ -43,6 +43,9 @@ class Spent(NamedTuple):
     slowest: TraceStep | None = None
     """The part that took longest."""
 
+    parts: Sequence[tuple[str, str, float, float]] = ()
+    """Each part's name and tier, when it began, and its seconds; empty where that is not known."""
+
 
 class Laps:
     """The parts of one call, one after the other: together they take as long as the call."""
@@ -74,7 +77,7 @@ class Laps:
         ring.add((name, row, self._begun, seconds, "", call, 0.0, 0, key))
         waited = sum([took for what, _, _, took in self._parts if what == "read"])
         longest: _Fields = max(parts, key=_took)
-        return Spent(seconds, waited, TraceStep._make(longest))
+        return Spent(seconds, waited, TraceStep._make(longest), self._parts)
 
 
 def _took(part: _Fields) -> float:

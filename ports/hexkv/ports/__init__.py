@@ -101,6 +101,14 @@ from hexkv.ports.peers import (
 from hexkv.ports.policy import Policy
 from hexkv.ports.prefix_cache import PrefixCache
 from hexkv.ports.reasons import Reason
+from hexkv.ports.recording import (
+    CallSink,
+    RecordedCache,
+    RecordedCall,
+    RecordedKind,
+    RecordedStep,
+    SupportsRecording,
+)
 from hexkv.ports.region import (
     MemoryProvider,
     MemoryRegion,
@@ -174,6 +182,7 @@ __all__ = [
     "Bounds",
     "CacheEvent",
     "CacheLifecycle",
+    "CallSink",
     "Change",
     "ChunkCache",
     "ChunkKey",
@@ -254,6 +263,10 @@ __all__ = [
     "ReadOnlyStore",
     "ReadOutcome",
     "Reason",
+    "RecordedCache",
+    "RecordedCall",
+    "RecordedKind",
+    "RecordedStep",
     "Relocation",
     "Report",
     "Retrieved",
@@ -281,6 +294,7 @@ __all__ = [
     "SupportsPushing",
     "SupportsQuarantine",
     "SupportsRangeRead",
+    "SupportsRecording",
     "SupportsRegistration",
     "SupportsReplicas",
     "SupportsRuns",

@@ -26,11 +26,10 @@ from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
 from hexkv.core.keys.prompts import LONGEST_PROMPT, ChunkHasher, Prompt
+from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window, skipped
 from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE
-from hexkv.core.requests.retrieve import retrieved
-from hexkv.core.requests.store import stored
 from hexkv.core.steps import Laps, Spent
 from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
@@ -104,7 +103,7 @@ class CacheEngine:
         self.namespace = namespace
         self._half = half
         self._clock = half.runtime.clock
-        self._telemetry = half.runtime.telemetry
+        self._accounts = Accounts(half.runtime)
         self._deadlines = deadlines
         by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
@@ -140,7 +139,7 @@ class CacheEngine:
     @property
     def telemetry(self) -> Telemetry:
         self._door.home.check()
-        return self._telemetry
+        return self._half.runtime.telemetry
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Do *work*, which never raises and does not refer to the engine, before its tiers end."""
@@ -179,6 +178,7 @@ class CacheEngine:
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
         with self._calls.call():
+            began = self._clock.now()
             until = self._until(self._deadlines.lookup)
             prompt = self._prompt(tokens, namespace, until)
             found = self._half.locate(prompt, until, served=True)
@@ -191,6 +191,7 @@ class CacheEngine:
                 end = start + len(list(run))
                 tiers[name] = tiers.get(name, 0) + here.ends[end - 1] - here.starts[start]
                 start = end
+            self._accounts.looked_up(prompt, tiers, began, pin)
             return Lookup(prompt.length, found.tokens, tiers, found.missing)
 
     def prefetch(
@@ -229,7 +230,7 @@ class CacheEngine:
             laps.lap("name")
             got = self._half.load(prompt, device, owner, until, laps, lookup_id)
             spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
-            return retrieved(self._telemetry, prompt, skip, got, spent)
+            return self._accounts.retrieved(prompt, skip, got, spent, lookup_id)
 
     @contextmanager
     def retrieve_layers(
@@ -255,8 +256,8 @@ class CacheEngine:
                     device,
                     owner,
                     patience,
-                    lambda got: retrieved(
-                        self._telemetry, prompt, skip, got, Spent(patience.spent)
+                    lambda got: self._accounts.retrieved(
+                        prompt, skip, got, Spent(patience.spent), lookup_id
                     ),
                     skip=skip,
                     lookup_id=lookup_id,
@@ -287,7 +288,7 @@ class CacheEngine:
             laps.lap("name")
             kept = self._half.save(prompt, device, owner, until, laps, wait=wait)
             spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
-            return stored(self._telemetry, prompt, kept, spent)
+            return self._accounts.stored(prompt, kept, spent)
 
     @contextmanager
     def store_layers(
@@ -316,7 +317,7 @@ class CacheEngine:
                     lambda kept: (
                         StoreReport(prompt.length, frozen=True)
                         if frozen
-                        else stored(self._telemetry, prompt, kept, Spent(patience.spent))
+                        else self._accounts.stored(prompt, kept, Spent(patience.spent))
                     ),
                     wait=wait,
                 )

@@ -18,6 +18,7 @@ from hexkv.core.requests.store import Kept
 from hexkv.core.steps import Laps, StepRing
 from hexkv.ports import (
     Announcing,
+    CallSink,
     ChunkLeases,
     Cleared,
     Clock,
@@ -45,6 +46,8 @@ class Base(Protocol):
     def telemetry(self) -> Telemetry: ...
     @property
     def steps(self) -> StepRing: ...
+    @property
+    def calls(self) -> CallSink | None: ...
 
 
 class Waiting(Protocol):

@@ -11,9 +11,8 @@ from hexkv.core.engine.guarded import GuardedHold, GuardedPublishing
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.tiered import Published
 from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window
-from hexkv.core.requests.retrieve import retrieved
-from hexkv.core.requests.store import stored
 from hexkv.core.steps import Laps
 from hexkv.ports import (
     ChunkCache,
@@ -39,7 +38,7 @@ class KeyedCache:
         self._calls = calls
         self._pin_seconds = pin_seconds
         self._clock = half.runtime.clock
-        self._telemetry = half.runtime.telemetry
+        self._accounts = Accounts(half.runtime)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         with self._calls.call():
@@ -72,7 +71,7 @@ class KeyedCache:
             laps = Laps(self._clock)
             got = self._half.load(prompt, device, owner, deadline, laps)
             spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
-            return retrieved(self._telemetry, prompt, 0, got, spent)
+            return self._accounts.retrieved(prompt, 0, got, spent)
 
     def save(
         self,
@@ -89,7 +88,7 @@ class KeyedCache:
             laps = Laps(self._clock)
             kept = self._half.save(prompt, device, owner, deadline, laps, wait=wait)
             spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
-            return stored(self._telemetry, prompt, kept, spent)
+            return self._accounts.stored(prompt, kept, spent)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         with self._calls.call():

@@ -15,6 +15,7 @@ from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.requests.accounts import held
 from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules, make_room
 from hexkv.core.requests.prefix import match_prefix
@@ -113,11 +114,14 @@ class TieredHalf:
         return [None if tier is None else tier.name for tier in found]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        clock, telemetry = self.runtime.clock, self.runtime.telemetry
+        clock, telemetry, calls = self.runtime.clock, self.runtime.telemetry, self.runtime.calls
         start = clock.now()
 
         def count(tiers: Sequence[str], reasons: Sequence[Reason | None]) -> None:
-            _count_held(telemetry, wanted, tiers, reasons, clock.now() - start)
+            seconds = clock.now() - start
+            _count_held(telemetry, wanted, tiers, reasons, seconds)
+            if calls is not None and wanted:
+                calls.record(held(wanted, tiers, reasons, start, seconds))
 
         return TieredHold(self.stack, wanted, owner, deadline, count)
 

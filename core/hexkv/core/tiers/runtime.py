@@ -16,6 +16,7 @@ from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.history import History
 from hexkv.ports import (
     CacheEvent,
+    CallSink,
     Change,
     ChunkKey,
     Clock,
@@ -79,6 +80,9 @@ class Runtime:
 
     steps: StepRing = field(default_factory=StepRing)
     """What took time of late."""
+
+    calls: CallSink | None = None
+    """Told of each call of the engine, where that is recorded."""
 
     ages: Ages = field(init=False)
     """How long chunks lie unused."""

@@ -19,6 +19,7 @@ from hexkv.core.requests.store import Kept
 from hexkv.core.steps import Laps, StepRing
 from hexkv.ports import (
     Announcing,
+    CallSink,
     ChunkKey,
     ChunkService,
     Cleared,
@@ -37,10 +38,17 @@ from hexkv.ports import (
 class ServiceRuntime:
     """Time, how to wait, and who is told."""
 
-    def __init__(self, clock: Clock, executor: Executor, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        executor: Executor,
+        telemetry: Telemetry,
+        calls: CallSink | None = None,
+    ) -> None:
         self.clock = clock
         self.executor = executor
         self.telemetry = telemetry
+        self.calls = calls
         self.steps = StepRing()
 
 
@@ -58,9 +66,13 @@ class LeasedHalf:
         executor: Executor,
         telemetry: Telemetry,
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
+        calls: CallSink | None = None,
     ) -> None:
-        """Take over *service*; prefetches take memory of it by the rules of *prefetch*."""
-        self.runtime = ServiceRuntime(clock, executor, telemetry)
+        """Take over *service*; prefetches take memory of it by the rules of *prefetch*.
+
+        *calls* is told of each call of the engine, where that is recorded.
+        """
+        self.runtime = ServiceRuntime(clock, executor, telemetry, calls)
         self.copier = Copier()
         self.prefetches = HeldPrefetches(service, prefetch, clock)
         self._service = service

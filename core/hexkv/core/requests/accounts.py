@@ -1,0 +1,134 @@
+"""What becomes of a call once it is over: its numbers, its answer, and its line in a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.retrieve import Arrived, retrieved
+from hexkv.core.requests.store import Kept, stored
+from hexkv.core.steps import Spent
+from hexkv.ports import (
+    CallSink,
+    ChunkSpec,
+    Clock,
+    Reason,
+    RecordedCall,
+    RecordedKind,
+    RecordedStep,
+    Retrieved,
+    StoreReport,
+    Telemetry,
+)
+
+
+class Told(Protocol):
+    """Who is told of calls."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def calls(self) -> CallSink | None: ...
+
+
+class Accounts:
+    """Counts calls, and has them recorded if they are to be."""
+
+    def __init__(self, told: Told, *, by_key: bool = False) -> None:
+        """Tell *told*. *by_key*: hosts name the chunks themselves."""
+        self._clock = told.clock
+        self._telemetry = told.telemetry
+        self._sink = told.calls
+        self._by_key = by_key
+
+    def looked_up(
+        self, prompt: Prompt, tiers: Mapping[str, int], began: float, request: str | None
+    ) -> None:
+        """A lookup of *prompt* for *request* found so many tokens of it on *tiers*."""
+        if self._sink is not None and request is not None and prompt.keys:
+            spent = Spent(self._clock.now() - began)
+            self._record(RecordedKind.LOOKUP, prompt, spent, tiers, request=request)
+
+    def retrieved(
+        self, prompt: Prompt, skip: int, got: Arrived, spent: Spent, request: str | None = None
+    ) -> Retrieved:
+        """The answer of a retrieve of *prompt*, behind its first *skip* tokens."""
+        answer = retrieved(self._telemetry, prompt, skip, got, spent)
+        if self._sink is not None and prompt.keys:
+            misses = {reason.value: tokens for reason, tokens in got.missed_tokens.items()}
+            self._record(
+                RecordedKind.RETRIEVE, prompt, spent, got.tokens, misses, request=request or ""
+            )
+        return answer
+
+    def stored(self, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
+        """The answer of a store of *prompt*."""
+        answer = stored(self._telemetry, prompt, kept, spent)
+        if self._sink is not None and prompt.keys:
+            self._record(RecordedKind.STORE, prompt, spent, kept.tiers, present=kept.present)
+        return answer
+
+    def _record(
+        self,
+        kind: RecordedKind,
+        prompt: Prompt,
+        spent: Spent,
+        tiers: Mapping[str, int],
+        misses: Mapping[str, int] | None = None,
+        *,
+        present: int = 0,
+        request: str = "",
+    ) -> None:
+        assert self._sink is not None  # noqa: S101 - asked before
+        began = self._clock.now() - spent.seconds
+        self._sink.record(
+            RecordedCall(
+                kind,
+                began,
+                spent.seconds,
+                prompt.length,
+                prompt.keys,
+                prompt.starts[0],
+                prompt.ends[-1],
+                tiers,
+                misses or {},
+                present,
+                request,
+                self._by_key or not prompt.placed,
+                _steps(spent),
+            )
+        )
+
+
+def held(
+    wanted: Sequence[ChunkSpec],
+    tiers: Sequence[str],
+    reasons: Sequence[Reason | None],
+    began: float,
+    seconds: float,
+) -> RecordedCall:
+    """A hold of *wanted*, as a retrieve by key: the tier of each, or why it is missing."""
+    found: dict[str, int] = {}
+    misses: dict[str, int] = {}
+    for spec, tier, reason in zip(wanted, tiers, reasons, strict=True):
+        if tier:
+            found[tier] = found.get(tier, 0) + spec.tokens
+        if reason is not None:
+            misses[reason.value] = misses.get(reason.value, 0) + spec.tokens
+    tokens = sum(spec.tokens for spec in wanted)
+    keys = [spec.key for spec in wanted]
+    retrieve = RecordedKind.RETRIEVE
+    return RecordedCall(
+        retrieve, began, seconds, tokens, keys, 0, tokens, found, misses, by_key=True
+    )
+
+
+def _steps(spent: Spent) -> Sequence[RecordedStep]:
+    """The parts of a call, those of one name and tier together."""
+    steps: dict[tuple[str, str], float] = {}
+    for name, tier, _, seconds in spent.parts:
+        steps[name, tier] = steps.get((name, tier), 0.0) + seconds
+    return [RecordedStep(name, tier, seconds) for (name, tier), seconds in steps.items()]
