@@ -110,6 +110,7 @@ def build(
         shown = part if rank is None else rank
         observation = open_observation(loaded, registry, clock, rank=shown)
         opened.callback(observation.close)
+        observation.record(namespace, settings.chunk.size)
         half, tail, peers = open_half(
             opened, loaded, namespace, registry, clock, telemetry, events, observation
         )
@@ -198,7 +199,8 @@ def _over_node(
     opened.callback(service.close)
     observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    return LeasedHalf(service, clock, Threads(), telemetry, prefetch), settings.chunk.tail, None
+    half = LeasedHalf(service, clock, Threads(), telemetry, prefetch, observation.calls)
+    return half, settings.chunk.tail, None
 
 
 def open_stack(
@@ -289,6 +291,7 @@ def open_stack(
         )
         joined.reporting.start()
     if observation is not None:
+        runtime = replace(runtime, calls=observation.calls)
         kinds = {tier.name: in_memory(tier.store) for tier in tiers}
         if (feed := observation.follow(kinds)) is not None:
             runtime = replace(runtime, events=(*runtime.events, feed))

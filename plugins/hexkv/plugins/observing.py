@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from weakref import ref
 
@@ -16,14 +16,20 @@ from hexkv.plugins.telemetry import Counted, render
 from hexkv.plugins.tiers import naming
 from hexkv.ports import (
     Bounds,
+    CallSink,
     Clock,
     ConfigError,
     ContentFeed,
     HexKVError,
     NamedPrompt,
+    Namespace,
     Observed,
     Observer,
     PromptSink,
+    RecordedCache,
+    SupportsRecording,
+    TierHealth,
+    frame_bytes,
 )
 
 _NAMESPACES = 256
@@ -78,12 +84,36 @@ class Observation:
         self.prompts: PromptSink | None = None
         """What is to learn the tokens of prompts; ``None``: nothing does."""
 
+        self.calls: CallSink | None = None
+        """What is to learn the calls of the engine; ``None``: nothing does."""
+
+        self._served: Callable[[], Counted | None] = _nobody
+
     def follow(self, tiers: Mapping[str, bool]) -> ContentFeed | None:
         """Publish what *tiers* hold, if it is to be published; see :meth:`Observer.follow`."""
         if self._observer is None:
             return None
         self.prompts = feed = self._observer.follow(tiers, rank=self._rank)
         return feed
+
+    def record(self, namespace: Namespace, chunk_tokens: int) -> None:
+        """Begin to record the calls of an engine for *namespace*, if they are to be.
+
+        Raises:
+            ConfigError: they cannot be written where the settings say.
+        """
+        observer: object = self._observer
+        if not isinstance(observer, SupportsRecording):
+            return
+        cache = RecordedCache(
+            namespace.model,
+            chunk_tokens,
+            frame_bytes(namespace.layout.chunk_bytes(chunk_tokens)),
+            self._loaded.settings.compute_rate,
+            self._tiers,
+        )
+        with naming(self._loaded, ("observe",)):
+            self.calls = observer.recording(cache, rank=self._rank)
 
     def tell(self, service: object) -> None:
         """Have *service*, a node that publishes what it holds, learn the tokens of prompts."""
@@ -92,6 +122,7 @@ class Observation:
 
     def serve(self, cache: Counted) -> None:
         """Serve the numbers and the state of *cache*; see :meth:`Observer.serve`."""
+        self._served = ref(cache)
         if self._observer is not None:
             with naming(self._loaded, ("observe",)):
                 self._observer.serve(ObservedCache(cache), rank=self._rank)
@@ -100,6 +131,17 @@ class Observation:
         """End it. Never raises; twice is allowed."""
         if self._observer is not None:
             self._observer.close()
+
+    def _tiers(self) -> Sequence[TierHealth]:
+        cache = self._served()
+        try:
+            return () if cache is None else cache.health().tiers
+        except HexKVError:  # it has ended, or is a parent process's
+            return ()
+
+
+def _nobody() -> None:
+    """Before there is anybody."""
 
 
 class CheckedPrompts:

@@ -42,6 +42,7 @@ from hexkv.ports import (
     ChunkSpec,
     Cleared,
     Clock,
+    ConfigError,
     CorruptFrame,
     Deadline,
     FrameHeader,
@@ -110,6 +111,9 @@ class ServedChunks:
         with ExitStack() as opened:
             self._observation = open_observation(loaded, registry, clock)
             opened.callback(self._observation.close)
+            if loaded.settings.observe.get("record"):
+                where = loaded.locate(("observe", "record"))
+                raise ConfigError(f"{where}: is for engines, which know prompts: a node does not")
             stack, peers = open_stack(
                 opened,
                 loaded,

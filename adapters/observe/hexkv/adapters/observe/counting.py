@@ -1,4 +1,4 @@
-"""The numbers of the events themselves."""
+"""The numbers of the events themselves, and of the record."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hexkv.plugins.families import Family, Sample, text_format
 
 if TYPE_CHECKING:
     from hexkv.adapters.observe.publisher import Publisher
+    from hexkv.adapters.observe.recorder import Recorder
 
 _PASSED_OVER = ("block", "model", "orphan", "rank", "salt", "version")
 """Why chunks that were named are not announced; ``docs/observing.md`` explains them."""
@@ -55,6 +56,25 @@ def counted(feed: Feed, publisher: Publisher) -> str:
                 "Bytes of tokens and hashes.",
                 [Sample((), ledger.bytes)],
             ),
+        ]
+    )
+
+
+def recorded(recorder: Recorder) -> str:
+    """What a record has taken, in the same format."""
+    counts = [
+        ("calls", "Calls that were recorded.", recorder.calls),
+        (
+            "lost_calls",
+            "Calls that were not recorded: no room to wait, or none on the disk.",
+            recorder.lost,
+        ),
+        ("bytes", "Bytes of records that were written.", recorder.bytes),
+    ]
+    return text_format(
+        [
+            Family(f"hexkv_record_{name}_total", "counter", text, [Sample((), count)])
+            for name, text, count in counts
         ]
     )
 

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import is_local, read_secret
 from hexkv.adapters.net.tls import server_context
-from hexkv.adapters.observe.counting import counted
+from hexkv.adapters.observe.counting import counted, recorded
 from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.http import HealthServer
+from hexkv.adapters.observe.recorder import Recorder
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.plugins.spec import about
 from hexkv.ports import (
     AdapterUnavailable,
+    CallSink,
     Clock,
     ConfigError,
     ContentFeed,
     Observed,
     Observer,
+    RecordedCache,
+    SupportsRecording,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class ServerObserver:
         self._server: HealthServer | None = None
         self._feed: Feed | None = None
         self._publisher: Publisher | None = None
+        self._recorder: Recorder | None = None
         self._secret = settings.secret.reveal().encode()
         if settings.secret_file:
             with about("secret_file"):
@@ -67,6 +72,19 @@ class ServerObserver:
             limit=settings.events_memory,
         )
         return self._feed
+
+    def recording(self, cache: RecordedCache, *, rank: int = 0) -> CallSink | None:
+        settings = self._settings
+        if settings.record and not rank:
+            with about("record"):
+                self._recorder = Recorder(
+                    settings.record,
+                    cache,
+                    self._clock,
+                    most=settings.record_bytes,
+                    files=settings.record_files,
+                )
+        return self._recorder
 
     def serve(self, observed: Observed, *, rank: int = 0) -> None:
         settings = self._settings
@@ -102,6 +120,9 @@ class ServerObserver:
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
 
     def _publish(self, feed: Feed) -> Publisher:
         """Bind where events are published.
@@ -140,8 +161,9 @@ class ServerObserver:
             )
 
     def _counted(self) -> str:
-        feed, publisher = self._feed, self._publisher
-        return "" if feed is None or publisher is None else counted(feed, publisher)
+        feed, publisher, recorder = self._feed, self._publisher, self._recorder
+        events = "" if feed is None or publisher is None else counted(feed, publisher)
+        return events + ("" if recorder is None else recorded(recorder))
 
 
 def shifted(address: Address, rank: int) -> Address:
@@ -170,4 +192,7 @@ def numeric(address: Address) -> str:
 if TYPE_CHECKING:
 
     def _is_an_observer(observer: ServerObserver) -> Observer:
+        return observer
+
+    def _records(observer: ServerObserver) -> SupportsRecording:
         return observer

@@ -14,7 +14,10 @@ _BOUNDS = (
     ("events_memory", 1 << 16, 1 << 40),
     ("events_history", 1 << 16, 1 << 40),
     ("events_beat", 0.05, 3600.0),
+    ("record_bytes", 1 << 20, 1 << 40),
+    ("record_files", 1, 1000),
 )
+_SMALLEST_FILE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,16 @@ class ServerSettings:
     events_beat: float = 1.0
     """Seconds of silence before an empty batch."""
 
+    record: str = ""
+    """A folder where calls are recorded, for ``hexkv report`` and ``hexkv plan``; empty: nowhere.
+    Only the first engine of a model records."""
+
+    record_bytes: int = 256 * 2**20
+    """Bytes of all records in that folder; the oldest make room."""
+
+    record_files: int = 8
+    """Files in that folder, likewise."""
+
     def __post_init__(self) -> None:
         if self.address:
             with about("address"):
@@ -88,5 +101,7 @@ class ServerSettings:
                 raise SettingError(name, f"must be between {least} and {most}")
         if len(self.events_topic.encode(errors="replace")) > _LONGEST_TOPIC:
             raise SettingError("events_topic", f"has more than {_LONGEST_TOPIC} bytes")
+        if self.record_bytes // self.record_files < _SMALLEST_FILE:
+            raise SettingError("record_bytes", f"leaves less than {_SMALLEST_FILE} for each file")
         if not 1 <= self.connections <= 1024:
             raise SettingError("connections", "must be between 1 and 1024")
