@@ -98,7 +98,8 @@ def test_a_scrape_does_not_wait_for_a_tier_that_hangs():
 def test_numbers_may_take_a_secret_and_further_connections_wait(tmp_path):
     port = held_port()
     wanted = {"address": f"127.0.0.1:{port}", "secret": "a word", "connections": 2}
-    with built(tmp_path, observe=wanted):
+    with built(tmp_path, observe=wanted) as engine:
+        engine.flush()  # while a tier is indexed, it is not ready
         assert get(port, "/metrics")[0] == 401
         assert get(port, "/metrics", Authorization="Bearer another")[0] == 401
         assert get(port, "/readyz")[0] == 200
