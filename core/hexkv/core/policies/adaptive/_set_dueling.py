@@ -16,8 +16,8 @@ _SAMPLE = 512
 
 _LEVELS = (3, 0, 1, 0, 2, 0, 1, 0)
 _SHIFTS = 3
-_NOISE = 32
-"""Hits by which either may be ahead for no reason."""
+_LEAD = 64
+"""One part in so many of its hits is what evicting by worth must lead by."""
 
 _MEMORY = 16
 """After how often the tier's chunks the score counts half."""
@@ -53,11 +53,12 @@ class Duel:
     def worth_wins(self) -> bool:
         """Whether evicting what is worth least does better by more than a sample's noise.
 
-        At first it need not: it learns. The more hits it is judged by, the more it must lead
-        by, up to one in 256, below which plain LRU is as good and never leaves a gap.
+        Until it has shown that, LRU decides. With less of a lead it fell below LRU in traces
+        where the two are nearly equal: each change of mind leaves the tier in an order that
+        suits neither.
         """
         recent, worth = self._score
-        return worth - recent >= worth / 256 - _NOISE
+        return worth - recent > worth / _LEAD
 
     def fit(self, chunks: int) -> None:
         """The tier holds so many chunks now."""
