@@ -22,6 +22,7 @@ CORRECT = [
     "TestGramophone",
     "TestCacheEngine",
     "TestLocalChannel",
+    "TestLocalCollective",
 ]
 MODEST = {
     "TestPlainStore": (

@@ -15,6 +15,7 @@ from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
 from hexkv.ports.contract import CONTRACT, OLDEST
+from hexkv.ports.collective import MAX_HEAD, MAX_MESSAGE, Collective
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
 from hexkv.ports.directory import (
     REPORT_KEYS,
@@ -28,6 +29,7 @@ from hexkv.ports.dtype import DType
 from hexkv.ports.encoded import EncodedSpan, SupportsEncoded
 from hexkv.ports.errors import (
     AdapterUnavailable,
+    CollectiveBroken,
     ConfigError,
     CorruptFrame,
     EngineBusy,
@@ -164,6 +166,8 @@ __all__ = [
     "LISTED_KEYS",
     "MAGIC",
     "MAX_ANNOUNCED",
+    "MAX_HEAD",
+    "MAX_MESSAGE",
     "MAX_QUESTION",
     "NAMESPACE_BYTES",
     "OLDEST",
@@ -194,6 +198,8 @@ __all__ = [
     "ClaimState",
     "Cleared",
     "Clock",
+    "Collective",
+    "CollectiveBroken",
     "Completion",
     "ConfigError",
     "ContentFeed",

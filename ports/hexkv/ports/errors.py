@@ -11,6 +11,7 @@ The tree::
       x EngineClosed             the engine was closed before the call, or is a parent process's
       x EngineBusy               the call came out of the middle of another one of its thread
       x PoolExhausted            no block of the pool came free before the deadline
+      x CollectiveBroken         a rank was lost from those that load together
       x StoreError               a store could not do what it was asked
         + StoreUnreachable         ... and trying again later may help
         + StoreFull                ... it has no room left, in its budget or on its medium
@@ -20,7 +21,7 @@ The tree::
 A miss is not an error: it is an outcome (:mod:`hexkv.ports.outcomes`). Errors of the
 ``InvalidRequest`` branch, ``ConfigError``, ``EngineClosed`` and ``EngineBusy`` reach the caller
 of the engine; those of the ``StoreError`` branch and ``PoolExhausted`` never do on the serving
-path, where they become outcomes.
+path, where they become outcomes. Nor does ``CollectiveBroken``: its ranks read for themselves.
 """
 
 from __future__ import annotations
@@ -73,6 +74,10 @@ class EngineBusy(HexKVError):
 
 class PoolExhausted(HexKVError):
     """No block of the pool came free before the deadline."""
+
+
+class CollectiveBroken(HexKVError):
+    """A member of a collective was lost, or not in time; all are apart until they met again."""
 
 
 class StoreError(HexKVError):

@@ -12,6 +12,7 @@ from hexkv.contracts.channel import ChannelContract
 from hexkv.contracts.checksum import ChecksumContract
 from hexkv.contracts.chunk_cache import ChunkCacheContract
 from hexkv.contracts.chunker import ChunkerContract
+from hexkv.contracts.collective import CollectiveContract
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.memory import MemoryContract
@@ -80,6 +81,7 @@ PORTS = (
     Port("directory", DirectoryContract, ("directories",)),
     Port("channel", ChannelContract, ("channels",)),
     Port("announcing", AnnouncingContract, ("announcings",)),
+    Port("collective", CollectiveContract, ("collectives",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

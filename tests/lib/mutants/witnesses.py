@@ -10,6 +10,7 @@ from hexkv.ports import DType
 from mutants.channels import LocalContract
 from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
+from mutants.collectives import LocalContract as LocalCollectiveContract
 from mutants.memories import PlainMemoryContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
@@ -28,6 +29,10 @@ class TestHeapChunkCache(HeapCacheContract):
 
 
 class TestLocalChannel(LocalContract):
+    pass
+
+
+class TestLocalCollective(LocalCollectiveContract):
     pass
 
 
