@@ -234,6 +234,12 @@ class Reference:
                 [self._known[prompt]] = self._engine.generate(prompt)
         return [self._known[tuple(prompt)] for prompt in prompts]
 
+    def at_once(self, *prompts):
+        """The same of many prompts, which do not wait for each other."""
+        known = zip(map(tuple, prompts), self._engine.generate(*prompts), strict=True)
+        self._known.update(known)
+        return self(*prompts)
+
     def same(self, engine, *prompts, salt=""):
         """Run *prompts* at once: they get the same. How many tokens of each were cached."""
         answers = engine.generate(*prompts, salt=salt)

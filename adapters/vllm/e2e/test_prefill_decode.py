@@ -23,6 +23,14 @@ BORDERS = [
     for step in (-1, 0, 1)
 ]
 
+AT_ONCE = 32
+LENGTHS = [
+    border + step for border in range(BLOCK, 5 * CHUNK + 1, BLOCK) for step in range(-10, 10)
+]
+"""Of two hundred prompts: every length around every border of a block, and so of a chunk."""
+
+HANDS_OFF = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
@@ -84,6 +92,28 @@ def test_many_at_once_of_any_length(reference, prefill, decode):
         check(reference, prefill, decode, *words)
 
 
+def test_two_hundred_prompts_of_all_lengths_with_salts_and_adapters(
+    reference, prefill, decode, adapter
+):
+    for engine in (prefill, decode):  # now it is loaded
+        engine.generate(prompt("any", CHUNK), tokens=1, lora=adapter)
+    assert len(LENGTHS) == 200
+    lengths = random.Random(str(prefill.log)).sample(LENGTHS, len(LENGTHS))
+    for turn, start in enumerate(range(0, len(lengths), AT_ONCE)):
+        words = [
+            prompt(f"{prefill.log} all {start + place}", length)
+            for place, length in enumerate(lengths[start : start + AT_ONCE])
+        ]
+        said = ({}, {"salt": f"tenant {turn}"}, {"lora": adapter})[turn % 3]
+        if said.get("lora"):
+            expected = decode.generate(*words, lora=adapter, extra=HANDS_OFF)
+        else:
+            expected = reference.at_once(*words)
+        answers, computed = hand_over(prefill, decode, *words, **said)
+        assert agree(answers, expected)
+        assert max(computed) <= 1, dict(zip(map(len, words), computed, strict=True))
+
+
 def test_a_salt_hands_over_to_its_own_tenant_alone(reference, prefill, decode):
     words = prompt(f"salt {prefill.log}", 333)
     check(reference, prefill, decode, words, salt="one")
@@ -96,8 +126,7 @@ def test_a_salt_hands_over_to_its_own_tenant_alone(reference, prefill, decode):
 def test_an_adapter_hands_over_to_the_same_adapter_alone(reference, prefill, decode, adapter):
     decode.generate(prompt("any", CHUNK), tokens=1, lora=adapter)  # now it is loaded
     words = prompt(f"lora {prefill.log}", 333)
-    hands_off = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
-    alone = decode.generate(words, lora=adapter, extra=hands_off)
+    alone = decode.generate(words, lora=adapter, extra=HANDS_OFF)
     prefill.generate(prompt("any", CHUNK), tokens=1, lora=adapter)
     answers, computed = hand_over(prefill, decode, words, lora=adapter)
     assert agree(answers, alone)

@@ -1,4 +1,4 @@
-"""Ranks that hold the same KV: one writes it, to a node; all read it, engines of fewer, too."""
+"""Ranks that hold the same KV: one writes it; all read it from a node, or get what one reads."""
 
 import pytest
 
@@ -80,3 +80,19 @@ def test_an_engine_of_one_rank_hits_what_two_ranks_stored_and_the_other_way(
         alone.flush()
     assert kept(node) == 2 * CHUNKS
     assert same(ranks, more) == [CHUNKS * CHUNK]
+
+
+def test_ranks_without_a_node_load_together_what_one_of_them_keeps(start, model, same):
+    """Each rank has memory of its own, in which only the first one has anything."""
+    config = {"chunk": {"size": CHUNK}, "pool": {"bytes": "64MiB"}}
+    loading = "sync" if "latent" in model.name else "async"
+    together = {"collective": "gloo", "collective_seconds": 60.0, "loading": loading}
+    engine = start(config, options=together, **IN_TORCH, **TWO)
+    words, more = prompt("together", TOKENS), prompt("one by one", TOKENS)
+    assert same(engine, words) == [0]
+    assert same(engine, words, more) == [CHUNKS * CHUNK, 0]
+    assert same(engine, more, words) == [CHUNKS * CHUNK] * 2
+    stored = engine.samples()["tier_stored_tokens_total"]
+    assert sum(stored.values()) == 2 * CHUNKS * CHUNK
+    assert not engine.said("each loads by itself")
+    engine.close()

@@ -14,8 +14,8 @@ from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
 from hexkv.ports.clock import Clock, Deadline
-from hexkv.ports.contract import CONTRACT, OLDEST
 from hexkv.ports.collective import MAX_HEAD, MAX_MESSAGE, Collective
+from hexkv.ports.contract import CONTRACT, OLDEST
 from hexkv.ports.device import DeviceKV, Finished, Span, SupportsBackground, Transfer
 from hexkv.ports.directory import (
     REPORT_KEYS,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
+from hexkv.adapters.vllm.collective import ADDRESS_BYTES, GlooCollective, MeetingPlace
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
@@ -22,6 +23,7 @@ from hexkv.adapters.vllm.lora import Adapters, watch
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
 from hexkv.adapters.vllm.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.adapters.vllm.windows import BlockPages, pages_of
 from hexkv.adapters.vllm.worker_connector import Handing, WorkerConnector
@@ -29,6 +31,8 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.schema import IN_MEMORY, TierSettings
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import ConfigError, KVLayout
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -156,8 +160,11 @@ def worker_connector(
         opened.callback(engine.close)
         scopes = Scopes(engine.namespace, adapters)
         tally = Tally()
-        # Where nobody else sees what this rank stores, each of them has to.
-        saves = rank.first or not settings.shared
+        together = _together(config, configured, rank, pages.layout)
+        if together is not None:
+            opened.callback(together.close)
+        # Where nobody else sees what this rank stores, or is given it, each of them has to.
+        saves = rank.first or not (settings.shared or together)
         under_way = None
         if (announcing := engine.announcing) is not None:
             group = str(config.kv_transfer_config.engine_id)
@@ -170,6 +177,7 @@ def worker_connector(
             under_way=under_way,
             chunk=chunk_size,
             rank=rank.number,
+            follows=(lambda: False) if together is None else lambda: together.follows,
         )
         place = _place(config, configured, make=True)
         listener = ChannelServer(socket_path(place, rank.number), desk)
@@ -180,7 +188,7 @@ def worker_connector(
         scopes,
         layer_names=list(caches),
         layerwise=ours.loading == "layerwise",
-        loaders=ours.loaders,
+        loaders=ours.loaders if together is None else 1,
         saves=saves,
         beside=_beside(next(iter(caches.values())).device),
         ledger=ledger,
@@ -189,6 +197,7 @@ def worker_connector(
         under_way=under_way,
         own_tiers=not settings.node,
         handing=Handing(rank.number, ours.hold_seconds, ours.remove_after_load),
+        together=together,
     )
     chunk = pages.layout.chunk_bytes(settings.chunk.size)
     log.info(
@@ -205,6 +214,51 @@ def worker_connector(
     if opaque:
         log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
     return WorkerContext(half, listener, place)
+
+
+def _together(
+    config: VllmConfig, configured: Configuration, rank: Rank, layout: KVLayout
+) -> LoadsTogether | None:
+    """This rank's part in loads with those that hold the same KV; ``None``: it loads by itself.
+
+    Raises:
+        ConfigError: the first one of them cannot be reached at the interface configured.
+    """
+    ours, settings = configured.connector, configured.engine.settings
+    if not ours.collective:
+        return None
+    if rank.replicas == 1:
+        log.info("no two ranks hold the same KV: each loads its own")
+        return None
+    place, interface = None, ours.collective_interface
+    if rank.first:
+        with suppress(OSError):  # nobody is left waiting for its address
+            place = MeetingPlace(interface)
+    stage = int(config.parallel_config.tensor_parallel_size)
+    mine, number = "" if place is None else place.address, rank.number % stage
+    address = _exchange(mine)[number // rank.replicas * rank.replicas]
+    if not address:
+        raise ConfigError(f"collective_interface: no rank can listen at {interface!r}")
+    collective = GlooCollective(number % rank.replicas, rank.replicas, address, interface, place)
+    clock = SystemClock()
+    return LoadsTogether(
+        collective,
+        discover().open("checksum", settings.checksum, {}, OpenContext(clock)),
+        layout.chunk_bytes(settings.chunk.size),
+        settings.deadlines.retrieve + ours.collective_seconds,
+        clock,
+    )
+
+
+def _exchange(mine: str) -> list[str]:
+    """A text of each rank of this stage, of which each gives its own, through vLLM's group."""
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    own = torch.frombuffer(bytearray(mine.encode().ljust(ADDRESS_BYTES, b"\0")), dtype=torch.uint8)
+    every = [torch.zeros_like(own) for _ in range(group.world_size)]
+    torch.distributed.all_gather(every, own, group=group.cpu_group)
+    return [bytes(one.tolist()).rstrip(b"\0").decode() for one in every]
 
 
 class _Sized(Protocol):

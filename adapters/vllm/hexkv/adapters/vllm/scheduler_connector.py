@@ -333,7 +333,8 @@ class SchedulerConnector:
                 tracked.found = Found(why=Reason.NO_ANSWER)
                 return True
             del tracked.questions[index]
-            tracked.answers.append(_found(answer))
+            if answer.get("follows") is not True:
+                tracked.answers.append(_found(answer))
             if answer.get("coming") is True:
                 tracked.coming.add(index)
         if tracked.coming:

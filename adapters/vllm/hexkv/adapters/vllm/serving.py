@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
@@ -83,12 +83,17 @@ class LookupServer:
         under_way: UnderWay | None = None,
         chunk: int = 0,
         rank: int = 0,
+        follows: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it."""
+        """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it.
+
+        A rank that *follows* another one is given what that one finds, and looks for nothing.
+        """
         self._engine = engine
         self._under_way = under_way
         self._chunk = chunk
         self._rank = rank
+        self._follows = follows
         self._scopes = scopes
         self._prefetch = prefetch
         self._left: dict[str, int] = {}
@@ -153,6 +158,8 @@ class LookupServer:
         namespace = self._scopes.namespace(scope)
         if namespace is None:
             return {"hit": 0, "tiers": {}}
+        if self._follows():
+            return {"follows": True}
         found = self._engine.lookup(tokens, pin=request, namespace=namespace)
         if self._under_way is not None:
             self._under_way.forget(request)  # it looks again

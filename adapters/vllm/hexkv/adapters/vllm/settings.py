@@ -52,6 +52,18 @@ class ConnectorSettings:
     loaders: int = 2
     """Threads that load asynchronously, on each rank."""
 
+    collective: Literal["", "gloo"] = ""
+    """How ranks that hold the same KV load together: the first one reads, and all get it, over
+    torch.distributed. Empty: each reads for itself, as it should where they share a node."""
+
+    collective_interface: str = "lo"
+    """Network interface over which they do, the same name on every machine: ``eth0``, for
+    instance, where they are on several."""
+
+    collective_seconds: float = 2.0
+    """How long a rank waits for the others, at most, beyond the deadline of a load; then it
+    loads by itself until all are there again."""
+
     layout: Literal["auto", "opaque"] = "auto"
     """Chunks that other engines can use, where that is known to be possible; or whole blocks
     of this engine, always."""
@@ -68,6 +80,12 @@ class ConnectorSettings:
             raise SettingError("hold_seconds", "must be 0 to 3600")
         if not 1 <= self.loaders <= 64:
             raise SettingError("loaders", "must be 1 to 64")
+        if not 0 < self.collective_seconds <= 600:
+            raise SettingError("collective_seconds", "must be more than 0 and at most 600")
+        if not self.collective_interface:
+            raise SettingError("collective_interface", "must name an interface")
+        if self.collective and self.loading == "layerwise":
+            raise SettingError("loading", "must not be layerwise where ranks load together")
 
     def resolved(self, *, remote: bool) -> ConnectorSettings:
         """These with nothing left open, where a tier is *remote*, or none is.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.vllm.events import BlockEvent, BlockInfo, Ledger
@@ -20,6 +21,7 @@ from hexkv.adapters.vllm.messages import Computed, Load, Missed, Save, Step
 from hexkv.adapters.vllm.metrics import EngineReport, Tally
 from hexkv.adapters.vllm.requests import PAD
 from hexkv.adapters.vllm.serving import Scopes
+from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
@@ -34,6 +36,9 @@ from hexkv.ports import (
 )
 
 log = logging.getLogger("vllm.hexkv")
+
+_LOADS = 1 << 16
+"""More than the loads of a step."""
 
 _FORGETTING = 1.0
 """Seconds for what is to be deleted once it has arrived."""
@@ -91,6 +96,8 @@ class WorkerConnector:
         under_way: prompts that are computed for other engines.
         own_tiers: whether the tiers are this process's, so that it costs nothing to ask them.
         handing: what becomes of what was computed for one of them.
+        together: where ranks that hold the same load together. Then *loaders* is 1, for all of
+            them keep to one order. Closed with this.
     """
 
     def __init__(
@@ -110,6 +117,7 @@ class WorkerConnector:
         under_way: UnderWay | None = None,
         own_tiers: bool = True,
         handing: Handing = Handing(),  # noqa: B008 - frozen
+        together: LoadsTogether | None = None,
     ) -> None:
         self._engine = engine
         self._report_of = EngineReport(
@@ -124,6 +132,7 @@ class WorkerConnector:
         self.tally = Tally() if tally is None else tally
         self._under_way = under_way
         self._handing = handing
+        self._together = together
         self._ledger = ledger
         self._chunk = chunk
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
@@ -138,16 +147,18 @@ class WorkerConnector:
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
         self._count(step.missed)
-        for load in step.loads:
+        for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
                 # Recorded first: whatever happens, vLLM must be told that it is over.
-                beside = self._beside()
-                future = self._threads.submit(self._load_beside, load, beside)
+                future = self._threads.submit(self._load_beside, load, order, self._beside())
                 self._outside.running[load.request] = load, future
             elif self._layerwise:
                 self._begin(load)
+            elif self._together is not None:  # behind those that began in earlier steps
+                future = self._threads.submit(self._load_beside, load, order, self._beside())
+                self._report(load, future.result())
             else:
-                self._report(load, self._load(load))
+                self._report(load, self._load(load, order))
 
     def wait_for_layer(self, name: str) -> None:
         """The model is about to read this layer."""
@@ -242,6 +253,8 @@ class WorkerConnector:
     def close(self) -> None:
         """Stop loading and close the engine. Twice is allowed."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._together is not None:
+            self._together.close()
         self._contexts.close()
         self._engine.close()
 
@@ -254,31 +267,41 @@ class WorkerConnector:
             count(CounterName.MISSES, chunks, reason=reason)
             count(CounterName.MISSED_TOKENS, tokens, reason=reason)
 
-    def _load(self, load: Load) -> int:
+    def _load(self, load: Load, order: int) -> int:
         """Load; up to which token everything arrived."""
-        tokens = memoryview(load.tokens).cast("I")
         began = time.monotonic()
         try:
-            namespace = self._scopes.namespace(load.scope)
-            if namespace is None:  # its adapter was replaced, or left, since it was found
-                return load.start
-            got = self._engine.retrieve(
-                tokens,
-                self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
-                skip=load.start,
-                namespace=namespace,
-                lookup_id=load.request,
+            window = self._windows.window(
+                load.blocks[: load.end // self._windows.block], load.start
             )
+            # None: its adapter was replaced, or left, since it was found.
+            namespace = self._scopes.namespace(load.scope)
+            read = None if namespace is None else partial(self._read, load, namespace)
+            if self._together is not None:
+                got = self._together.load(order, load, window, read)
+            elif read is None:
+                return load.start
+            else:
+                got = read(window)
         finally:
             self._engine.unpin(load.request)
         arrived = self._loaded(load, got, time.monotonic() - began)
-        if load.kept.hold:
+        if load.kept.hold and namespace is not None:
             self._let_go(load, namespace, arrived)
         return arrived
 
-    def _load_beside(self, load: Load, beside: AbstractContextManager[object]) -> int:
+    def _read(self, load: Load, namespace: Namespace, window: DeviceKV) -> Retrieved:
+        return self._engine.retrieve(
+            memoryview(load.tokens).cast("I"),
+            window,
+            skip=load.start,
+            namespace=namespace,
+            lookup_id=load.request,
+        )
+
+    def _load_beside(self, load: Load, order: int, beside: AbstractContextManager[object]) -> int:
         with beside:
-            return self._load(load)
+            return self._load(load, order)
 
     def _loaded(self, load: Load, got: Retrieved, seconds: float) -> int:
         self.tally.loaded(got.loaded_tokens, got.loaded_bytes, seconds)

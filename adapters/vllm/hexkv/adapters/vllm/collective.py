@@ -1,0 +1,296 @@
+"""The port ``Collective`` over torch.distributed: gloo, whose deadlines end an operation.
+
+A group of its own, not vLLM's: a load that waits must not stand between the model's own
+operations, and a group that gloo gave up is of no more use. The first member keeps a small store at
+which members meet, at first and whenever one was lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import socket
+import struct
+from contextlib import suppress
+from datetime import timedelta
+from threading import Event, Lock, Thread
+from typing import Any
+
+import torch
+import torch.distributed
+
+from hexkv.ports import MAX_HEAD, MAX_MESSAGE, CollectiveBroken, Deadline, InvalidRequest
+
+log = logging.getLogger("vllm.hexkv")
+
+dist: Any = torch.distributed
+"""PyTorch's types do not say all that is in there."""
+
+ADDRESS_BYTES = 64
+"""Of a meeting place, padded with zeros."""
+
+_MEETING = 10.0
+"""Seconds for which members that are there wait for one that is not, at a time."""
+
+_PAUSE = 1.0
+"""Seconds between two attempts to meet; twice as many after each that failed."""
+
+_LONGEST_PAUSE = 60.0
+_LOOK = 0.2
+"""Seconds between two looks whether the first member calls everybody together."""
+
+_LEAD = struct.Struct(f"<QQB{MAX_HEAD}s")
+"""What goes before each message: the bytes of its data, twice, and its head.
+
+gloo ends the whole process of a member that takes part with another number of bytes than the
+first one. So a lead has always the same, and who doubts one takes no part in what follows.
+"""
+
+_EVERY_BIT = (1 << 64) - 1
+
+_ADDRESS_OF = 0x8915
+"""Linux's SIOCGIFADDR."""
+
+_ATTEMPT = "attempt"
+
+
+def address_of(interface: str) -> str:
+    """The IPv4 address of a network interface of this machine, ``lo`` for instance.
+
+    Raises:
+        OSError: there is no such interface, or it has none.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        asked = struct.pack("256s", interface.encode()[:15])
+        return socket.inet_ntoa(fcntl.ioctl(sock.fileno(), _ADDRESS_OF, asked)[20:24])
+
+
+class MeetingPlace:
+    """The first member's store, at one address alone. Closed by :meth:`close`."""
+
+    def __init__(self, interface: str) -> None:
+        """Listen at *interface*.
+
+        Raises:
+            OSError: nobody can, there.
+        """
+        host = address_of(interface)
+        listener = socket.socket(socket.AF_INET)
+        try:
+            listener.bind((host, 0))
+            listener.listen(128)
+            port = listener.getsockname()[1]
+        except OSError:
+            listener.close()
+            raise
+        # PyTorch's store would listen at every address of the machine.
+        self._store: Any = dist.TCPStore(
+            host,
+            port,
+            is_master=True,
+            timeout=timedelta(seconds=_MEETING),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        self.address = f"{host}:{port}"
+
+    def close(self) -> None:
+        """Stop listening. Twice is allowed."""
+        self._store = None
+
+
+class GlooCollective:
+    """One member. Closed by :meth:`close`.
+
+    Args:
+        rank: of this member.
+        size: of all.
+        address: of the first member's meeting place.
+        interface: over which this member talks to the others.
+        place: the meeting place, at the first member. Closed with this.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        address: str,
+        interface: str = "lo",
+        place: MeetingPlace | None = None,
+    ) -> None:
+        self._rank, self._size = rank, size
+        self._address, self._interface = address, interface
+        self._place = place
+        self._group: Any = None
+        self._memory = bytearray()
+        self._late: list[tuple[Any, object]] = []
+        self._attempt = 0
+        self._lock = Lock()
+        self._closed = Event()
+        self._meeting: Thread | None = None
+        self._meet()
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def whole(self) -> bool:
+        return self._group is not None
+
+    def send(self, head: bytes, data: memoryview, deadline: Deadline) -> None:
+        if self._rank or len(head) > MAX_HEAD or data.nbytes > MAX_MESSAGE:
+            raise InvalidRequest("the first member sends, and not more than there is room for")
+        group, size = self._group, data.nbytes
+        lead = _LEAD.pack(size, size ^ _EVERY_BIT, len(head), head)
+        self._broadcast(group, bytearray(lead), deadline)
+        if size:
+            self._broadcast(group, bytearray(data) if data.readonly else data, deadline)
+
+    def receive(self, limit: int, deadline: Deadline) -> tuple[bytes, memoryview]:
+        if not self._rank or not 0 <= limit <= MAX_MESSAGE:
+            raise InvalidRequest("the first member does not receive, nor anybody so much")
+        group, lead = self._group, bytearray(_LEAD.size)
+        self._broadcast(group, lead, deadline)
+        size, again, length, head = _LEAD.unpack(lead)
+        if size ^ again != _EVERY_BIT or size > limit or length > MAX_HEAD:
+            self._break("a message is too long")
+            raise CollectiveBroken("a message is too long")
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        data = memoryview(self._memory)[:size]
+        if size:
+            self._broadcast(group, data, deadline)
+        return head[:length], data.toreadonly()
+
+    def part(self) -> None:
+        self._break("what was received makes no sense")
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            group, self._group = self._group, None
+            meeting = self._meeting
+        _end(group)
+        if meeting is not None:
+            meeting.join(2 * _MEETING)
+        if self._place is not None:
+            self._place.close()
+
+    def _broadcast(
+        self,
+        group: Any,
+        memory: bytearray | memoryview,
+        deadline: Deadline,
+    ) -> None:
+        """One operation of a message, all of which are of one *group*."""
+        seconds = deadline.remaining()
+        if group is None:
+            raise CollectiveBroken("a member was lost, and they have not met again")
+        if not seconds:
+            self._break("the deadline had passed before")
+            raise CollectiveBroken("the deadline had passed before")
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = timedelta(seconds=seconds)
+        try:
+            work = group.broadcast([tensor], options)
+        except RuntimeError as error:
+            self._break(str(error))
+            raise CollectiveBroken(_first_line(error)) from error
+        try:
+            # Each of its steps has the time-out; together they have no more.
+            work.wait(timedelta(seconds=seconds))
+        except RuntimeError as error:
+            if not work.is_completed():
+                self._late = [late for late in self._late if not late[0].is_completed()]
+                self._late.append((work, tensor))
+            self._break(str(error))
+            raise CollectiveBroken(_first_line(error)) from error
+
+    def _break(self, why: str) -> None:
+        """Count as lost, and meet the others again, beside whoever calls."""
+        with self._lock:
+            group, self._group = self._group, None
+            if group is None:
+                return
+            # What is under way may still write to it.
+            self._memory = bytearray()
+            _end(group)
+            if not self._closed.is_set():
+                log.warning(
+                    "ranks that load together are apart, and each loads by itself: %s",
+                    why.splitlines()[0][:200] if why else "no reason was given",
+                )
+                self._begin_meeting()
+
+    def _begin_meeting(self) -> None:
+        self._meeting = Thread(target=self._meet_again, name="hexkv-meeting", daemon=True)
+        self._meeting.start()
+
+    def _meet(self) -> None:
+        """For the first time; without success others go on trying beside vLLM's start."""
+        try:
+            self._attempt = 1
+            if not self._rank:
+                self._store().set(_ATTEMPT, "1")
+            self._group = self._form(1)
+        except RuntimeError as error:
+            log.warning("ranks that are to load together have not met: %s", _first_line(error))
+            self._begin_meeting()
+
+    def _meet_again(self) -> None:
+        pause = _PAUSE
+        while not self._closed.wait(_LOOK if self._rank else pause):
+            try:
+                attempt = self._called()
+                if attempt <= self._attempt:
+                    continue
+                self._attempt = attempt
+                group = self._form(attempt)
+            except (RuntimeError, ValueError):
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            with self._lock:
+                if self._closed.is_set():
+                    _end(group)
+                else:
+                    self._group = group
+                    log.info("all ranks that load together have met")
+            return
+
+    def _called(self) -> int:
+        """The number of the attempt that the first member calls everybody to."""
+        store = self._store()
+        if self._rank:
+            return int(store.get(_ATTEMPT))
+        store.set(_ATTEMPT, str(self._attempt + 1))
+        return self._attempt + 1
+
+    def _store(self) -> Any:
+        host, _, port = self._address.rpartition(":")
+        timeout = timedelta(seconds=_MEETING)
+        return dist.TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
+
+    def _form(self, attempt: int) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=_MEETING)
+        options._threads = 1
+        options._devices = [dist.ProcessGroupGloo.create_device(interface=self._interface)]
+        store = dist.PrefixStore(str(attempt), self._store())
+        return dist.ProcessGroupGloo(store, self._rank, self._size, options)
+
+
+def _end(group: Any) -> None:
+    if group is not None:
+        with suppress(RuntimeError):
+            group.shutdown()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
