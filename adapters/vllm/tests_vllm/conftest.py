@@ -30,7 +30,7 @@ def start(model, tmp_path):
     """Starts toys; the test's end ends them."""
     toys = []
 
-    def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, node=None, **settings):
+    def begin(*, tiers=None, chunk=32, pool="4MiB", connector=None, node=None, toy=Toy, **settings):
         own = {"pool": {"bytes": pool}, "tiers": tiers or [{"store": "memory"}]}
         extra = {
             "chunk": {"size": chunk},
@@ -39,7 +39,7 @@ def start(model, tmp_path):
             **PATIENT,
             **(connector or {}),
         }
-        toys.append(Toy(model, extra, **settings))
+        toys.append(toy(model, extra, **settings))
         return toys[-1]
 
     yield begin

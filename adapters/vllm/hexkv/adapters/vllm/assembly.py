@@ -18,21 +18,23 @@ from hexkv.adapters.vllm.collective import ADDRESS_BYTES, GlooCollective, Meetin
 from hexkv.adapters.vllm.configuration import Configuration, configure
 from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.identity import Rank, namespace_of
-from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
+from hexkv.adapters.vllm.inspection import Memory
 from hexkv.adapters.vllm.lora import Adapters, watch
 from hexkv.adapters.vllm.metrics import Tally
+from hexkv.adapters.vllm.rank_cache import RankCache, Together
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
-from hexkv.adapters.vllm.serving import LookupServer, Scopes
+from hexkv.adapters.vllm.serving import Handing, LookupServer, Scopes
+from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, slices_of
 from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
-from hexkv.adapters.vllm.windows import BlockPages, pages_of
-from hexkv.adapters.vllm.worker_connector import Handing, WorkerConnector
+from hexkv.adapters.vllm.windows import BlockPages
+from hexkv.adapters.vllm.worker_connector import Window, Windows, WorkerConnector
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.schema import IN_MEMORY, TierSettings
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import ConfigError, KVLayout
+from hexkv.ports import ConfigError, DeviceKV, KVLayout
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -115,10 +117,13 @@ def scheduler_connector(
     return SchedulerConnector(ours, shape, callers)
 
 
+Half = WorkerConnector[DeviceKV] | WorkerConnector[Sequence[DeviceKV]]
+
+
 class WorkerContext:
     """A worker's half, and the socket at which its engine is asked. Closed by :meth:`close`."""
 
-    def __init__(self, half: WorkerConnector, listener: ChannelServer, place: Path) -> None:
+    def __init__(self, half: Half, listener: ChannelServer, place: Path) -> None:
         self.half = half
         self._listener = listener
         self._place = place
@@ -146,21 +151,26 @@ def worker_connector(
         LayoutMismatch: vLLM's tensors are not what its configuration says.
     """
     ours, settings = configured.connector, configured.engine.settings
-    apart = ours.layout == "auto" and tokens_lie_apart(caches)
-    pages = pages_of(caches, memory.layers, count=memory.blocks, block=memory.block, apart=apart)
-    opaque = isinstance(pages, BlockPages)
     rank = Rank.of(config, memory.replicas)
-    inside = inside_of_blocks(config, memory, caches, version) if opaque else {}
-    namespace = namespace_of(config, pages.layout, rank, configured.engine, inside=inside)
+    slices = slices_of(config, memory, rank, ours, caches, version)
+    # The pool's blocks take the frames of the largest.
+    base = max(slices, key=lambda each: each.pages.layout.token_bytes)
+    namespace = replace(
+        namespace_of(config, base.pages.layout, rank, configured.engine, inside=base.inside),
+        parallel=base.piece,
+    )
+    shards = len(slices) if ours.shards else 0
+    handing = Handing(rank.number, ours.hold_seconds, ours.remove_after_load, shards)
     with ExitStack() as opened:
         # One rank speaks for all: their tiers differ in bytes, not in chunks.
         ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
         sinks = [ledger] if ledger else []
         engine = build(configured.engine, namespace, events=sinks, rank=rank.number)
         opened.callback(engine.close)
+        sharded = ShardedCache(engine, slices) if shards else None
         scopes = Scopes(engine.namespace, adapters)
         tally = Tally()
-        together = _together(config, configured, rank, pages.layout)
+        together = None if sharded else _together(config, configured, rank, base.pages.layout)
         if together is not None:
             opened.callback(together.close)
         # Where nobody else sees what this rank stores, or is given it, each of them has to.
@@ -171,35 +181,43 @@ def worker_connector(
             under_way = UnderWay(announcing, group, SystemClock(), tally.waited, announces=saves)
         chunk_size = settings.chunk.size
         desk = LookupServer(
-            engine,
+            sharded or engine,
             scopes,
             prefetch=settings.shared,
             under_way=under_way,
             chunk=chunk_size,
-            rank=rank.number,
+            handing=handing,
             follows=(lambda: False) if together is None else lambda: together.follows,
         )
         place = _place(config, configured, make=True)
         listener = ChannelServer(socket_path(place, rank.number), desk)
         opened.pop_all()
-    half = WorkerConnector(
-        engine,
-        pages,
-        scopes,
-        layer_names=list(caches),
-        layerwise=ours.loading == "layerwise",
-        loaders=ours.loaders if together is None else 1,
-        saves=saves,
-        beside=_beside(next(iter(caches.values())).device),
-        ledger=ledger,
-        chunk=chunk_size,
-        tally=tally,
-        under_way=under_way,
-        own_tiers=not settings.node,
-        handing=Handing(rank.number, ours.hold_seconds, ours.remove_after_load),
-        together=together,
-    )
-    chunk = pages.layout.chunk_bytes(settings.chunk.size)
+
+    def half(
+        cache: RankCache[Window],
+        windows: Windows[Window],
+        together: Together[Window] | None = None,
+    ) -> WorkerConnector[Window]:
+        return WorkerConnector(
+            cache,
+            windows,
+            scopes,
+            layer_names=list(caches),
+            layerwise=ours.loading == "layerwise",
+            loaders=ours.loaders if together is None else 1,
+            saves=saves,
+            beside=_beside(next(iter(caches.values())).device),
+            ledger=ledger,
+            chunk=chunk_size,
+            tally=tally,
+            under_way=under_way,
+            own_tiers=not settings.node,
+            handing=handing,
+            together=together,
+        )
+
+    worker = half(sharded, ShardedPages(slices)) if sharded else half(engine, base.pages, together)
+    frames = [each.pages.layout.chunk_bytes(settings.chunk.size) for each in slices]
     log.info(
         "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",
         metadata.version("hexkv"),
@@ -209,11 +227,13 @@ def worker_connector(
         tiers_of(engine.health().tiers),
         _size(engine.health().pool_bytes if settings.node else settings.pool.bytes),
         settings.chunk.size,
-        _size(chunk),
+        _size(sum(frames)),
     )
-    if opaque:
-        log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", inside)
-    return WorkerContext(half, listener, place)
+    if shards:
+        log.info("a rank's part of a chunk is kept in %d shard(s), for other ranks", shards)
+    if isinstance(base.pages, BlockPages):
+        log.info("KV is kept in whole blocks, for vLLM on machines like this one: %s", base.inside)
+    return WorkerContext(worker, listener, place)
 
 
 def _together(

@@ -45,6 +45,7 @@ from hexkv.adapters.vllm.held import Copying, HeldBlocks
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
+from hexkv.adapters.vllm.shards import own_partition
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
@@ -325,5 +326,6 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
             "engine": f"vllm offloading {'.'.join(vllm.__version__.split('.')[:2])}",
         }
         rank = Rank.of(config)
+        inside |= own_partition(config, rank)
         host = namespace_of(config, layout, rank, self._configured.engine, inside=inside)
         return identify(host, self._configured.engine)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
+from typing import NamedTuple
 
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
+from hexkv.adapters.vllm.rank_cache import RankLookups
 from hexkv.adapters.vllm.under_way import UnderWay
-from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, PrefixCache, StoreUnreachable
+from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, StoreUnreachable
 
 _SCOPES = 256
 
@@ -71,18 +73,34 @@ def joined(own: str, asked: str) -> str:
     return own or asked
 
 
+class Handing(NamedTuple):
+    """How what is handed over is kept for the engine that goes on with it."""
+
+    rank: int = 0
+    seconds: float = 60.0
+    removes: bool = False
+    """Whether what was made for this engine alone is deleted when it has it."""
+
+    shards: int = 0
+    """Into how many a rank's KV is cut, each of which is pinned by itself; 0: it is not."""
+
+    def owner(self, hold: str) -> str:
+        """Who pins what is kept under the name *hold*."""
+        return f"{SHARED_OWNER}{hold}" if self.shards else f"{SHARED_OWNER}{hold} {self.rank}"
+
+
 class LookupServer:
     """Answers the scheduler's questions about one engine. Called from several threads."""
 
     def __init__(
         self,
-        engine: PrefixCache,
+        engine: RankLookups,
         scopes: Scopes,
         *,
         prefetch: bool = True,
         under_way: UnderWay | None = None,
         chunk: int = 0,
-        rank: int = 0,
+        handing: Handing = Handing(),  # noqa: B008 - frozen
         follows: Callable[[], bool] = lambda: False,
     ) -> None:
         """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it.
@@ -92,7 +110,8 @@ class LookupServer:
         self._engine = engine
         self._under_way = under_way
         self._chunk = chunk
-        self._rank = rank
+        self._handing = handing
+        self._each = handing.shards or 1
         self._follows = follows
         self._scopes = scopes
         self._prefetch = prefetch
@@ -111,7 +130,7 @@ class LookupServer:
             case "release", str(request):
                 self._remember(request, _number(question))
                 if hold := question.get("hold"):
-                    self._engine.unpin(f"{SHARED_OWNER}{hold} {self._rank}")
+                    self._engine.unpin(self._handing.owner(str(hold)))
                 return {"prefetched": self.release(request)}
             case "announce", str(request):
                 self._announce(request, _scope(question.get("scope")), tokens.cast("I"))
@@ -165,7 +184,8 @@ class LookupServer:
             self._under_way.forget(request)  # it looks again
         if waits and self._under_way is not None and found.hit_tokens < len(tokens):
             keys = self._engine.chunk_keys(tokens, namespace=namespace)
-            if self._under_way.watch(request, keys[found.hit_tokens // self._chunk :]):
+            behind = keys[found.hit_tokens // self._chunk * self._each :]
+            if self._under_way.watch(request, behind, self._each):
                 return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "coming": True}
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
@@ -173,7 +193,7 @@ class LookupServer:
         return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "why": why}
 
 
-def emptied(engine: PrefixCache) -> int:
+def emptied(engine: RankLookups) -> int:
     """How many chunks went when *engine* was cleared.
 
     Raises:

@@ -9,6 +9,30 @@ from hexkv.plugins.spec import SettingError
 
 
 @dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Into how many equal parts a model's KV is cut, each of which is stored by itself.
+
+    Engines that share a cache have the same here, whatever their numbers of ranks are.
+    """
+
+    # What is unknown here is no more ignored than elsewhere.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - pydantic's
+
+    heads: int = 1
+    """Parts by KV heads: a multiple of every ``tensor_parallel_size``, or, where that is more, all
+    of the model's KV heads. Latent attention has one head."""
+
+    layers: int = 1
+    """Parts by layers: a multiple of every ``pipeline_parallel_size``."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.heads <= 1024:
+            raise SettingError("shards", "heads must be 1 to 1024")
+        if not 1 <= self.layers <= 1024:
+            raise SettingError("shards", "layers must be 1 to 1024")
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectorSettings:
     """How the connector works. What an engine does is in the engine's own configuration."""
 
@@ -68,6 +92,10 @@ class ConnectorSettings:
     """Chunks that other engines can use, where that is known to be possible; or whole blocks
     of this engine, always."""
 
+    shards: ShardSettings | None = None
+    """How the model's KV is cut, so that engines with other numbers of ranks share it. ``None``: as
+    the ranks of this engine are."""
+
     socket_dir: str = ""
     """Where scheduler and workers meet; by default in the directory for temporary files."""
 
@@ -86,6 +114,8 @@ class ConnectorSettings:
             raise SettingError("collective_interface", "must name an interface")
         if self.collective and self.loading == "layerwise":
             raise SettingError("loading", "must not be layerwise where ranks load together")
+        if self.collective and self.shards:
+            raise SettingError("collective", "must be empty where KV is kept in shards")
 
     def resolved(self, *, remote: bool) -> ConnectorSettings:
         """These with nothing left open, where a tier is *remote*, or none is.

@@ -58,11 +58,14 @@ class UnderWay:
         if self._announces:
             self._announcing.withdraw(request, self._soon())
 
-    def watch(self, request: str, keys: Sequence[ChunkKey]) -> bool:
-        """True if others compute the first of *keys*: *request* is waited for from now on."""
+    def watch(self, request: str, keys: Sequence[ChunkKey], first: int = 1) -> bool:
+        """True if others compute any of the *first* keys: *request* is waited for from now on.
+
+        These are the shards of one chunk, of which some may be there.
+        """
         now = Deadline(self._clock, 0.0)
         flags = self._announcing.expect(keys, self._group, now) if keys else ()
-        if not any(flags[:1]):
+        if not any(flags[:first]):
             return False
         coming = [key for key, is_coming in zip(keys, flags, strict=True) if is_coming]
         with self._lock:

@@ -14,24 +14,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from hexkv.adapters.vllm.events import BlockEvent, BlockInfo, Ledger
 from hexkv.adapters.vllm.messages import Computed, Load, Missed, Save, Step
 from hexkv.adapters.vllm.metrics import EngineReport, Tally
+from hexkv.adapters.vllm.rank_cache import RankCache, Together
 from hexkv.adapters.vllm.requests import PAD
-from hexkv.adapters.vllm.serving import Scopes
-from hexkv.adapters.vllm.together import LoadsTogether
+from hexkv.adapters.vllm.serving import Handing, Scopes
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
-    SHARED_OWNER,
     CounterName,
     Deadline,
-    DeviceKV,
     LayeredRead,
     Namespace,
-    PrefixCache,
     Retrieved,
 )
 
@@ -44,22 +41,17 @@ _FORGETTING = 1.0
 """Seconds for what is to be deleted once it has arrived."""
 
 
-class Windows(Protocol):
+Window = TypeVar("Window")
+_Made = TypeVar("_Made", covariant=True)
+
+
+class Windows(Protocol[_Made]):
     """The rank's KV memory: :class:`~hexkv.adapters.vllm.windows.BlockPages`, for instance."""
 
     @property
     def block(self) -> int: ...
 
-    def window(self, blocks: Sequence[int], start: int) -> DeviceKV: ...
-
-
-class Handing(NamedTuple):
-    """How what is handed over is kept for the engine that goes on with it."""
-
-    rank: int = 0
-    seconds: float = 60.0
-    removes: bool = False
-    """Whether what was made for this engine alone is deleted when it has it."""
+    def window(self, blocks: Sequence[int], start: int) -> _Made: ...
 
 
 @dataclass(slots=True)
@@ -78,7 +70,7 @@ class _Outside:
     running: dict[str, tuple[Load, Future[int]]] = field(default_factory=dict)
 
 
-class WorkerConnector:
+class WorkerConnector(Generic[Window]):
     """Carries out the scheduler's plan on one rank. Closed by :meth:`close`.
 
     Args:
@@ -102,8 +94,8 @@ class WorkerConnector:
 
     def __init__(
         self,
-        engine: PrefixCache,
-        windows: Windows,
+        engine: RankCache[Window],
+        windows: Windows[Window],
         scopes: Scopes,
         *,
         layer_names: Sequence[str] = (),
@@ -117,7 +109,7 @@ class WorkerConnector:
         under_way: UnderWay | None = None,
         own_tiers: bool = True,
         handing: Handing = Handing(),  # noqa: B008 - frozen
-        together: LoadsTogether | None = None,
+        together: Together[Window] | None = None,
     ) -> None:
         self._engine = engine
         self._report_of = EngineReport(
@@ -133,6 +125,7 @@ class WorkerConnector:
         self._under_way = under_way
         self._handing = handing
         self._together = together
+        self._each = handing.shards or 1
         self._ledger = ledger
         self._chunk = chunk
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
@@ -261,7 +254,9 @@ class WorkerConnector:
     def _count(self, missed: Sequence[Missed]) -> None:
         """Count what no load asks the engine for, because it was not found."""
         count = self._engine.telemetry.count
+        each = self._each
         for reason, chunks, tokens in missed:
+            chunks, tokens = chunks * each, tokens * each
             count(CounterName.LOOKUPS, chunks)
             count(CounterName.LOOKUP_TOKENS, tokens)
             count(CounterName.MISSES, chunks, reason=reason)
@@ -290,7 +285,7 @@ class WorkerConnector:
             self._let_go(load, namespace, arrived)
         return arrived
 
-    def _read(self, load: Load, namespace: Namespace, window: DeviceKV) -> Retrieved:
+    def _read(self, load: Load, namespace: Namespace, window: Window) -> Retrieved:
         return self._engine.retrieve(
             memoryview(load.tokens).cast("I"),
             window,
@@ -321,24 +316,21 @@ class WorkerConnector:
         namespace = self._scopes.namespace(prompt.scope)
         if self._saves and prompt.hold and namespace is not None:
             tokens = memoryview(prompt.tokens).cast("I")
-            owner, seconds = self._owner(prompt.hold), self._handing.seconds
+            owner, seconds = self._handing.owner(prompt.hold), self._handing.seconds
             self._engine.pin(tokens, owner, seconds=seconds, namespace=namespace)
 
     def _let_go(self, load: Load, namespace: Namespace, arrived: int) -> None:
         """What was kept for one decoder has arrived here, or did not."""
-        self._engine.unpin(self._owner(load.kept.hold))
+        self._engine.unpin(self._handing.owner(load.kept.hold))
         if not self._handing.removes or load.kept.fresh < 0 or arrived < load.end:
             return
         tokens, block = memoryview(load.tokens).cast("I"), self._windows.block
         keys = list(self._engine.chunk_keys(tokens, namespace=namespace))
         if tokens[-1] == PAD:  # the same tokens up to a block are another chunk
             whole = tokens[: load.end - block]
-            keys += self._engine.chunk_keys(whole, namespace=namespace)[len(keys) - 1 :]
-        fresh = keys[load.kept.fresh // self._chunk :]
+            keys += self._engine.chunk_keys(whole, namespace=namespace)[len(keys) - self._each :]
+        fresh = keys[load.kept.fresh // self._chunk * self._each :]
         self._engine.chunks.forget(fresh, Deadline.after(SystemClock(), _FORGETTING))
-
-    def _owner(self, hold: str) -> str:
-        return f"{SHARED_OWNER}{hold} {self._handing.rank}"
 
     def _save(self, save: Save) -> None:
         namespace = self._scopes.namespace(save.scope)
@@ -368,7 +360,7 @@ class WorkerConnector:
             return
         block, size = self._windows.block, self._chunk
         end = save.end // size * size
-        names = self._engine.chunk_keys(tokens[:end], namespace=namespace)
+        names = self._engine.chunk_keys(tokens[:end], namespace=namespace)[:: self._each]
         own = (save.end - save.start) // block
         parent = save.hashes[0] if len(save.hashes) > own else None
         hashes, chunks = save.hashes[-own:], []

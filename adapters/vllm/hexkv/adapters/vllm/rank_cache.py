@@ -1,0 +1,105 @@
+"""As much of a cache by tokens as a rank uses, over its KV as a whole or cut into shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from hexkv.adapters.vllm.messages import Load
+from hexkv.ports import (
+    ChunkCache,
+    ChunkKey,
+    Cleared,
+    Health,
+    LayeredRead,
+    Lookup,
+    Namespace,
+    Retrieved,
+    StoreReport,
+    Telemetry,
+)
+
+Window = TypeVar("Window", contravariant=True)
+"""On a request's KV: a ``DeviceKV``, or one for each shard."""
+
+_Whole = TypeVar("_Whole")
+
+
+class RankLookups(Protocol):
+    """What the scheduler's questions are answered with. As in ``PrefixCache``."""
+
+    def lookup(
+        self, tokens: memoryview, *, pin: str | None = None, namespace: Namespace | None = None
+    ) -> Lookup: ...
+    def prefetch(
+        self, lookup_id: str, tokens: memoryview, *, namespace: Namespace | None = None
+    ) -> int | None: ...
+    def cancel(self, lookup_id: str) -> bool: ...
+    def unpin(self, owner: str) -> int: ...
+    def clear(self) -> Cleared: ...
+    def chunk_keys(
+        self, tokens: memoryview, *, namespace: Namespace | None = None
+    ) -> Sequence[ChunkKey]: ...
+
+
+class RankCache(RankLookups, Protocol[Window]):
+    """What a worker moves KV with. As in ``PrefixCache``."""
+
+    @property
+    def namespace(self) -> Namespace: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def chunks(self) -> ChunkCache: ...
+    def health(self) -> Health: ...
+    def close(self) -> None: ...
+    def pin(
+        self,
+        tokens: memoryview,
+        owner: str,
+        *,
+        seconds: float | None = None,
+        namespace: Namespace | None = None,
+    ) -> int: ...
+    def retrieve(
+        self,
+        tokens: memoryview,
+        device: Window,
+        *,
+        skip: int = 0,
+        namespace: Namespace | None = None,
+        lookup_id: str | None = None,
+    ) -> Retrieved: ...
+    def retrieve_layers(
+        self,
+        tokens: memoryview,
+        device: Window,
+        *,
+        skip: int = 0,
+        namespace: Namespace | None = None,
+        lookup_id: str | None = None,
+    ) -> AbstractContextManager[LayeredRead]: ...
+    def store(
+        self,
+        tokens: memoryview,
+        device: Window,
+        *,
+        skip: int = 0,
+        namespace: Namespace | None = None,
+        wait: bool = True,
+    ) -> StoreReport: ...
+
+
+class Together(Protocol[_Whole]):
+    """:class:`~hexkv.adapters.vllm.together.LoadsTogether`, for ranks with one window each."""
+
+    def load(
+        self,
+        order: int,
+        load: Load,
+        window: _Whole,
+        read: Callable[[_Whole], Retrieved] | None,
+    ) -> Retrieved: ...
+
+    def close(self) -> None: ...
