@@ -150,7 +150,7 @@ def test_other_cuts_have_other_names(pair):
     assert handed_over(prefill, whole, 2, 100) == 0
 
 
-@pytest.mark.parametrize("ranks", [(Ranks(1), Ranks(2))], ids=str)
+@pytest.mark.parametrize("ranks", [(Ranks(2), Ranks(1)), (Ranks(1), Ranks(2))], ids=str)
 def test_each_shard_is_kept_until_its_rank_has_it(pair, node, ranks):
     by_request = {"hands_over": None, "takes_over": None}
     prefill, decode = pair(

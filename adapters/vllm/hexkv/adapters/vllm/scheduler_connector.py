@@ -98,7 +98,10 @@ class SchedulerConnector:
         """A request is new: begin to look for what is cached of it."""
         if request.request_id not in self._requests:
             takes_over = may.takes_over and may.reads
-            later = self._settings.between_steps(images=bool(scope.inputs), takes_over=takes_over)
+            # What is computed in the step of a load that may yet have failed is not stored, and a
+            # prompt that is handed over may have no other step.
+            handed = takes_over or (may.hands_over and self._shape.checked_later)
+            later = self._settings.between_steps(images=bool(scope.inputs), handed=handed)
             whole = self._shape.keeps_blocks
             tracked = Tracked(
                 request,

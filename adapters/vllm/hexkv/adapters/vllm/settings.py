@@ -128,12 +128,12 @@ class ConnectorSettings:
             async_lookup=remote if self.async_lookup is None else self.async_lookup,
         )
 
-    def between_steps(self, *, images: bool, takes_over: bool = False) -> bool:
+    def between_steps(self, *, images: bool, handed: bool = False) -> bool:
         """Whether the loads of a request happen between steps, with or without *images* in it.
 
-        Only there can all tokens of a prompt be loaded that is taken over.
+        Only there can all tokens of a prompt be loaded that is *handed* from engine to engine.
 
         An image whose tokens are all there before a step stays behind in vLLM's scheduler (0.29
         and later). Were they to be computed after all, the worker could not, and vLLM would end.
         """
-        return images or takes_over or self.loading == "async"
+        return images or handed or self.loading == "async"
