@@ -13,12 +13,13 @@ class Crowd:
     Args:
         begin: makes an engine.
         seed: of whatever happens.
+        decoder: makes an engine that decodes, where that is another kind.
     """
 
-    def __init__(self, begin, seed):
-        self._begin = begin
+    def __init__(self, begin, seed, decoder=None):
+        self._begin, self._decoder = begin, decoder or begin
         self.dice = random.Random(seed)
-        self.prefill, self.decode = begin(), begin()
+        self.prefill, self.decode = self._begin(), self._decoder()
         self._at_decode = {}
         self._at_prefill = {}
         self.answered = self.given_up = self.whole = 0
@@ -83,7 +84,7 @@ class Crowd:
     def kill_decode(self):
         """It dies, and another one gets its requests, with the params that they had."""
         self.decode.close()
-        self.decode = self._begin()
+        self.decode = self._decoder()
         under_way, self._at_decode = self._at_decode, {}
         for name, (words, params) in under_way.items():
             self._send_on(name, words, params)
