@@ -10,8 +10,9 @@ import pytest
 
 from hexkv.contracts.cases import each
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.cli.chart import Series, bar, to_svg
+from hexkv.plugins.cli.chart import bar
 from hexkv.plugins.cli.plan import parse_chunks
+from hexkv.plugins.reports import svg
 
 EXCERPT = Path(__file__).parents[2] / "tests" / "data" / "conversation.jsonl"
 
@@ -77,7 +78,8 @@ def test_the_plot_is_a_drawing_with_a_line_for_each_policy(plan, short, tmp_path
     space = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f"{space}polyline")) == 4
     texts = [text.text for text in root.findall(f"{space}text")]
-    assert {"lru", "mru", "knowing the future", "without limits", "1", "2"} <= set(texts)
+    names = {"A lru", "B mru", "C knowing the future", "D without limits"}
+    assert names | {"A", "B", "C", "D", "1", "2"} <= set(texts)
 
 
 @each(
@@ -127,6 +129,9 @@ def test_a_bar_is_as_long_as_its_value(value, expected):
 
 
 def test_a_name_cannot_break_the_drawing():
-    svg = to_svg([Series("<a&b>", [0.0])], [10])
-    assert "&lt;a&amp;b&gt;" in svg
-    ET.fromstring(svg)
+    drawn = svg.standalone(
+        svg.lines([svg.Line("<a&b>", [0.0])], [10], title="<t>", below="x", beside="y"),
+        [("<a&b>", False)],
+    )
+    assert "&lt;a&amp;b&gt;" in drawn
+    ET.fromstring(drawn)

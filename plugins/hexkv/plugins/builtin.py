@@ -37,6 +37,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("explain", "Say how much of a prompt a directory holds", _explain)
     yield CommandSpec("inspect", "Describe the frames in a directory", _inspect)
     yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
+    yield CommandSpec("report", "Say what a recorded cache did, and what more room brings", _report)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
     yield CommandSpec("top", "Show what running caches do, live", _top)
 
@@ -106,6 +107,12 @@ def _serdes(arguments: Sequence[str]) -> int:
 
 def _plan(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.plan import run
+
+    return run(arguments)
+
+
+def _report(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.report import run
 
     return run(arguments)
 

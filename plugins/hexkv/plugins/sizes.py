@@ -30,3 +30,14 @@ def parse_size(value: object) -> object:
     if rest:
         raise ValueError(f"{value!r} is not a whole number of bytes")
     return size
+
+
+def human_size(size: int) -> str:
+    """*size* bytes with a binary unit and three figures: ``31.9 MiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            figures = ".0f" if value >= 100 else ".3g"
+            return f"{size} B" if unit == "B" else f"{value:{figures}} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,6 +1,36 @@
-"""What a tier of some size would find, under which policy: traces replayed."""
+"""What a tier of some size would find, under which policy: traces replayed, records summed up."""
 
+from hexkv.core.planning.recorded import (
+    COMPUTED,
+    WHOLE,
+    Served,
+    Span,
+    Spending,
+    over_time,
+    requests_of,
+    served,
+    spending,
+    totals,
+)
 from hexkv.core.planning.replay import Replay, optimal, replay, unlimited
 from hexkv.core.planning.trace import BadTrace, Request, read_mooncake
 
-__all__ = ["BadTrace", "Replay", "Request", "optimal", "read_mooncake", "replay", "unlimited"]
+__all__ = [
+    "COMPUTED",
+    "WHOLE",
+    "BadTrace",
+    "Replay",
+    "Request",
+    "Served",
+    "Span",
+    "Spending",
+    "optimal",
+    "over_time",
+    "read_mooncake",
+    "replay",
+    "requests_of",
+    "served",
+    "spending",
+    "totals",
+    "unlimited",
+]

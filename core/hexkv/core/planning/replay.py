@@ -62,8 +62,10 @@ def replay(
         keys = request.keys
         here = index.contains(keys)
         run = here.index(False) if False in here else len(keys)
-        hit += run * chunk_tokens
-        tokens += request.tokens
+        if request.asked:
+            hit += run * chunk_tokens
+            tokens += request.tokens
+            served += 1
         if run:
             index.touch(keys[:run])
             index.pin(_OWNER, keys[:run])
@@ -83,7 +85,6 @@ def replay(
             index.pin(_OWNER, part)
             start = end
         index.unpin(_OWNER)
-        served += 1
     return Replay(tokens, hit, served, evictions)
 
 
@@ -92,12 +93,12 @@ def unlimited(requests: Sequence[Request], *, chunk_tokens: int = 512) -> Replay
     seen: set[ChunkKey] = set()
     hit = 0
     for request in requests:
-        for key in request.keys:
+        for key in request.keys if request.asked else ():
             if key not in seen:
                 break
             hit += chunk_tokens
         seen.update(request.keys)
-    return Replay(sum(request.tokens for request in requests), hit, len(requests))
+    return Replay(_tokens(requests), hit, _asked(requests))
 
 
 def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512) -> Replay:
@@ -114,15 +115,18 @@ def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512
     for at in range(never - 1, -1, -1):
         keys = requests[at].keys
         uses.append([following.get(key, never) for key in keys])
-        following.update(dict.fromkeys(keys, at))
+        # What will be stored anew before it is asked for need not be kept until then.
+        following.update(dict.fromkeys(keys, at if requests[at].asked else never))
     uses.reverse()
     kept: dict[ChunkKey, tuple[int, int]] = {}
     farthest: list[tuple[int, int, ChunkKey]] = []
     hit = evictions = 0
     for request, following_uses in zip(requests, uses, strict=True):
         run = True
-        for depth, (key, use) in enumerate(zip(request.keys, following_uses, strict=True)):
-            run = run and key in kept
+        for depth, (key, use) in enumerate(
+            zip(request.keys, following_uses, strict=True), start=request.before
+        ):
+            run = run and request.asked and key in kept
             hit += run
             kept.pop(key, None)
             if use < never:
@@ -133,5 +137,12 @@ def optimal(requests: Sequence[Request], chunks: int, *, chunk_tokens: int = 512
             if kept.get(key) == (use, depth):
                 del kept[key]
                 evictions += 1
-    tokens = sum(request.tokens for request in requests)
-    return Replay(tokens, hit * chunk_tokens, never, evictions)
+    return Replay(_tokens(requests), hit * chunk_tokens, _asked(requests), evictions)
+
+
+def _tokens(requests: Sequence[Request]) -> int:
+    return sum(request.tokens for request in requests if request.asked)
+
+
+def _asked(requests: Sequence[Request]) -> int:
+    return sum(request.asked for request in requests)

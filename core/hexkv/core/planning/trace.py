@@ -27,6 +27,12 @@ class Request:
     keys: Sequence[ChunkKey]
     """Its full chunks, in prefix order: a key stands for all tokens up to its chunk's end."""
 
+    before: int = 0
+    """Chunks of the prompt before the first one."""
+
+    asked: bool = True
+    """False for chunks that were stored and not asked for, such as those of generated tokens."""
+
 
 def read_mooncake(lines: Iterable[str | bytes], chunk_tokens: int = 512) -> Iterator[Request]:
     """The requests of a trace in the format that was published with Mooncake.

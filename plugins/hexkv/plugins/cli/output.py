@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Registry
+from hexkv.plugins.sizes import human_size as human_size  # for all commands
 from hexkv.ports import ConfigError, InvalidRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -94,16 +95,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     if not console.is_terminal:
         console.width = 100_000
     console.print(table)
-
-
-def human_size(size: int) -> str:
-    """*size* bytes with a binary unit and three figures: ``31.9 MiB``."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{size} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def human_age(seconds: float) -> str:

@@ -3,113 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
-from hexkv.core.planning import (
-    BadTrace,
-    Replay,
-    Request,
-    optimal,
-    read_mooncake,
-    replay,
-    unlimited,
-)
-from hexkv.plugins.cli.chart import Series, bar, to_svg
+from hexkv.core.planning import Request, requests_of
+from hexkv.plugins.cli.chart import bar
 from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
-from hexkv.plugins.clock import SystemClock
-from hexkv.plugins.registry import Registry
+from hexkv.plugins.cli.replaying import Compared, Plan, compared, jobs_of, replays
+from hexkv.plugins.records import is_record, read_records
+from hexkv.plugins.reports import svg
+from hexkv.plugins.reports.document import write
+from hexkv.plugins.reports.planned import FUTURE, UNLIMITED, drawing, lines_of, plan_page
 from hexkv.plugins.schema import parse_size
-from hexkv.plugins.spec import OpenContext
-from hexkv.ports import Policy
+from hexkv.ports import InvalidRequest
 
 _COUNT = re.compile(r"(\d{1,12})([km]?)", re.ASCII)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6}
 _BAR = 50
 
-
-class Job(NamedTuple):
-    """One replay; the policy ``None`` knows the future."""
-
-    policy: str | None
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that one process needs for its share of the jobs."""
-
-    trace: Path
-    chunk_tokens: int
-    chunk_bytes: int = 1
-
-    def requests(self) -> list[Request]:
-        """The whole trace.
-
-        Raises:
-            BadTrace: it cannot be read, or holds nothing or something else.
-        """
-        try:
-            with self.trace.open("rb") as lines:
-                found = list(read_mooncake(lines, self.chunk_tokens))
-        except OSError as error:
-            raise BadTrace(f"{self.trace}: {error.strerror}") from error
-        except BadTrace as error:
-            raise BadTrace(f"{self.trace}, {error}") from error
-        if not found:
-            raise BadTrace(f"{self.trace}: no requests in it")
-        return found
-
-
-class Replayer:
-    """Runs jobs over one trace."""
-
-    def __init__(self, plan: Plan, requests: Sequence[Request], registry: Registry) -> None:
-        self._plan = plan
-        self._requests = requests
-        self._registry = registry
-
-    def run(self, job: Job) -> Replay:
-        """What came of one job."""
-        tokens = self._plan.chunk_tokens
-        if job.policy is None:
-            return optimal(self._requests, job.chunks, chunk_tokens=tokens)
-        name = job.policy
-
-        def build() -> Policy:
-            built: Policy = self._registry.open("policy", name, {}, OpenContext(SystemClock()))
-            return built
-
-        size = self._plan.chunk_bytes
-        return replay(self._requests, build, job.chunks, chunk_tokens=tokens, chunk_bytes=size)
-
-
-def _run_apart(plan: Plan, jobs: Sequence[Job]) -> list[tuple[Job, Replay]]:
-    """In a process of its own, which reads the trace itself: that is faster than sending it."""
-    replayer = Replayer(plan, plan.requests(), installed())
-    return [(job, replayer.run(job)) for job in jobs]
-
-
-def _results(
-    plan: Plan, requests: Sequence[Request], jobs: Sequence[Job], processes: int
-) -> Iterator[tuple[Job, Replay]]:
-    if processes == 1:
-        replayer = Replayer(plan, requests, installed())
-        for job in jobs:
-            yield job, replayer.run(job)
-        return
-    # Dealt out like cards: neighbours take about as long, so the shares end together.
-    shares = [jobs[start::processes] for start in range(processes)]
-    with ProcessPoolExecutor(processes) as pool:
-        for share in as_completed(pool.submit(_run_apart, plan, share) for share in shares):
-            yield from share.result()
+Policies = Annotated[str, typer.Option(help="Which to compare; all by default.")]
+Processes = Annotated[int, typer.Option(help="How many to work with.", min=1, max=64)]
+Html = Annotated[Path | None, typer.Option(help="Also write a page of its own.")]
 
 
 def parse_chunks(text: str, chunk_bytes: int | None) -> int:
@@ -131,97 +50,122 @@ def parse_chunks(text: str, chunk_bytes: int | None) -> int:
 
 
 def plan(
-    trace: Annotated[Path, typer.Argument(help="Requests, one JSON object a line (Mooncake's).")],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            help="Requests, one JSON object a line (Mooncake's); or a record, or a folder of such."
+        ),
+    ],
     sizes: Annotated[
         str, typer.Option(help="Blocks a tier holds: 1k,3k,10k; or bytes, see --block-bytes.")
     ] = "1k,3k,10k,30k",
-    policies: Annotated[str, typer.Option(help="Which to compare; all by default.")] = "",
+    policies: Policies = "",
     block_tokens: Annotated[
-        int, typer.Option(help="Tokens that each hash id stands for.", min=1)
-    ] = 512,
+        int | None,
+        typer.Option(help="Tokens that each hash id stands for; a record knows.", min=1),
+    ] = None,
     block_bytes: Annotated[
-        str, typer.Option(help="Bytes of a block, so that sizes may be bytes.")
+        str, typer.Option(help="Bytes of a block, so that sizes may be bytes; a record knows.")
     ] = "",
     plot: Annotated[Path | None, typer.Option(help="Also draw the rates, as SVG.")] = None,
-    processes: Annotated[int, typer.Option(help="How many to work with.", min=1, max=64)] = 1,
+    html: Html = None,
+    processes: Processes = 1,
     as_json: Json = False,
 ) -> None:
     """Replay a trace: token hit rate by policy and size, beside what is possible at all."""
+    task, requests = _opened(trace, block_tokens, block_bytes)
+    room = task.chunk_bytes if task.chunk_bytes > 1 else None
+    chunks = chunks_of(sizes, room)
+    names = policy_names(policies)
+    found = compare(task, requests, names, chunks, processes, quiet=as_json)
+    report = found.as_json(trace.name, task.chunk_tokens, room)
+    if plot is not None:
+        lines = [(line.name, line.limit) for line in lines_of(report)]
+        save(plot, svg.standalone(drawing(report), lines), "--plot")
+    if html is not None:
+        save(html, plan_page(report), "--html")
+    if as_json:
+        print_json(report)
+    else:
+        _print(found)
+
+
+def _opened(trace: Path, block_tokens: int | None, block_bytes: str) -> tuple[Plan, list[Request]]:
     try:
         room = int(str(parse_size(block_bytes))) if block_bytes else None
-        chunks = sorted({parse_chunks(text.strip(), room) for text in sizes.split(",")})
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--sizes, --block-bytes") from error
+        raise typer.BadParameter(str(error), param_hint="--block-bytes") from error
+    if not is_record(trace):
+        task = Plan([trace], block_tokens or 512, room or 1)
+        return task, task.requests()
+    record = read_records([trace])
+    head = record.heads[0]
+    if block_tokens not in (None, head.chunk_tokens):
+        raise InvalidRequest(f"{trace} was recorded in chunks of {head.chunk_tokens} tokens")
+    task = Plan([trace], head.chunk_tokens, room or head.chunk_bytes, recorded=True)
+    return task, requests_of(record.calls, head.chunk_tokens)
+
+
+def chunks_of(sizes: str, chunk_bytes: int | None) -> list[int]:
+    """The sizes that an option lists, in chunks."""
+    try:
+        return sorted({parse_chunks(text.strip(), chunk_bytes) for text in sizes.split(",")})
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--sizes") from error
+
+
+def policy_names(policies: str) -> list[str]:
+    """The policies that an option lists, or all.
+
+    Raises:
+        ConfigError: one of them is not installed.
+    """
     registry = installed()
     names = [name.strip() for name in policies.split(",")] if policies else registry.names("policy")
     for name in names:
         registry.find("policy", name)
-    task = Plan(trace, block_tokens, room or 1)
-    requests = task.requests()
-    jobs = [Job(name, size) for size in chunks for name in (None, *names)]
+    return names
+
+
+def compare(
+    task: Plan,
+    requests: Sequence[Request],
+    names: Sequence[str],
+    chunks: Sequence[int],
+    processes: int,
+    *,
+    quiet: bool,
+) -> Compared:
+    """Replay *requests* by every policy at every size, and show how far that is unless *quiet*."""
+    jobs = jobs_of(names, chunks)
     done = dict(
         track(
-            _results(task, requests, jobs, processes),
+            replays(task, requests, jobs, processes),
             "replaying",
             total=len(jobs),
             console=Console(stderr=True),
             transient=True,
-            disable=as_json,
+            disable=quiet,
         )
     )
-    most = unlimited(requests, chunk_tokens=block_tokens)
-    if plot is not None:
-        _draw(plot, names, chunks, done, most)
-    if as_json:
-        print_json(_report(trace, block_tokens, names, chunks, done, most))
-    else:
-        _print(names, chunks, done, most)
+    return compared(names, chunks, done, requests, task.chunk_tokens)
 
 
-def _rates(name: str | None, chunks: Iterable[int], done: dict[Job, Replay]) -> list[float]:
-    return [done[Job(name, size)].hit_rate for size in chunks]
+def save(path: Path, text: str, flag: str) -> None:
+    """Write what *flag* asked for."""
+    try:
+        write(path, text)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint=flag) from error
 
 
-def _report(
-    trace: Path,
-    block_tokens: int,
-    names: Sequence[str],
-    chunks: Sequence[int],
-    done: dict[Job, Replay],
-    most: Replay,
-) -> dict[str, object]:
-    return {
-        "trace": trace.name,
-        "requests": most.requests,
-        "tokens": most.tokens,
-        "block_tokens": block_tokens,
-        "unlimited": most.hit_rate,
-        "sizes": [
-            {
-                "blocks": size,
-                "optimal": done[Job(None, size)].hit_rate,
-                "policies": {
-                    name: {
-                        "hit_rate": done[Job(name, size)].hit_rate,
-                        "hit_tokens": done[Job(name, size)].hit_tokens,
-                        "evictions": done[Job(name, size)].evictions,
-                    }
-                    for name in names
-                },
-            }
-            for size in chunks
-        ],
-    }
-
-
-def _print(
-    names: Sequence[str], chunks: Sequence[int], done: dict[Job, Replay], most: Replay
-) -> None:
+def _print(found: Compared) -> None:
+    most, chunks = found.most, found.chunks
     typer.echo(f"{most.requests:,} requests, {most.tokens:,} tokens; share of the tokens found:")
     typer.echo()
-    rows = [(name, _rates(name, chunks, done)) for name in names]
-    rows.append(("knowing the future", _rates(None, chunks, done)))
-    rows.append(("without limits", [most.hit_rate] * len(chunks)))
+    rows = [(name, found.rates(name)) for name in found.names]
+    rows.append((FUTURE, found.rates(None)))
+    rows.append((UNLIMITED, [most.hit_rate] * len(chunks)))
     print_table(
         ["policy", *(f"{size:,} " for size in chunks)],
         [(name, *(f"{rate:.4f}" for rate in rates)) for name, rates in rows],
@@ -235,22 +179,6 @@ def _print(
             for name, rates in rows[:-1]
         ],
     )
-
-
-def _draw(
-    plot: Path,
-    names: Sequence[str],
-    chunks: Sequence[int],
-    done: dict[Job, Replay],
-    most: Replay,
-) -> None:
-    series = [Series(name, _rates(name, chunks, done)) for name in names]
-    series.append(Series("knowing the future", _rates(None, chunks, done), limit=True))
-    series.append(Series("without limits", [most.hit_rate] * len(chunks), limit=True))
-    try:
-        plot.write_text(to_svg(series, chunks), encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{plot}: {error.strerror}", param_hint="--plot") from error
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,0 +1,167 @@
+"""Traces and records replayed: every policy at every size, in one process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from hexkv.core.planning import (
+    BadTrace,
+    Replay,
+    Request,
+    optimal,
+    read_mooncake,
+    replay,
+    requests_of,
+    unlimited,
+)
+from hexkv.plugins.cli.output import installed
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.records import read_records
+from hexkv.plugins.registry import Registry
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import Policy
+
+
+class Job(NamedTuple):
+    """One replay; the policy ``None`` knows the future."""
+
+    policy: str | None
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that one process needs for its share of the jobs."""
+
+    paths: Sequence[Path]
+    """A trace in Mooncake's format, or the files and folders of records."""
+
+    chunk_tokens: int
+    chunk_bytes: int = 1
+    recorded: bool = False
+
+    def requests(self) -> list[Request]:
+        """The whole trace.
+
+        Raises:
+            BadTrace: it cannot be read, or holds nothing or something else.
+        """
+        if self.recorded:
+            return requests_of(read_records(self.paths).calls, self.chunk_tokens)
+        (path,) = self.paths
+        try:
+            with path.open("rb") as lines:
+                found = list(read_mooncake(lines, self.chunk_tokens))
+        except OSError as error:
+            raise BadTrace(f"{path}: {error.strerror}") from error
+        except BadTrace as error:
+            raise BadTrace(f"{path}, {error}") from error
+        if not found:
+            raise BadTrace(f"{path}: no requests in it")
+        return found
+
+
+class Replayer:
+    """Runs jobs over one trace."""
+
+    def __init__(self, plan: Plan, requests: Sequence[Request], registry: Registry) -> None:
+        self._plan = plan
+        self._requests = requests
+        self._registry = registry
+
+    def run(self, job: Job) -> Replay:
+        """What came of one job."""
+        tokens = self._plan.chunk_tokens
+        if job.policy is None:
+            return optimal(self._requests, job.chunks, chunk_tokens=tokens)
+        name = job.policy
+
+        def build() -> Policy:
+            built: Policy = self._registry.open("policy", name, {}, OpenContext(SystemClock()))
+            return built
+
+        size = self._plan.chunk_bytes
+        return replay(self._requests, build, job.chunks, chunk_tokens=tokens, chunk_bytes=size)
+
+
+def replays(
+    plan: Plan, requests: Sequence[Request], jobs: Sequence[Job], processes: int = 1
+) -> Iterator[tuple[Job, Replay]]:
+    """What came of each of *jobs*, in any order."""
+    if processes == 1:
+        replayer = Replayer(plan, requests, installed())
+        for job in jobs:
+            yield job, replayer.run(job)
+        return
+    # Dealt out like cards: neighbours take about as long, so the shares end together.
+    shares = [jobs[start::processes] for start in range(processes)]
+    with ProcessPoolExecutor(processes) as pool:
+        for share in as_completed(pool.submit(_run_apart, plan, share) for share in shares):
+            yield from share.result()
+
+
+def _run_apart(plan: Plan, jobs: Sequence[Job]) -> list[tuple[Job, Replay]]:
+    """In a process of its own, which reads the trace itself: that is faster than sending it."""
+    replayer = Replayer(plan, plan.requests(), installed())
+    return [(job, replayer.run(job)) for job in jobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Policies at sizes, beside what is possible at all."""
+
+    names: Sequence[str]
+    chunks: Sequence[int]
+    done: Mapping[Job, Replay]
+    most: Replay
+    """Of a tier without limits."""
+
+    def rates(self, name: str | None) -> list[float]:
+        """The hit rate of a policy at each size; of ``None``, knowing the future."""
+        return [self.done[Job(name, size)].hit_rate for size in self.chunks]
+
+    def as_json(self, trace: str, block_tokens: int, block_bytes: int | None) -> dict[str, object]:
+        """All of it as JSON values."""
+        return {
+            "trace": trace,
+            "requests": self.most.requests,
+            "tokens": self.most.tokens,
+            "block_tokens": block_tokens,
+            "block_bytes": block_bytes,
+            "unlimited": self.most.hit_rate,
+            "sizes": [
+                {
+                    "blocks": size,
+                    "optimal": self.done[Job(None, size)].hit_rate,
+                    "policies": {
+                        name: {
+                            "hit_rate": self.done[Job(name, size)].hit_rate,
+                            "hit_tokens": self.done[Job(name, size)].hit_tokens,
+                            "evictions": self.done[Job(name, size)].evictions,
+                        }
+                        for name in self.names
+                    },
+                }
+                for size in self.chunks
+            ],
+        }
+
+
+def jobs_of(names: Sequence[str], chunks: Sequence[int]) -> list[Job]:
+    """Every policy at every size, and what knows the future."""
+    return [Job(name, size) for size in chunks for name in (None, *names)]
+
+
+def compared(
+    names: Sequence[str],
+    chunks: Sequence[int],
+    done: Mapping[Job, Replay],
+    requests: Sequence[Request],
+    chunk_tokens: int,
+) -> Compared:
+    """What *done* says of *requests*."""
+    return Compared(names, chunks, done, unlimited(requests, chunk_tokens=chunk_tokens))
