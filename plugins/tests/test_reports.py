@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import xml.etree.ElementTree as ET
 from itertools import accumulate
 
@@ -11,36 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from call_records import CHUNK, a_call, keys_of, write_record
 from hexkv.core.planning import COMPUTED, read_mooncake, requests_of, served
 from hexkv.plugins.__main__ import main
-from hexkv.plugins.records import Names, encode_call, encode_state, read_records, seal
+from hexkv.plugins.records import read_records
 from hexkv.plugins.reports import svg
-from hexkv.ports import ChunkKey, RecordedCall, RecordedKind, RecordedStep, TierHealth
+from hexkv.ports import RecordedCall, RecordedKind, RecordedStep, TierHealth
 
-CHUNK = 16
 SPACE = "{http://www.w3.org/2000/svg}"
-
-
-def keys_of(*numbers):
-    return [ChunkKey(random.Random(number).randbytes(48)) for number in numbers]
-
-
-def call(kind, began, keys, *, extra=0, start=0, tiers=None, seconds=0.25, **more):
-    end = start + CHUNK * len(keys)
-    return RecordedCall(kind, began, seconds, end + extra, keys, start, end, tiers or {}, **more)
-
-
-def write(path, calls, *, began=1_700_000_000.0, tiers=(), rate=None, record="00c0ffee", lost=0):
-    """A record of *calls*, whose times count from zero."""
-    head = {"do": "record", "version": 1, "record": record, "file": 0, "began": began}
-    about = {"model": "toy <&>", "chunk_tokens": CHUNK, "chunk_bytes": 8192, "hexkv": "0"}
-    names = Names(b"salt")
-    lines = [seal(head | about | {"compute_rate": rate})]
-    lines += [encode_call(one, names, 0.0) for one in calls]
-    lines += [encode_state(tiers, 1.0)] if tiers else []
-    lines += [seal({"do": "lost", "calls": lost})] if lost else []
-    path.write_bytes(b"".join(lines))
-    return path
 
 
 def tier(name, used, budget, chunks):
@@ -60,13 +37,15 @@ def a_day(path, **options):
             *([RecordedStep("read", "disk <b>", 0.15)] if old else []),
             RecordedStep("end", "", 0.05),
         ]
-        calls.append(call(RecordedKind.RETRIEVE, now, keys, tiers=hits, misses=missed, steps=steps))
         calls.append(
-            call(RecordedKind.STORE, now + 1.25, keys[old:], start=CHUNK * old, tiers=missed)
+            a_call(RecordedKind.RETRIEVE, now, keys, tiers=hits, misses=missed, steps=steps)
+        )
+        calls.append(
+            a_call(RecordedKind.STORE, now + 1.25, keys[old:], start=CHUNK * old, tiers=missed)
         )
         now += 10.0
     tiers = [tier("memory", 3 * 8192, 4 * 8192, 3), tier("disk <b>", 20 * 4096, 24 * 4096, 20)]
-    return write(path, calls, tiers=tiers, lost=2, **options)
+    return write_record(path, calls, tiers=tiers, lost=2, **options)
 
 
 @pytest.fixture
@@ -210,18 +189,18 @@ def test_a_record_replays_as_the_same_requests_in_a_trace_do(tmp_path_factory, p
             {"timestamp": number, "input_length": length, "output_length": 1, "hash_ids": ids}
         )
         name = {"request": f"r{number}"}
-        store = call(RecordedKind.STORE, number + 0.75, keys)
-        plain += [call(RecordedKind.RETRIEVE, number, keys), store]
+        store = a_call(RecordedKind.STORE, number + 0.75, keys)
+        plain += [a_call(RecordedKind.RETRIEVE, number, keys), store]
         looking += [
-            call(RecordedKind.LOOKUP, number, keys, **name),
-            call(RecordedKind.LOOKUP, number + 0.25, keys, **name),  # it waits, and asks again
-            call(RecordedKind.RETRIEVE, number + 0.5, keys[:1], **name),
+            a_call(RecordedKind.LOOKUP, number, keys, **name),
+            a_call(RecordedKind.LOOKUP, number + 0.25, keys, **name),  # it waits, and asks again
+            a_call(RecordedKind.RETRIEVE, number + 0.5, keys[:1], **name),
             store,
         ]
     expected = read_mooncake(map(json.dumps, trace), CHUNK)
     shapes = [shape_of(expected)]
     for name, calls in (("plain", plain), ("looking", looking)):
-        record = read_records([write(folder / name, calls)])
+        record = read_records([write_record(folder / name, calls)])
         shapes.append(shape_of(requests_of(record.calls, CHUNK)))
     assert shapes[1:] == shapes[:1] * 2
 
@@ -238,17 +217,17 @@ def shape_of(requests):
 @pytest.mark.thorough
 def test_what_generated_tokens_left_is_kept_and_not_asked_for(tmp_path):
     keys = keys_of(*range(6))
-    path = write(
+    path = write_record(
         tmp_path / "turns",
         [
-            call(RecordedKind.RETRIEVE, 0.0, keys[:2], extra=3),
-            call(RecordedKind.STORE, 1.0, keys[:3]),
-            call(RecordedKind.STORE, 2.0, keys[3:4], start=3 * CHUNK),
-            call(RecordedKind.RETRIEVE, 3.0, keys[:5]),
+            a_call(RecordedKind.RETRIEVE, 0.0, keys[:2], extra=3),
+            a_call(RecordedKind.STORE, 1.0, keys[:3]),
+            a_call(RecordedKind.STORE, 2.0, keys[3:4], start=3 * CHUNK),
+            a_call(RecordedKind.RETRIEVE, 3.0, keys[:5]),
             # A tail: not a full chunk, so no plan has it.
             RecordedCall(RecordedKind.RETRIEVE, 4.0, 0.1, 24, keys[4:6], 0, 24, {}),
             # A host that names pages itself asks for what is there, and stores what it missed.
-            call(RecordedKind.STORE, 5.0, keys[5:], by_key=True),
+            a_call(RecordedKind.STORE, 5.0, keys[5:], by_key=True),
         ],
     )
     found = requests_of(read_records([path]).calls, CHUNK)

@@ -39,6 +39,7 @@ def hexkv_commands() -> Iterable[CommandSpec]:
     yield CommandSpec("plan", "Replay a trace through policies and sizes", _plan)
     yield CommandSpec("report", "Say what a recorded cache did, and what more room brings", _report)
     yield CommandSpec("serdes", "Measure serdes, and say what to load over which link", _serdes)
+    yield CommandSpec("size", "Compute what a cache of a model and its traffic takes", _size)
     yield CommandSpec("top", "Show what running caches do, live", _top)
 
 
@@ -113,6 +114,12 @@ def _plan(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> int:
     from hexkv.plugins.cli.report import run
+
+    return run(arguments)
+
+
+def _size(arguments: Sequence[str]) -> int:
+    from hexkv.plugins.cli.size import run
 
     return run(arguments)
 
