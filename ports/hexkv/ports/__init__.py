@@ -45,6 +45,7 @@ from hexkv.ports.errors import (
     StoreUnreachable,
 )
 from hexkv.ports.executor import Completion, Executor, Step
+from hexkv.ports.files import SupportsFiles
 from hexkv.ports.frame import (
     FRAME_VERSION,
     IDENTITY_BYTES,
@@ -293,6 +294,7 @@ __all__ = [
     "SupportsBackground",
     "SupportsClear",
     "SupportsEncoded",
+    "SupportsFiles",
     "SupportsListing",
     "SupportsMapping",
     "SupportsOwnMemory",

@@ -42,6 +42,9 @@ Direct = Literal["auto", "on", "off"]
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """How a file is opened that must not be there yet."""
 
+_FILLED = os.O_RDWR | os.O_CREAT | os.O_EXCL
+"""Likewise by a library, which may read what it does not write whole."""
+
 # Non-blocking, for opening a pipe that someone left there must not hang.
 _READ = os.O_RDONLY | os.O_NONBLOCK
 
@@ -125,19 +128,11 @@ class FileIO:
         room: Callable[[int], memoryview | None],
         filled: Callable[[int], None] | None = None,
     ) -> ReadOutcome:
-        try:
-            file = open_file(path, _READ)
-        except ABSENT:
+        file = open_frame(path)
+        if file is None:
             return Miss()
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return Miss()
-            raise
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
-                return Miss()
-            into = room(found.st_size)
+            into = room(os.fstat(file).st_size)
             if into is None:
                 return Miss(Reason.REFUSED)
             got = self._move(os.preadv, file, into, start, filled)
@@ -200,6 +195,47 @@ class FileIO:
                 error.strerror,
             )
         return True
+
+
+def open_frame(path: str) -> int | None:
+    """A descriptor of a regular file; ``None`` if there is none.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    try:
+        file = open_file(path, _READ)
+    except ABSENT:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
+
+
+def make_file(path: str, size: int, fill: Callable[[int], None], *, reserves: bool = True) -> None:
+    """Make a new file that *fill* fills, which is given its descriptor.
+
+    Raises:
+        OSError: also if a file is there already, or has not *size* bytes then. A part of it may
+            be left behind.
+    """
+    file = open_file(path, _FILLED)
+    try:
+        if size and reserves:
+            _reserve(file, size)
+        fill(file)
+        there = os.fstat(file).st_size
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)  # over a network this is what says whether it got there
+    if there != size:
+        raise OSError(errno.EIO, f"the file has {there} bytes, not {size}", path)
 
 
 def store_error(error: OSError, doing: str) -> StoreError:

@@ -6,11 +6,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Lock
 
 from hexkv.adapters.local._account import ByteAccount
 from hexkv.adapters.local._directory import SharedDirectory
-from hexkv.adapters.local._files import Direct, FileIO, store_error
+from hexkv.adapters.local._files import Direct, FileIO, make_file, open_frame, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
 from hexkv.adapters.local._nofollow import move, regular_size, remove
 from hexkv.adapters.local._quarantine import Quarantine
@@ -23,9 +24,9 @@ from hexkv.ports import (
     Item,
     ReadOutcome,
     Sink,
-    StoreBusy,
     Stored,
     StoreError,
+    SupportsFiles,
     SupportsQuarantine,
     SupportsRangeRead,
     SupportsScan,
@@ -153,7 +154,23 @@ class DiskStore:
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         with self._call():
-            return [self._write(item, deadline) for item in items]
+            return [
+                self._write(key, frame.nbytes, partial(self._io.write, frame=frame), deadline)
+                for key, frame in items
+            ]
+
+    def open_file(self, key: ChunkKey) -> int | None:
+        with self._call():
+            try:
+                return open_frame(self._path(key))
+            except OSError as error:
+                raise store_error(error, f"reading from {self._root}") from error
+
+    def put_file(
+        self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
+    ) -> WriteOutcome:
+        with self._call():
+            return self._write(key, size, lambda path: make_file(path, size, fill), deadline)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Forget each chunk, the deadline notwithstanding: half a deletion helps nobody.
@@ -215,10 +232,11 @@ class DiskStore:
         except OSError as error:
             return Failed(store_error(error, f"reading from {self._root}"))
 
-    def _write(self, item: Item, deadline: Deadline) -> WriteOutcome:
+    def _write(
+        self, key: ChunkKey, size: int, make: Callable[[str], None], deadline: Deadline
+    ) -> WriteOutcome:
         if deadline.expired:
             return TimedOut()
-        key, size = item.key, item.frame.nbytes
         path = self._path(key)
         try:
             if not self._account.reserve(key, size, deadline):
@@ -230,12 +248,12 @@ class DiskStore:
         aside = self._directory.part(next(self._number))
         stored = False
         try:
-            _in_its_folder(aside, lambda: self._io.write(aside, item.frame))
+            _in_its_folder(aside, lambda: make(aside))
             with self._account.changing(key, deadline, settled=size):
                 _in_its_folder(path, lambda: move(aside, path))
                 stored = True
             return Stored(size)
-        except StoreBusy as error:
+        except StoreError as error:
             return Failed(error)
         except OSError as error:
             return Failed(store_error(error, f"writing to {self._root}"))
@@ -290,5 +308,5 @@ def _in_its_folder(path: str, act: Callable[[], None]) -> None:
 
 def _is_a_store(
     store: DiskStore,
-) -> tuple[ChunkStore, SupportsScan, SupportsQuarantine, SupportsRangeRead]:
-    return store, store, store, store  # mypy checks here that it keeps the ports' promises
+) -> tuple[ChunkStore, SupportsScan, SupportsQuarantine, SupportsRangeRead, SupportsFiles]:
+    return store, store, store, store, store  # mypy checks here that it keeps the ports' promises

@@ -18,10 +18,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from hexkv.adapters.local._files import NEW, FileIO, store_error
+from hexkv.adapters.local._files import FileIO, make_file, open_frame, store_error
 from hexkv.adapters.local._layout import FOLDERS, MARKER, chunks_in, file_path
 from hexkv.adapters.local._marker import check_format
-from hexkv.adapters.local._nofollow import move, open_file, regular_size, remove, resolved
+from hexkv.adapters.local._nofollow import move, regular_size, remove, resolved
 from hexkv.adapters.local._sweep import PART, Sweeper
 from hexkv.ports import (
     ChunkKey,
@@ -39,6 +39,7 @@ from hexkv.ports import (
     Sink,
     Stored,
     StoreError,
+    SupportsFiles,
     SupportsRangeRead,
     SupportsScan,
     TimedOut,
@@ -116,9 +117,27 @@ class SharedFileStore:
         return self._read(lambda path: self._io.read_range(path, start, into), key, deadline)
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
-        outcomes = [self._write(item, deadline) for item in items]
+        outcomes = [
+            self._write(key, frame.nbytes, partial(_fill, frame), deadline) for key, frame in items
+        ]
         self._sweeper.step()
         return outcomes
+
+    def open_file(self, key: ChunkKey) -> int | None:
+        self._check_open()
+        try:
+            return _again(partial(open_frame, self._path(key)))
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise store_error(error, f"reading from {self._root}") from error
+
+    def put_file(
+        self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
+    ) -> WriteOutcome:
+        outcome = self._write(key, size, fill, deadline)
+        self._sweeper.step()
+        return outcome
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Forget each chunk, the deadline notwithstanding: half a deletion helps nobody."""
@@ -169,26 +188,31 @@ class SharedFileStore:
                 return Miss()
             return Failed(store_error(error, f"reading from {self._root}"))
 
-    def _write(self, item: Item, deadline: Deadline) -> WriteOutcome:
+    def _write(
+        self, key: ChunkKey, size: int, fill: Callable[[int], None], deadline: Deadline
+    ) -> WriteOutcome:
         self._check_open()
         if deadline.expired:
             return TimedOut()
-        path = self._path(item.key)
+        path = self._path(key)
         folder, name = os.path.split(path)
         # Beside its place: not every shared file system renames between folders in one step.
         part = f"{folder}/{PART}{self._engine}-{next(self._number)}"
         try:
+            # No blocks are reserved: where a server cannot do that, the C library writes to each.
             try:
-                _write_file(part, item.frame)
+                make_file(part, size, fill, reserves=False)
             except FileNotFoundError:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
-                _write_file(part, item.frame)
-            _publish(part, path, item.frame.nbytes)
-        except OSError as error:
+                make_file(part, size, fill, reserves=False)
+            _publish(part, path, size)
+        except (OSError, StoreError) as error:
             with suppress(OSError):  # the sweep of any host removes it later
                 remove(part)
+            if isinstance(error, StoreError):
+                return Failed(error)
             return Failed(store_error(error, f"writing {name} to {self._root}"))
-        return Stored(item.frame.nbytes)
+        return Stored(size)
 
     def _path(self, key: ChunkKey) -> str:
         return file_path(self._root, key)
@@ -222,20 +246,10 @@ def _there(path: str) -> bool:
     return regular_size(path) is not None
 
 
-def _write_file(path: str, frame: memoryview) -> None:
-    """Make a new file of *frame*; over a network ``close`` is what says whether it got there.
-
-    No blocks are reserved: where a server cannot do that, the C library would write to each.
-    """
-    file = open_file(path, NEW)
-    try:
-        done = 0
-        while done < frame.nbytes:
-            done += os.pwrite(file, frame[done:], done)
-    except BaseException:
-        os.close(file)
-        raise
-    os.close(file)
+def _fill(frame: memoryview, file: int) -> None:
+    done = 0
+    while done < frame.nbytes:
+        done += os.pwrite(file, frame[done:], done)
 
 
 def _publish(part: str, path: str, size: int) -> None:
@@ -271,5 +285,5 @@ def _join(root: str, aside: str) -> None:
 
 def _is_a_store(
     store: SharedFileStore,
-) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SharedMedium]:
-    return store, store, store, store  # mypy checks here that it keeps the ports' promises
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SharedMedium, SupportsFiles]:
+    return store, store, store, store, store  # mypy checks here that it keeps the ports' promises
