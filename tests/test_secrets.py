@@ -76,6 +76,8 @@ def marked(spec):
         found["endpoint"] = f"http://{address}"
     if spec.name == "s3":
         found |= {"endpoint": f"http://{address}", "client": "http"}
+    if spec.name == "nixl" and spec.kind == "store":
+        found |= {"plugin": "OBJ", "bucket": "bucket", "endpoint": f"http://{address}"}
     return found | {name: f"{MARK}-{name}" for name in secrets_of(spec)}
 
 

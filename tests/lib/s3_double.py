@@ -120,6 +120,9 @@ class Handler(StreamRequestHandler):
                 raise ConnectionResetError
             done += got
         self.heard = True
+        said = self.headers.get("x-amz-content-sha256", UNSIGNED)
+        if body and len(said) == 64 and said != hashlib.sha256(body).hexdigest():
+            raise Bad(400, "XAmzContentSHA256Mismatch")
         return body
 
     def check(self, path, query):
@@ -145,7 +148,7 @@ class Handler(StreamRequestHandler):
         if (region, service) != (rules.region, "s3"):
             raise Bad(400, "AuthorizationHeaderMalformed")
         payload = self.headers["x-amz-content-sha256"]
-        if payload not in (UNSIGNED, hashlib.sha256(b"").hexdigest()):
+        if payload not in (UNSIGNED, hashlib.sha256(b"").hexdigest()) and len(payload) != 64:
             raise Bad(400, "XAmzContentSHA256Mismatch")
         scope = Scope(day, region)
         asked = query_of(dict(parse_qsl(query, keep_blank_values=True)))
@@ -163,7 +166,9 @@ class Handler(StreamRequestHandler):
                 objects.largest = int(body)
             self.reply(200, b"%d" % len(objects.uploads))
             return
-        if len(body) > objects.largest:
+        if self.method == "PUT" and objects.largest < 0:
+            raise Bad(403, "AccessDenied")
+        if len(body) > max(objects.largest, 0):
             raise Bad(507, "XMinioStorageFull")
         bucket, _, name = unquote(path).removeprefix("/").partition("/")
         if bucket != BUCKET:

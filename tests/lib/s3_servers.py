@@ -80,7 +80,7 @@ class Double:
         return Objects(self._connect, prefix, {"x-owner": self.owner}, BUCKET)
 
     def limit(self, size):
-        """Take no object, or part of one, of more than *size* bytes from now on."""
+        """Take no object, or part of one, of more than *size* bytes from now on; -1: none."""
         with closing(self._connect()) as line:
             line.request("PUT", "/-/largest", str(size), headers={"x-owner": self.owner})
             assert line.getresponse().status == 200

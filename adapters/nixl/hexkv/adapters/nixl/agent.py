@@ -8,15 +8,16 @@ something moves, or is lent, and sleeps otherwise.
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Condition, Event, Thread
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
-from hexkv.ports import Lease, StoreError, StoreUnreachable
+from hexkv.ports import StoreError, StoreUnreachable
 
 log = logging.getLogger("hexkv")
 
@@ -33,32 +34,45 @@ reads now is nothing to it, but its block is leased until the library has writte
 _IDLE = 1.0
 """Seconds between two looks where nothing is expected."""
 
+_LAST = 40.0
+"""Seconds that the end of the process waits for a question to a service that does not answer: the
+library gives up after 26 s."""
+
 DRAM = "DRAM"
 
 
-class Span(NamedTuple):
-    """Bytes to copy from a peer: where they go, where they are, how many."""
+class Hold(Protocol):
+    """What must stay as it is while bytes may move: a lease, a file, a turn."""
 
-    to: int
-    at: int
-    size: int
+    def release(self) -> None:
+        """No byte moves any more. Called by the agent's thread; never raises."""
+        ...
 
 
 class Transfer:
-    """One transfer, from whoever asked for it to the library's end of it."""
+    """One transfer, from whoever asked for it to the library's end of it.
+
+    Args:
+        make: the library's transfer, which is not begun yet. Called with the agent by its thread.
+        leases: released once no byte can move any more.
+        views: of what is written to: memory that one shows is not unmapped, whoever closes the
+            pool.
+        over: called with the agent after that, whatever came of it.
+    """
 
     def __init__(
-        self, peer: str, spans: Sequence[Span], leases: Sequence[Lease], views: Sequence[memoryview]
+        self,
+        make: Callable[[Any], Any],
+        leases: Sequence[Hold],
+        views: Sequence[memoryview] = (),
+        over: Callable[[Any], object] | None = None,
     ) -> None:
-        self.peer = peer
-        self.spans = spans
+        self.make = make
+        self.over = over
         self._leases = leases
-        """Released once no byte can move any more."""
 
         self._views = views
-        """Of what is written to: memory that one shows is not unmapped, whoever closes the pool."""
-
-        self._over = Event()
+        self._ended = Event()
         self.handle: Any = None
         self.state = ""
         self._error: Exception | None = None
@@ -69,36 +83,47 @@ class Transfer:
         Raises:
             StoreUnreachable: it failed.
         """
-        if not self._over.wait(seconds):
+        if not self._ended.wait(seconds):
             return False
         if self._error is not None:
             raise StoreUnreachable(f"NIXL: {self._error}") from self._error
         return True
+
+    def leave(self) -> None:
+        """Have nobody wait any more. What may move goes on, and keeps its leases."""
+        self._error = StoreError("NIXL's agent is closed")
+        self._ended.set()
 
     def end(self, error: Exception | None = None) -> None:
         """Say how it ended."""
         self._error = error
         for lease in self._leases:
             lease.release()
-        self._over.set()
+        self._ended.set()
 
 
 class Agent:
     """Owns NIXL's agent. Safe from any thread.
 
     Args:
-        name: that no other agent has.
         make: makes the library's agent, in the thread that calls it from then on.
         pause: called between two looks, with the seconds that it should take.
+        peers: whether it has any, who may read and whose transfers need its progress.
 
     Raises:
         Exception: whatever making it raises.
     """
 
-    def __init__(self, make: Callable[[], Any], pause: Callable[[float], object]) -> None:
+    def __init__(
+        self, make: Callable[[], Any], pause: Callable[[float], object], *, peers: bool = True
+    ) -> None:
         self._pause = pause
+        self._peers = peers
         self._changed = Condition()
         self._calls: deque[Callable[[Any], object]] = deque()
+        self._asked: set[Event] = set()
+        """Of calls that somebody waits for."""
+
         self._moving: list[Transfer] = []
         self._lent = 0
         self._lingering = 0
@@ -119,6 +144,7 @@ class Agent:
             StoreError: this is closed.
         """
         done, given, failed = Event(), list[Any](), list[Exception]()
+        self._asked.add(done)
 
         def run(agent: Any) -> None:
             error = _tried(lambda: given.append(work(agent)))
@@ -126,11 +152,16 @@ class Agent:
                 failed.append(error)
             done.set()
 
-        self._soon(run)
-        if not done.wait(seconds):
-            raise StoreUnreachable("NIXL is busy for too long")
+        try:
+            self._soon(run)
+            if not done.wait(seconds):
+                raise StoreUnreachable("NIXL is busy for too long")
+        finally:
+            self._asked.discard(done)
         if failed:
             raise StoreUnreachable(f"NIXL: {failed[0]}") from failed[0]
+        if not given:
+            raise StoreError("NIXL's agent is closed")
         return given[0]
 
     def later(self, work: Callable[[Any], object]) -> None:
@@ -170,12 +201,20 @@ class Agent:
         with self._changed:
             self._closed = True
             self._changed.notify()
+            if not self._peers:  # a library that hangs is no reason for anybody to wait for it
+                for done in list(self._asked):
+                    done.set()
+                for transfer in list(self._moving):
+                    transfer.leave()
         self._thread.join(seconds)
+        if not self._peers and self._thread.is_alive():
+            # A library that is still asked while the process ends takes it down with an abort.
+            atexit.register(self._thread.join, _LAST)
 
     def _soon(self, work: Callable[[Any], object]) -> None:
         with self._changed:
             if self._closed:
-                raise StoreError("the channel is closed")
+                raise StoreError("NIXL's agent is closed")
             self._calls.append(work)
             self._changed.notify()
 
@@ -207,17 +246,17 @@ class Agent:
 
     def _start(self, agent: Any, transfer: Transfer) -> None:
         def start() -> None:
-            here = agent.get_xfer_descs([(it.to, it.size, 0) for it in transfer.spans], DRAM)
-            there = agent.get_xfer_descs([(it.at, it.size, 0) for it in transfer.spans], DRAM)
-            transfer.handle = agent.initialize_xfer("READ", here, there, transfer.peer, b"")
+            transfer.handle = transfer.make(agent)
             transfer.state = agent.transfer(transfer.handle)
 
         self._moving.append(transfer)
+        if self._closed and not self._peers:
+            transfer.leave()
         self._settle(agent, transfer, _tried(start))
 
     def _look(self, agent: Any) -> None:
         # Lets what peers read move on. Nobody sends any.
-        if (error := _tried(agent.get_new_notifs)) is not None:
+        if self._peers and (error := _tried(agent.get_new_notifs)) is not None:
             log.warning("NIXL: %s", error)
         for transfer in list(self._moving):
 
@@ -242,6 +281,9 @@ class Agent:
             why = _tried(lambda: agent.release_xfer_handle(transfer.handle))
             if why is not None:
                 log.warning("NIXL does not release a transfer: %s", why)
+        over = transfer.over
+        if over is not None and (why := _tried(lambda: over(agent))) is not None:
+            log.warning("NIXL: %s", why)
         transfer.end(error)
 
 

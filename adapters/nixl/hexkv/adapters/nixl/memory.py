@@ -21,7 +21,7 @@ from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
 from hexkv.adapters.net.peers.line import OWNER
 from hexkv.adapters.net.peers.wire import FRAMING, Kind
 from hexkv.adapters.net.stream import Stream
-from hexkv.adapters.nixl.agent import DRAM, Agent, Span, Transfer
+from hexkv.adapters.nixl.agent import DRAM, Agent, Transfer
 from hexkv.ports import AdapterUnavailable, Deadline, MemoryRegion
 
 HINT = "pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA"
@@ -51,8 +51,8 @@ def _library() -> Any:
     raise AdapterUnavailable("nixl", "there is no NIXL", HINT)
 
 
-def made(name: str) -> Any:
-    """NIXL's agent.
+def made(name: str, backends: Sequence[str] = ("UCX",)) -> Any:
+    """NIXL's agent, with *backends* of default settings.
 
     Raises:
         AdapterUnavailable: it is not installed.
@@ -61,7 +61,7 @@ def made(name: str) -> Any:
     for handler in logging.getLogger("nixl").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
             handler.setStream(sys.stderr)  # what a program prints is its own
-    config = library.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+    config = library.nixl_agent_config(enable_prog_thread=False, backends=list(backends))
     return library.nixl_agent(name, config)
 
 
@@ -190,17 +190,18 @@ class PeerMemory:
     ) -> None:
         del filled  # the library tells of the end alone
         seconds = time_left(deadline)
-        spans = [
-            Span(
-                ctypes.addressof(ctypes.c_char.from_buffer(move.into)),
-                self._start + move.at,
-                len(move.into),
-            )
+        into = [
+            (ctypes.addressof(ctypes.c_char.from_buffer(move.into)), len(move.into), 0)
             for move in moves
         ]
+        far = [(self._start + move.at, len(move.into), 0) for move in moves]
+
+        def make(agent: Any) -> Any:
+            here, there = agent.get_xfer_descs(into, DRAM), agent.get_xfer_descs(far, DRAM)
+            return agent.initialize_xfer("READ", here, there, self._met.name, b"")
+
         transfer = Transfer(
-            self._met.name,
-            spans,
+            make,
             [move.lease.share(OWNER) for move in moves],
             [move.into for move in moves],
         )

@@ -1,9 +1,12 @@
-"""Tells hexkv about the channel. Imported at discovery, so it stays light."""
+"""Tells hexkv about the channel and the store. Imported at discovery, so it stays light."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
 
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.secret import NO_SECRET, Secret
@@ -55,6 +58,115 @@ class NixlSettings:
             raise SettingError("patience", "must be more than 0")
 
 
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Settings of the store ``nixl``."""
+
+    plugin: str = "POSIX"
+    """NIXL's plug-in: ``POSIX``, ``GDS`` or ``GDS_MT`` for files, ``OBJ`` for an object store."""
+
+    root: str = ""
+    """Of files: their directory, created if need be."""
+
+    directory: Literal["disk", "fs"] = "disk"
+    """Whose directory it is: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
+
+    bucket: str = ""
+    """Of objects; it must be there."""
+
+    prefix: str = "hexkv/"
+    """Of every object's name."""
+
+    endpoint: str = ""
+    """Of objects: ``http[s]://host[:port]`` of another server than Amazon's."""
+
+    region: str = "us-east-1"
+    """Of objects: what requests are signed for."""
+
+    access_key: Secret = NO_SECRET
+    """Of objects, with the next: who asks. Empty: whoever the usual places of AWS say."""
+
+    secret_key: Secret = NO_SECRET
+    """See before."""
+
+    options: dict[str, str] = field(default_factory=dict)
+    """More for the plug-in, as NIXL names them, for instance ``use_uring: "true"``. No secrets."""
+
+    staging_bytes: int = 256 << 20
+    """Memory that frames pass through: what is under way, and the largest frame."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[A-Z0-9_]{1,32}", self.plugin):
+            raise SettingError("plugin", "is a name in capital letters, for instance POSIX")
+        if self.objects:
+            if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", self.bucket):
+                raise SettingError("bucket", "names a bucket, which OBJ needs")
+            if self.root:
+                raise SettingError("root", "is of no use with OBJ")
+            split = urlsplit(self.endpoint)
+            if self.endpoint and (
+                split.scheme not in ("http", "https")
+                or not split.hostname
+                or "@" in split.netloc
+                or split.path.strip("/")
+            ):
+                raise SettingError("endpoint", "is http://host:port or https://host:port")
+            if bool(self.access_key) != bool(self.secret_key):
+                raise SettingError("access_key", "access_key and secret_key go together")
+            if not re.fullmatch(r"[A-Za-z0-9 !$&'()+,./:;=@_-]{0,512}", self.prefix):
+                raise SettingError("prefix", "has letters, digits and a few signs, 512 at most")
+        else:
+            if not self.root:
+                raise SettingError("root", "names the directory, which plug-ins for files need")
+            for name in ("bucket", "endpoint", "access_key", "secret_key"):
+                if getattr(self, name):
+                    raise SettingError(name, "is of use with OBJ only")
+        if not 1 << 20 <= self.staging_bytes <= 1 << 40:
+            raise SettingError("staging_bytes", "is from 1 MiB to 1 TiB")
+
+    @property
+    def objects(self) -> bool:
+        """True if chunks are objects, and not files."""
+        return self.plugin == "OBJ"
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What NIXL's plug-in is given."""
+        if not self.objects:
+            return dict(self.options)
+        found = {"bucket": self.bucket, "region": self.region, "req_checksum": "required"}
+        if self.endpoint:
+            split = urlsplit(self.endpoint)
+            found |= {
+                "endpoint_override": self.endpoint.rstrip("/"),
+                "scheme": split.scheme,
+                "use_virtual_addressing": "false",
+            }
+        if self.access_key:
+            found["access_key"] = self.access_key.reveal()
+            found["secret_key"] = self.secret_key.reveal()
+        return found | self.options
+
+
+def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
+    from hexkv.adapters.nixl.storage.files import NixlFileStore
+    from hexkv.adapters.nixl.storage.mover import Mover
+    from hexkv.adapters.nixl.storage.objects import NixlObjectStore
+    from hexkv.adapters.nixl.storage.staging import Staging
+    from hexkv.plugins.filed import open_files
+
+    with about("plugin"):
+        mover = Mover(settings.plugin, settings.given, Staging(settings.staging_bytes))
+    try:
+        if settings.objects:
+            return NixlObjectStore(mover, settings.prefix)
+        with about("root"):
+            return NixlFileStore(open_files(settings.directory, settings.root, context), mover)
+    except BaseException:
+        mover.close()
+        raise
+
+
 def _open_nixl(settings: NixlSettings, context: OpenContext) -> object:
     from hexkv.adapters.net.connection import Limits
     from hexkv.adapters.net.peers.over_tcp import Security
@@ -87,5 +199,15 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_nixl,
             NixlSettings,
             contract=2,
-        )
+        ),
+        AdapterSpec(
+            "store",
+            "nixl",
+            "chunks in files or objects, by NIXL's plug-ins POSIX, OBJ and GDS",
+            _open_storage,
+            StorageSettings,
+            hint="pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA",
+            isolate={"root": "folder", "prefix": "prefix"},
+            contract=2,
+        ),
     ]

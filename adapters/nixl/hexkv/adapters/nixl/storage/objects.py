@@ -1,0 +1,301 @@
+"""Chunks in an object store, by NIXL's plug-in OBJ.
+
+The plug-in writes objects, reads ranges of them and knows whether one is there: neither how
+long it is, nor how to delete or list. What lies beyond an object's end it reads as whatever the
+memory held, and calls that done. So an object says itself how long it is, at both ends::
+
+    head   8 bytes  b"hexkvOBJ"
+           8        bytes of the frame, little-endian; all ones: deleted
+          16        a random word
+    frame
+    tail  16        the same word
+
+The word shows that both were written by one call, and that all between them has come. What is
+deleted is a head alone, which is little; a rule of the bucket removes what is old.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import count
+from struct import Struct
+from typing import Any, NamedTuple, TypeVar
+
+from hexkv.adapters.net.errors import OutOfTime, time_left
+from hexkv.adapters.nixl.agent import Agent
+from hexkv.adapters.nixl.storage.mover import ASKED, UNFILLED, Mover, Place
+from hexkv.adapters.nixl.storage.staging import Shared, Slot, Turns
+from hexkv.ports import (
+    ChunkKey,
+    ChunkStore,
+    Corrupt,
+    Deadline,
+    Failed,
+    Hit,
+    Item,
+    Miss,
+    ReadOutcome,
+    Reason,
+    SharedMedium,
+    Sink,
+    Stored,
+    StoreError,
+    StoreUnreachable,
+    SupportsRangeRead,
+    TimedOut,
+    WriteOutcome,
+)
+
+T = TypeVar("T")
+
+MAGIC = b"hexkvOBJ"
+HEAD = Struct("<8sQ16s")
+WORD = UNFILLED
+DELETED = 2**64 - 1
+
+_TRIES = 64
+"""How often an object is read that is replaced between its head and its tail, in time."""
+
+_LARGEST = 1 << 40
+"""Bytes of a frame; a head that says more is none of ours."""
+
+
+class Head(NamedTuple):
+    """What an object says of itself."""
+
+    size: int
+    word: bytes
+
+    @property
+    def deleted(self) -> bool:
+        """True if there is no frame."""
+        return self.size == DELETED
+
+
+def framed(frame: memoryview, into: memoryview) -> None:
+    """Write *frame* with head and tail to *into*, which is as long as that."""
+    word = secrets.token_bytes(WORD)
+    HEAD.pack_into(into, 0, MAGIC, frame.nbytes, word)
+    into[HEAD.size : HEAD.size + frame.nbytes] = frame
+    into[HEAD.size + frame.nbytes :] = word
+
+
+def headed(data: memoryview) -> Head | None:
+    """What the head of an object says; ``None`` if it is none of ours."""
+    magic, size, word = HEAD.unpack_from(data)
+    known = magic == MAGIC and any(word)  # zeros are what was not filled
+    return Head(size, word) if known and (size <= _LARGEST or size == DELETED) else None
+
+
+class NixlObjectStore:
+    """See the module's text. Safe from any thread.
+
+    Args:
+        mover: with the plug-in; closed with this.
+        prefix: of every object's name.
+    """
+
+    def __init__(self, mover: Mover, prefix: str) -> None:
+        self._mover = mover
+        self._prefix = prefix
+        self._turns = Turns()
+        self._numbers = count(1)
+        self._asking: Agent = mover.asking()
+
+    @property
+    def shared(self) -> bool:
+        """True: whoever knows the bucket may add and remove chunks."""
+        return True
+
+    def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        if not keys:
+            return []
+        there = self._must(lambda: self._there(keys, deadline))
+        return [
+            here and self._must(lambda key=key: self._live(key, deadline))  # type: ignore[misc]
+            for key, here in zip(keys, there, strict=True)
+        ]
+
+    def read(
+        self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
+    ) -> Sequence[ReadOutcome]:
+        def room(index: int) -> Callable[[int], memoryview | None]:
+            return lambda size: sink.room(index, size)
+
+        return self._reads(keys, [room(i) for i in range(len(keys))], 0, deadline)
+
+    def read_range(
+        self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
+    ) -> ReadOutcome:
+        (outcome,) = self._reads([key], [lambda _: into], start, deadline)
+        return outcome
+
+    def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
+        return [self._write(key, frame.cast("B"), deadline) for key, frame in items]
+
+    def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
+        if not keys:
+            return []
+        there = self._must(lambda: self._there(keys, deadline))
+        return [
+            here and self._must(lambda key=key: self._delete(key, deadline))  # type: ignore[misc]
+            for key, here in zip(keys, there, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._mover.close()
+        self._asking.close(0.0)  # a question may last; its thread ends after it
+
+    def _reads(
+        self,
+        keys: Sequence[ChunkKey],
+        rooms: Sequence[Callable[[int], memoryview | None]],
+        start: int,
+        deadline: Deadline,
+    ) -> list[ReadOutcome]:
+        if not keys:
+            return []
+        try:
+            there = self._there(keys, deadline)
+        except OutOfTime:
+            return [TimedOut()] * len(keys)
+        except StoreError as error:
+            return [Failed(error)] * len(keys)
+        return [
+            self._read(key, room, start, deadline) if here else Miss()
+            for key, room, here in zip(keys, rooms, there, strict=True)
+        ]
+
+    def _read(
+        self,
+        key: ChunkKey,
+        room: Callable[[int], memoryview | None],
+        start: int,
+        deadline: Deadline,
+    ) -> ReadOutcome:
+        try:
+            head = self._head(key, deadline)
+            for _ in range(_TRIES):
+                if head is None:
+                    return Corrupt("an object without a head of ours")
+                if head.deleted:
+                    return Miss()
+                into = room(head.size)
+                if into is None:
+                    return Miss(Reason.REFUSED)
+                into = into.cast("B")
+                if start + into.nbytes > head.size:
+                    return Corrupt(f"a frame of {head.size} bytes, of which there should be more")
+                wrong = self._frame(key, head, start, into, deadline)
+                if wrong is None:
+                    return Hit(into.nbytes)
+                before, head = head, self._head(key, deadline)
+                if head == before:
+                    return wrong
+        except OutOfTime:
+            return TimedOut()
+        except StoreError as error:
+            return Failed(error)
+        return Failed(StoreUnreachable("the object is replaced again and again"))
+
+    def _frame(
+        self, key: ChunkKey, head: Head, start: int, into: memoryview, deadline: Deadline
+    ) -> Corrupt | Failed | None:
+        """Fill *into* from byte *start* of the frame on; what is wrong with it, if anything.
+
+        What is wrong may be that the object has been replaced since *head* was read.
+        """
+        # To the tail in any case: only there it shows whether all came that was asked for.
+        size = head.size - start + WORD
+        try:
+            with self._mover.fetch(self._place(key, HEAD.size + start), size, deadline) as slot:
+                if bytes(slot.view[size - WORD : size]) != head.word:
+                    return Corrupt("an object whose tail is not that of its head")
+                into[:] = slot.view[: into.nbytes]
+        except StoreError as error:
+            return Failed(error)
+        return None
+
+    def _write(self, key: ChunkKey, frame: memoryview, deadline: Deadline) -> WriteOutcome:
+        try:
+            with self._turn(key, deadline) as turn:
+                size = HEAD.size + frame.nbytes + WORD
+                with self._mover.stage(size, deadline) as slot:
+                    framed(frame, slot.view)
+                    self._send(key, slot, size, deadline, turn)
+        except OutOfTime:
+            return TimedOut()
+        except StoreError as error:
+            return Failed(error)
+        return Stored(frame.nbytes)
+
+    def _delete(self, key: ChunkKey, deadline: Deadline) -> bool:
+        with self._turn(key, deadline) as turn:
+            head = self._head(key, deadline)
+            if head is not None and head.deleted:
+                return False
+            with self._mover.stage(HEAD.size, deadline) as slot:
+                HEAD.pack_into(slot.view, 0, MAGIC, DELETED, secrets.token_bytes(WORD))
+                self._send(key, slot, HEAD.size, deadline, turn)
+        return True
+
+    def _send(self, key: ChunkKey, slot: Slot, size: int, deadline: Deadline, turn: Shared) -> None:
+        # The turn lasts as long as the object may still change.
+        self._mover.send(self._place(key), slot, size, deadline, [turn.share()])
+
+    def _turn(self, key: ChunkKey, deadline: Deadline) -> Shared:
+        time_left(deadline)
+        return self._turns.take(key, deadline)
+
+    def _live(self, key: ChunkKey, deadline: Deadline) -> bool:
+        head = self._head(key, deadline)
+        return head is None or not head.deleted
+
+    def _head(self, key: ChunkKey, deadline: Deadline) -> Head | None:
+        with self._mover.fetch(self._place(key), HEAD.size, deadline) as slot:
+            return headed(slot.view)
+
+    def _there(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[bool]:
+        """Whether there is an object for each of *keys*.
+
+        Raises:
+            OutOfTime, StoreError: nobody knows.
+        """
+        names = list(dict.fromkeys(self._name(key) for key in keys))
+        found: list[object | None] = []
+        for start in range(0, len(names), ASKED):
+            asked = [(0, 0, 0, name) for name in names[start : start + ASKED]]
+
+            def ask(agent: Any, asked: list[Any] = asked) -> list[object | None]:
+                if deadline.expired:  # whoever asked has gone
+                    return []
+                answers: list[object | None] = agent.query_memory(asked, "OBJ", mem_type="OBJ")
+                return answers
+
+            found += self._asking.call(ask, time_left(deadline))
+        if len(found) != len(names):
+            raise OutOfTime("NIXL is busy with other questions")
+        here = {name for name, answer in zip(names, found, strict=True) if answer is not None}
+        return [self._name(key) in here for key in keys]
+
+    def _must(self, call: Callable[[], T]) -> T:
+        """For calls that have no outcome to say that the deadline came first.
+
+        Raises:
+            StoreUnreachable: it did.
+        """
+        try:
+            return call()
+        except OutOfTime as error:
+            raise StoreUnreachable("NIXL: no answer in time") from error
+
+    def _place(self, key: ChunkKey, start: int = 0) -> Place:
+        return Place("OBJ", next(self._numbers), self._name(key), start)
+
+    def _name(self, key: ChunkKey) -> str:
+        return self._prefix + key.hex()
+
+
+def _is_a_store(store: NixlObjectStore) -> tuple[ChunkStore, SupportsRangeRead, SharedMedium]:
+    return store, store, store  # mypy checks here that it keeps the ports' promises
