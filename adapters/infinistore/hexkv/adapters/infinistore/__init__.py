@@ -1,0 +1,1 @@
+"""InfiniStore as a tier."""
