@@ -14,9 +14,11 @@ from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Places, Scattered
+from hexkv.kernels.rooms import Room, Rooms
 from hexkv.kernels.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import (
+    DeviceRoom,
     EncodedSpan,
     InvalidRequest,
     KVLayout,
@@ -72,6 +74,7 @@ class PagedMemory:
         self.device = device
         self.gpus = gpus([device])
         self.fused = Fused.over(layout, pages, fused, direct=direct)
+        self.rooms = None if self.fused is None else Rooms(self.fused, layout)
         self._given = [[page.detach() for page in given] for given in pages]
         self._whole: list[Stacks] | None = None
         self._apart: list[Stacks] | None = None
@@ -205,6 +208,11 @@ class PagedKV:
         decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens)
         flags = decoding.scatter([self._at(span.start, span.end) for span in spans])
         return Checked(transfer_on(pages.gpus), flags)
+
+    def device_room(self, size: int, owner: str) -> DeviceRoom | None:
+        """Room on a CUDA device with Triton; ``None`` elsewhere."""
+        rooms = self._pages.rooms
+        return None if rooms is None else Room.of(rooms, size, owner, self._at, self.tokens)
 
     def _at(self, start: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self._slots[start:end])

@@ -12,6 +12,8 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     ],
     "hexkv-cuda": [("memory", "pinned")],
     "hexkv-directory": [("directory", "embedded"), ("directory", "static")],
+    "hexkv-gds": [("store", "gds")],
+    "hexkv-infinistore": [("store", "infinistore")],
     "hexkv-lmcache": [("store", "lm")],
     "hexkv-lmserver": [("store", "hexkv")],
     "hexkv-local": [
@@ -20,6 +22,7 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
     ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
     "hexkv-mooncake": [("store", "mooncake")],
+    "hexkv-nixl": [("store", "nixl")],
     "hexkv-node": [("memory", "shared"), ("node", "unix")],
     "hexkv-observe": [("observe", "server")],
     "hexkv-peer": [("store", "peers")],

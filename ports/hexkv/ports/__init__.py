@@ -82,6 +82,13 @@ from hexkv.ports.maintenance import (
 )
 from hexkv.ports.memory import Lease, MeteredLease, SupportsOwnMemory, SupportsZeroCopy
 from hexkv.ports.observing import ContentFeed, NamedPrompt, Observed, Observer, PromptSink
+from hexkv.ports.on_device import (
+    DeviceRange,
+    DeviceRoom,
+    RoomSpan,
+    SupportsDeviceRead,
+    SupportsDeviceRoom,
+)
 from hexkv.ports.outcomes import (
     STORE_REASONS,
     Corrupt,
@@ -211,6 +218,8 @@ __all__ = [
     "Deadline",
     "Destination",
     "DeviceKV",
+    "DeviceRange",
+    "DeviceRoom",
     "Directory",
     "EncodedSpan",
     "EngineBusy",
@@ -277,6 +286,7 @@ __all__ = [
     "Relocation",
     "Report",
     "Retrieved",
+    "RoomSpan",
     "Selection",
     "Serde",
     "ServedAdministration",
@@ -293,6 +303,8 @@ __all__ = [
     "Stored",
     "SupportsBackground",
     "SupportsClear",
+    "SupportsDeviceRead",
+    "SupportsDeviceRoom",
     "SupportsEncoded",
     "SupportsFiles",
     "SupportsListing",

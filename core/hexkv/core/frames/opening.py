@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -162,6 +163,19 @@ def checked(
     if digest[:DIGEST_BYTES] != page[digest_at(index)]:
         raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
     return digest
+
+
+def checked_digests(page: HeaderPage, digests: Sequence[bytes]) -> bytes:
+    """The checksum of *digests*, one of each part; nothing if *page* has another one.
+
+    Raises:
+        StoreError: the algorithm failed.
+        ValueError: its digests are too long.
+    """
+    padded = [digest.ljust(CHECKSUM_BYTES, b"\0") for digest in digests]
+    if any(d[:DIGEST_BYTES] != page.data[digest_at(i)] for i, d in enumerate(padded)):
+        return b""
+    return digest_of(page.algorithm, memoryview(b"".join(padded)))
 
 
 def digest_of(algorithm: HashFunction, data: memoryview) -> bytes:

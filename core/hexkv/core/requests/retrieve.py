@@ -13,6 +13,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.decoding import decoded_by, load
+from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.steps import Laps, Spent
 from hexkv.core.tiers.batches import Batch
@@ -116,8 +117,10 @@ class Arriving:
         ahead: int,
         ready: dict[ChunkKey, PendingRead] | None = None,
         encoded: Collection[str] = (),
+        past_host: Collection[int] = (),
     ) -> None:
         self._encoded = encoded
+        self._past_host = past_host
         self._stack = stack
         self._prompt = prompt
         self._found = found
@@ -200,8 +203,14 @@ class Arriving:
                 break
             if self._ready and self._prompt.keys[stop] in self._ready:
                 break
+            if stop in self._past_host:
+                break
             stop += 1
         return stop
+
+    def skip(self, count: int) -> None:
+        """The next *count* chunks came another way; none of them was begun."""
+        self._next += count
 
     def _lent(self, count: int) -> list[Lease]:
         """Leases on the next chunks, as far as a tier in memory has them; the rest are claims."""
@@ -295,10 +304,24 @@ def load_prefix(
     arrived = Arrived()
     why: Reason | None = None
     encoded = decoded_by(stack.runtime, device)
-    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready, encoded)
+    past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
+    past_host.numbers.difference_update(
+        number for number, key in enumerate(keys) if ready and key in ready
+    )
+    arriving = Arriving(
+        stack, prompt, found, owner, deadline, pace.ahead, ready, encoded, past_host.numbers
+    )
     try:
         while arrived.chunks < len(found):
             first = found[arrived.chunks].name
+            if arrived.chunks in past_host.numbers:
+                if count := past_host.load(arrived.chunks, pace.step):
+                    laps.lap("read", first)
+                    arriving.skip(count)
+                    part = prompt.part(arrived.chunks, arrived.chunks + count)
+                    arrived.add(part, [first] * count)
+                    continue
+                past_host.numbers.discard(arrived.chunks)
             leases, tiers, why = arriving.take(pace.step)
             laps.lap("read", tiers[0] if tiers else first)
             part = prompt.part(arrived.chunks, arrived.chunks + len(leases))

@@ -15,6 +15,7 @@ from hexkv.ports import (
     ChunkStore,
     ConfigError,
     Deadline,
+    DeviceRange,
     Entry,
     Failed,
     Item,
@@ -27,6 +28,7 @@ from hexkv.ports import (
     Sink,
     StoreError,
     SupportsClear,
+    SupportsDeviceRead,
     SupportsOwnMemory,
     SupportsQuarantine,
     SupportsRangeRead,
@@ -58,6 +60,7 @@ class StoreCalls:
         self.clearing = store if isinstance(store, SupportsClear) else None
         self.ranges = store if isinstance(store, SupportsRangeRead) else None
         self.quarantining = store if isinstance(store, SupportsQuarantine) else None
+        self.past_host = store if isinstance(store, SupportsDeviceRead) else None
         others: object = store.shared if isinstance(store, SharedMedium) else False
         own: object = store.own_memory if isinstance(store, SupportsOwnMemory) else False
         self.shared = _declared(name, "shared", others)
@@ -116,6 +119,27 @@ class StoreCalls:
             return answers.range_outcome(answer, len(into))
         except self._errors as error:
             return Failed(self.failed("read_range", error))
+
+    @property
+    def reads_to_devices(self) -> bool:
+        """Whether the store has a way into the memory of devices at present."""
+        try:
+            return self.past_host is not None and self.past_host.reads_to_devices is True
+        except self._errors as error:
+            self.failed("reads_to_devices", error)
+            return False
+
+    def read_to_device(
+        self, key: ChunkKey, page: memoryview, into: DeviceRange, deadline: Deadline
+    ) -> ReadOutcome:
+        """A frame, its header into *page*, the rest into a device; a hit fills both."""
+        if self.past_host is None:
+            return Miss(Reason.REFUSED)
+        try:
+            answer = self.past_host.read_to_device(key, page, into, deadline)
+            return answers.range_outcome(answer, len(page) + into.length)
+        except self._errors as error:
+            return Failed(self.failed("read_to_device", error))
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> list[WriteOutcome]:
         """The store's answers, or its failure once for each chunk."""

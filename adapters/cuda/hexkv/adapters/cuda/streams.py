@@ -15,14 +15,18 @@ import torch
 
 from hexkv.kernels import BlockKV, ContiguousKV, PagedKV
 from hexkv.ports import (
+    Deadline,
     DeviceKV,
+    DeviceRoom,
     EncodedSpan,
     InvalidRequest,
     KVLayout,
     LayoutMismatch,
+    RoomSpan,
     Serde,
     Span,
     SupportsBackground,
+    SupportsDeviceRoom,
     SupportsEncoded,
     Transfer,
 )
@@ -169,6 +173,50 @@ class _Streamed:
             raise InvalidRequest("blocks that only the engine understands are not decoded")
         with _after_the_callers(self._into):
             return self._window.scatter_encoded(serde, spans)
+
+    def device_room(self, size: int, owner: str) -> DeviceRoom | None:
+        if not isinstance(self._window, SupportsDeviceRoom):
+            return None
+        room = self._window.device_room(size, owner)
+        return None if room is None else _StreamedRoom(room, self._into)
+
+
+class _StreamedRoom:
+    """A room that is scattered on a stream of its own."""
+
+    def __init__(self, room: DeviceRoom, into: torch.cuda.Stream | None) -> None:
+        self._room = room
+        self._into = into
+
+    @property
+    def owner(self) -> str:
+        return self._room.owner
+
+    @property
+    def base(self) -> int:
+        return self._room.base
+
+    @property
+    def size(self) -> int:
+        return self._room.size
+
+    def bind(self) -> None:
+        self._room.bind()
+
+    def digests(
+        self, checksum: str, parts: Sequence[tuple[int, int]], deadline: Deadline
+    ) -> Sequence[bytes] | None:
+        return self._room.digests(checksum, parts, deadline)
+
+    def scatter(self, spans: Sequence[RoomSpan]) -> Transfer:
+        with _after_the_callers(self._into):
+            return self._room.scatter(spans)
+
+    def share(self, owner: str) -> DeviceRoom:
+        return _StreamedRoom(self._room.share(owner), self._into)
+
+    def release(self) -> None:
+        self._room.release()
 
 
 def _there(device: torch.device) -> torch.device:

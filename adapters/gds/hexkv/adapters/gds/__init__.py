@@ -1,0 +1,1 @@
+"""A store of files that GPUs read by themselves (NVIDIA GPUDirect Storage)."""

@@ -1,0 +1,61 @@
+"""Tells hexkv about GPUDirect Storage. Imported at discovery, so it stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+
+if TYPE_CHECKING:
+    from hexkv.adapters.gds.store import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class GdsSettings:
+    """Settings of the store ``gds``."""
+
+    root: str
+    """The directory, created if need be; on a file system that cuFile reads."""
+
+    directory: Literal["disk", "fs"] = "disk"
+    """Whose directory it is: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
+
+    library: str = ""
+    """cuFile's library; empty: the system's, or that of NVIDIA's wheel."""
+
+    def __post_init__(self) -> None:
+        if not self.root:
+            raise SettingError("root", "names the directory")
+
+
+def _open(settings: GdsSettings, context: OpenContext) -> object:
+    from hexkv.adapters.gds.cufile import CuFile, library_path
+    from hexkv.adapters.gds.store import GdsStore
+    from hexkv.plugins.filed import open_files
+
+    def driver() -> Driver:
+        path = settings.library or library_path()
+        if path is None:
+            raise OSError("there is no libcufile")
+        return CuFile(path)
+
+    with about("root"):
+        files = open_files(settings.directory, settings.root, context)
+    return GdsStore(files, settings.root, driver)
+
+
+@hookimpl
+def hexkv_adapters() -> Iterable[AdapterSpec]:
+    return [
+        AdapterSpec(
+            "store",
+            "gds",
+            "files that GPUs read by themselves, by cuFile; else as disk",
+            _open,
+            GdsSettings,
+            isolate={"root": "folder"},
+            contract=2,
+        )
+    ]

@@ -1,0 +1,180 @@
+"""Chunks in files, which GPUs read by themselves where cuFile finds a way, and the host elsewhere.
+
+The store of files below does everything else, and everything where there is no way: then this
+is that store, and says so once. A read that fails is read again by the host at once, so a way that
+turns out to be none costs a few reads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Lock
+from typing import Protocol
+
+from hexkv.adapters.gds.cufile import CuFileError
+from hexkv.plugins.filed import FileStore, OverFiles
+from hexkv.ports import (
+    PAGE,
+    ChunkKey,
+    ChunkStore,
+    Corrupt,
+    Deadline,
+    DeviceRange,
+    Failed,
+    Hit,
+    Miss,
+    ReadOutcome,
+    Reason,
+    StoreError,
+    StoreUnreachable,
+    SupportsDeviceRead,
+    SupportsFiles,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsScan,
+    TimedOut,
+)
+
+log = logging.getLogger("hexkv")
+
+_FAILURES = 3
+"""Reads in a row that fail before the way is given up."""
+
+
+class Driver(Protocol):
+    """What reads a range of a file into the memory of a device."""
+
+    def registered(self, file: int) -> AbstractContextManager[int]:
+        """See :meth:`hexkv.adapters.gds.cufile.CuFile.registered`."""
+        ...
+
+    def read(self, handle: int, into: DeviceRange, start: int) -> int:
+        """See :meth:`hexkv.adapters.gds.cufile.CuFile.read`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything that is registered."""
+        ...
+
+
+class GdsStore(OverFiles):
+    """See the module's text. Safe from any thread.
+
+    Args:
+        files: where the files are; closed with this.
+        root: their directory, for a trial.
+        driver: opens the driver, or raises an ``OSError`` that says why there is none.
+    """
+
+    def __init__(self, files: FileStore, root: str, driver: Callable[[], Driver]) -> None:
+        super().__init__(files)
+        self._root = root
+        self._driver: Driver | None = None
+        self._failures = 0
+        self._lock = Lock()
+        try:
+            self._driver = driver()
+            self._try()
+        except OSError as error:
+            self._give_up(error)
+        else:
+            log.info("gds: frames in %s are read into devices by cuFile", root)
+
+    @property
+    def reads_to_devices(self) -> bool:
+        """True until there turned out to be no way."""
+        return self._driver is not None
+
+    def read_to_device(
+        self, key: ChunkKey, page: memoryview, into: DeviceRange, deadline: Deadline
+    ) -> ReadOutcome:
+        driver = self._driver
+        if driver is None:
+            return Miss(Reason.REFUSED)
+        if deadline.expired:
+            return TimedOut()
+        try:
+            file = self.files.open_file(key)
+        except StoreError as error:
+            return Failed(error)
+        if file is None:
+            return Miss()
+        try:
+            if os.fstat(file).st_size != len(page) + into.length:
+                return Miss(Reason.REFUSED)
+            got = os.preadv(file, [page], 0)
+            if got == len(page) == PAGE:
+                _go_direct(file)
+                with driver.registered(file) as handle:
+                    got += driver.read(handle, into, PAGE)
+        except CuFileError as error:
+            return Failed(self._failed(error))
+        except OSError as error:
+            return Failed(StoreUnreachable(f"reading from {self._root}: {error.strerror}"))
+        finally:
+            os.close(file)
+        self._failures = 0
+        if got < len(page) + into.length:
+            return Corrupt(f"the file ended after {got} of {len(page) + into.length} bytes")
+        return Hit(got)
+
+    def close(self) -> None:
+        with self._lock:
+            driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
+        super().close()
+
+    def _try(self) -> None:
+        """Register a file of the directory: most of what can be wrong shows there."""
+        with tempfile.TemporaryFile(dir=self._root) as file:
+            file.write(bytes(PAGE))
+            file.flush()
+            _go_direct(file.fileno())
+            if self._driver is not None:
+                with self._driver.registered(file.fileno()):
+                    pass
+
+    def _failed(self, error: CuFileError) -> StoreUnreachable:
+        with self._lock:
+            self._failures += 1
+            last = self._failures >= _FAILURES and self._driver is not None
+        if last:
+            self._give_up(error)
+        return StoreUnreachable(f"gds: {error.strerror}")
+
+    def _give_up(self, error: OSError) -> None:
+        # Closed with the process: calls may be under way.
+        self._driver = None
+        log.warning(
+            "gds: no way from %s into devices (%s): the host reads, as with disk",
+            self._root,
+            error.strerror or error,
+        )
+
+
+def _go_direct(file: int) -> None:
+    if sys.platform == "linux":
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
+
+
+def _is_a_store(
+    store: GdsStore,
+) -> tuple[
+    ChunkStore,
+    SupportsScan,
+    SupportsQuarantine,
+    SupportsRangeRead,
+    SupportsDeviceRead,
+]:
+    return store, store, store, store, store  # mypy checks here that it keeps the ports' promises
+
+
+def _stands_on(files: FileStore) -> SupportsFiles:
+    return files

@@ -1,0 +1,209 @@
+"""Loading past the host: from a store straight into the device's memory, verified there.
+
+For raw chunks on a tier whose store reads to devices, into a window that lends room there. What
+does not come that way, for whatever reason, is read as ever: nothing here makes a miss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import accumulate
+
+from hexkv.core.frames.opening import PAYLOAD_CHECKSUM, checked_digests, part_span
+from hexkv.core.io.rules import Priority, Refused
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.memory.copying import Copier
+from hexkv.core.tiers.runtime import RAW, Runtime
+from hexkv.core.tiers.tier import Tier
+from hexkv.ports import (
+    PAGE,
+    ChunkSpec,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    DeviceRange,
+    DeviceRoom,
+    HistogramName,
+    Hit,
+    InvalidRequest,
+    KVLayout,
+    RoomSpan,
+    Span,
+    StoreError,
+    SupportsDeviceRoom,
+    Transfer,
+    frame_bytes,
+)
+
+log = logging.getLogger("hexkv")
+
+_NOTHING = memoryview(b"")
+
+
+class PastHost:
+    """The way past the host, for the chunks of one retrieve."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        copier: Copier,
+        device: DeviceKV,
+        prompt: Prompt,
+        found: Sequence[Tier],
+        owner: str,
+        deadline: Deadline,
+    ) -> None:
+        self._runtime = runtime
+        self._copier = copier
+        self._device = device
+        self._prompt = prompt
+        self._found = found
+        self._owner = owner
+        self._deadline = deadline
+        self.numbers: set[int] = set()
+        """Chunks that are to be read this way. The caller removes what did not come."""
+
+        able = {id(tier): tier for tier in found if tier.calls.reads_to_devices}
+        if able and isinstance(device, SupportsDeviceRoom):
+            self.numbers.update(i for i, tier in enumerate(found) if id(tier) in able)
+
+    def load(self, number: int, most: int) -> int:
+        """Load up to *most* chunks from *number* on, of one tier. How many are in the device.
+
+        Raises:
+            InvalidRequest: the device says that the request means nothing.
+        """
+        tier, end = self._found[number], number
+        while end < number + most and end in self.numbers and self._found[end] is tier:
+            end += 1
+        part, specs = self._prompt.part(number, end), self._prompt.specs(number, end)
+        room = self._room(sum(_behind(spec) for spec in specs))
+        if room is None:
+            return 0
+        try:
+            count = self._read(tier, specs, room)
+            return count if count and self._scatter(part, specs[:count], room) else 0
+        finally:
+            room.release()
+
+    def _room(self, size: int) -> DeviceRoom | None:
+        try:
+            if isinstance(self._device, SupportsDeviceRoom):
+                return self._device.device_room(size, self._owner)
+        except Exception:
+            log.exception("the device lends no room")
+        return None
+
+    def _read(self, tier: Tier, specs: Sequence[ChunkSpec], room: DeviceRoom) -> int:
+        """Have a worker fill *room* and verify it. How many chunks are whole, from the first."""
+        kept = room.share(f"read {tier.name}")
+        size = sum(_behind(spec) for spec in specs)
+
+        def work(go: bool) -> tuple[int, bool | None]:
+            try:
+                return self._fill(tier, specs, kept) if go else (0, None)
+            except Exception:
+                log.exception("tier %s: reading past the host failed", tier.name)
+                return 0, False
+            finally:
+                kept.release()
+
+        try:
+            ticket = tier.submit(Priority.GET, size, work, self._deadline)
+        except Refused:
+            kept.release()
+            return 0
+        if not ticket.wait(self._deadline):
+            ticket.abandon()
+            return 0
+        return ticket.result or 0
+
+    def _fill(
+        self, tier: Tier, specs: Sequence[ChunkSpec], room: DeviceRoom
+    ) -> tuple[int, bool | None]:
+        """For a worker: chunks that are whole, and whether the store was well."""
+        runtime, clock = self._runtime, self._runtime.clock
+        began = clock.now()
+        tier.link.began(began)
+        room.bind()
+        count, at, well = 0, 0, False
+        try:
+            for spec in specs:
+                page, length = memoryview(bytearray(PAGE)), _behind(spec)
+                into = DeviceRange(room.base, room.size, at, length)
+                outcome = tier.calls.read_to_device(spec.key, page, into, self._deadline)
+                if not isinstance(outcome, Hit):
+                    break
+                well = True
+                if not self._whole(spec, page, room, at):
+                    break
+                count, at = count + 1, at + length
+        finally:
+            read = at + PAGE * count
+            tier.link.arrived(clock.now(), read)
+            tier.link.ended(clock.now(), sum(spec.tokens for spec in specs[:count]))
+        runtime.telemetry.observe(HistogramName.READ, clock.now() - began, tier=tier.name)
+        runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
+        return count, well or None
+
+    def _whole(self, spec: ChunkSpec, page: memoryview, room: DeviceRoom, at: int) -> bool:
+        """Whether what came is the frame of *spec*, by the digests that the device computed.
+
+        What is damaged is met again by the host, which sets it aside.
+        """
+        try:
+            found = self._runtime.codec.page(page)
+        except StoreError:
+            return False
+        header = found.header
+        same = (header.key, header.serde, header.tokens, header.payload_bytes)
+        if same != (spec.key, RAW, spec.tokens, spec.raw_bytes):
+            return False
+        spans = [part_span(header.parts, i) for i in range(len(header.parts))]
+        parts = [(at + start - PAGE, at + end - PAGE) for start, end in spans]
+        digests = room.digests(header.checksum, parts, self._deadline)
+        if digests is None or len(digests) != len(parts):
+            return False
+        return checked_digests(found, digests) == bytes(found.data[PAYLOAD_CHECKSUM])
+
+    def _scatter(self, part: Prompt, specs: Sequence[ChunkSpec], room: DeviceRoom) -> bool:
+        starts = accumulate((_behind(spec) for spec in specs[:-1]), initial=0)
+        spans = [
+            RoomSpan(start, end, at)
+            for start, end, at in zip(part.starts, part.ends, starts, strict=False)
+        ]
+        window = _FromRoom(self._device, room, spans)
+        none = [Span(0, 0, _NOTHING)]
+        # A room is held and released as a lease is, which is all that the copier does with it.
+        return self._copier.copy(window, none, [room], self._deadline, gather=False)  # type: ignore[list-item]
+
+
+class _FromRoom:
+    """A window into which a room is scattered, whatever it is asked to."""
+
+    def __init__(self, device: DeviceKV, room: DeviceRoom, spans: Sequence[RoomSpan]) -> None:
+        self._device = device
+        self._room = room
+        self._spans = spans
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._device.layout
+
+    @property
+    def tokens(self) -> int:
+        return self._device.tokens
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        del spans, layers
+        raise InvalidRequest("nothing is gathered past the host")
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        del spans, layers
+        return self._room.scatter(self._spans)
+
+
+def _behind(spec: ChunkSpec) -> int:
+    """Bytes of a raw chunk's frame behind its header page."""
+    return frame_bytes(spec.raw_bytes) - PAGE

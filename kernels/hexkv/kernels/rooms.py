@@ -1,0 +1,167 @@
+"""Memory of a device that chunks are read into past the host, verified there, and scattered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Self
+
+import torch
+
+from hexkv.kernels.fused import Fused
+from hexkv.kernels.transfer import gpus, transfer_on
+from hexkv.ports import (
+    PAGE,
+    Deadline,
+    DeviceRoom,
+    InvalidRequest,
+    KVLayout,
+    RoomSpan,
+    Transfer,
+)
+
+CHECKSUM = "xxh3-128"
+"""The algorithm that a kernel computes."""
+
+_IDLE = 4
+"""Rooms that are kept for the next who asks: a library has registered them by then."""
+
+
+class Rooms:
+    """The rooms of one device. Safe from any thread."""
+
+    def __init__(self, fused: Fused, layout: KVLayout) -> None:
+        self.fused = fused
+        self.layout = layout
+        self._idle: list[torch.Tensor] = []
+        self._lock = Lock()
+
+    def take(self, size: int) -> torch.Tensor:
+        """Pages of the device of at least *size* bytes, for whoever calls to :meth:`give_back`.
+
+        Raises:
+            RuntimeError: the device has no such memory.
+        """
+        size = -(-size // PAGE) * PAGE
+        with self._lock:
+            for i, memory in enumerate(self._idle):
+                if len(memory) >= size:
+                    return self._idle.pop(i)
+        memory = torch.empty(size + PAGE, dtype=torch.uint8, device=self.fused.device)
+        start = -memory.data_ptr() % PAGE
+        return memory[start : start + size]
+
+    def give_back(self, memory: torch.Tensor) -> None:
+        """Nobody uses it any more, and nothing that was queued does."""
+        with self._lock:
+            self._idle.append(memory)
+            del self._idle[:-_IDLE]
+
+
+class _Held:
+    """Memory, and how many hold it."""
+
+    def __init__(self, rooms: Rooms, size: int) -> None:
+        self.memory = rooms.take(size)
+        self._rooms = rooms
+        self._holds = 0
+        self._lock = Lock()
+
+    def change(self, by: int) -> None:
+        with self._lock:
+            self._holds += by
+            last = not self._holds
+        if last:
+            self._rooms.give_back(self.memory)
+
+
+class Room:
+    """See :class:`hexkv.ports.DeviceRoom`."""
+
+    def __init__(
+        self,
+        rooms: Rooms,
+        held: _Held,
+        owner: str,
+        slots: Callable[[int, int], torch.Tensor],
+        tokens: int,
+    ) -> None:
+        self._rooms = rooms
+        self._held = held
+        self.owner = owner
+        self._slots = slots
+        self._tokens = tokens
+        self._released = False
+        held.change(1)
+
+    @classmethod
+    def of(
+        cls,
+        rooms: Rooms,
+        size: int,
+        owner: str,
+        slots: Callable[[int, int], torch.Tensor],
+        tokens: int,
+    ) -> Self | None:
+        """A room for a window of *tokens* tokens at *slots*; ``None`` without memory for it."""
+        try:
+            held = _Held(rooms, size)
+        except RuntimeError:
+            return None
+        return cls(rooms, held, owner, slots, tokens)
+
+    @property
+    def base(self) -> int:
+        return self._held.memory.data_ptr()
+
+    @property
+    def size(self) -> int:
+        return len(self._held.memory)
+
+    def bind(self) -> None:
+        device = self._rooms.fused.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+
+    def digests(
+        self, checksum: str, parts: Sequence[tuple[int, int]], deadline: Deadline
+    ) -> Sequence[bytes] | None:
+        if checksum != CHECKSUM or deadline.expired:
+            return None
+        from hexkv.kernels.in_triton import xxh3
+
+        with self._rooms.fused.current():
+            sums = xxh3.digests(self._held.memory, parts)
+            if sums is None:
+                return None
+            # Waits for the kernel, which only reads, and ends by itself.
+            return xxh3.ends(sums.cpu().numpy(), parts)
+
+    def scatter(self, spans: Sequence[RoomSpan]) -> Transfer:
+        layout, memory, fused = self._rooms.layout, self._held.memory, self._rooms.fused
+        chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for start, end, at in spans:
+            if not 0 <= start < end <= self._tokens:
+                raise InvalidRequest(f"span [{start}, {end}) leaves {self._tokens} tokens")
+            size = layout.chunk_bytes(end - start)
+            if at % PAGE or not 0 <= at <= len(memory) - size:
+                raise InvalidRequest(f"{size} bytes at {at} leave a room of {len(memory)}")
+            chunks.append((self._slots(start, end), memory[at : at + size]))
+        with fused.current():
+            for slots, chunk in chunks:
+                fused.scatter_chunk(slots, chunk)
+            return transfer_on(gpus([fused.device]))
+
+    def share(self, owner: str) -> Room:
+        if self._released:
+            raise ValueError("a room that was released")
+        return type(self)(self._rooms, self._held, owner, self._slots, self._tokens)
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._held.change(-1)
+
+
+def _keeps_the_port(room: Room) -> DeviceRoom:
+    return room  # mypy checks here that it keeps the port's promises
