@@ -1,8 +1,9 @@
 """No block is used again, and no page read or written, while a copy may still touch it.
 
 An engine, the cache's windows on streams of their own, the copier and the pool work on a recording
-double of ``torch.cuda`` by random schedules. Then the same with one wait left out, which is to be
-seen: what no schedule shows, nobody would miss.
+double of ``torch.cuda`` by random schedules; the engine replays CUDA graphs that use all pages. So
+does SGLang with the linker's copies, layer by layer in a thread beside it. Then the same with one
+wait left out, which is to be seen: what no schedule shows, nobody would miss.
 """
 
 import random
@@ -11,17 +12,29 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+import recorded_streams
 from hexkv.adapters.cuda import streams
 from hexkv.adapters.cuda.streams import CudaKV
+from hexkv.adapters.sglang import devices
+from hexkv.adapters.sglang.devices import DevicePages
 from hexkv.adapters.vllm import assembly
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pool import BlockPool
 from hexkv.kernels import transfer
+from hexkv.kernels.paged import PagedMemory
 from hexkv.kernels.transfer import transfer_on
 from hexkv.plugins.threads import Threads
-from hexkv.ports import Deadline, DType, KVLayout, PoolExhausted, Span, frame_bytes
-from recorded_streams import Race, recorded
+from hexkv.ports import (
+    Deadline,
+    DType,
+    InvalidRequest,
+    KVLayout,
+    PoolExhausted,
+    Span,
+    frame_bytes,
+)
+from recorded_streams import Captured, OnDevice, Race, recorded
 from rigging import Heap
 
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=1, heads=1, key_width=8)
@@ -70,6 +83,15 @@ class Engine:
         self.window = self.cuda._streamed(Window(recorder, self.blocks))
         self.beside = Window(recorder, self.blocks)
         self.computing = recorder.default
+        self.graph = torch.cuda.CUDAGraph()
+        pages = [("page", page) for page in range(PAGES)]
+        with torch.cuda.graph(self.graph):
+            name = "the model's graph"
+            recorder.use(torch.cuda.current_stream(), name, reads=pages, writes=pages)
+            span = [Span(0, 1, memoryview(bytearray(SIZE)))]
+            for refused in (self.cuda.fence, lambda: self.window.gather(span)):
+                with pytest.raises(InvalidRequest, match="captured"):
+                    refused()
 
     def block(self):
         """A block of the pool, which the host writes: a read from a disk, or a new header."""
@@ -84,9 +106,11 @@ class Engine:
 
     def step(self):
         page = self.draw.randrange(PAGES)
-        kind = self.draw.choice(["compute", "store", "load", "load beside", "reap"])
+        kind = self.draw.choice(["compute", "replay", "store", "load", "load beside", "reap"])
         if kind == "compute":
             self.recorder.use(self.computing, "the model", writes=[("page", page)])
+        elif kind == "replay":
+            self.graph.replay()
         elif kind == "reap":
             self.copier.reap(self.later() if self.draw.random() < 0.3 else self.now())
         elif (lease := self.block()) is not None:
@@ -121,7 +145,67 @@ class Engine:
         return Deadline.after(self.clock, 1e9)
 
 
+class Device(DevicePages):
+    """Pages of SGLang's pool; that they are a GPU's is the recorder's doing."""
+
+    device = torch.device("cuda", 0)
+
+
+class Linked:
+    """SGLang's scheduler and model, and the linker's thread, which has a stream of its own."""
+
+    layout = KVLayout.attention(DType.FLOAT16, layers=3, heads=1, key_width=8)
+
+    def __init__(self, recorder, draw):
+        self.recorder, self.draw = recorder, draw
+        self.computing, self.beside = recorder.default, torch.cuda.Stream()
+        planes = [
+            [torch.zeros(PAGES, 1, 1, 8, dtype=torch.float16) for _ in "kv"] for _ in range(3)
+        ]
+        self.of = {p.data_ptr(): layer for layer, both in enumerate(planes) for p in both}
+        self.pool = Device(self.layout, planes, 1, PagedMemory(self.layout, planes))
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.attend(torch.cuda.current_stream(), range(PAGES))
+
+    def attend(self, stream, pages, layers=range(3)):
+        for layer in layers:
+            names = [("page", layer, page) for page in pages]
+            self.recorder.use(stream, "the model", reads=names, writes=names)
+
+    def step(self):
+        pages = self.draw.sample(range(PAGES), self.draw.randint(1, PAGES - 1))
+        kind = self.draw.choice(["compute", "replay", "load"])
+        if kind == "compute":
+            self.attend(self.computing, pages)
+        elif kind == "replay":
+            self.graph.replay()
+        else:
+            cut = self.draw.randint(0, len(pages))
+            loads = [self.load(some) for some in (pages[:cut], pages[cut:]) if some]
+            ready = torch.cuda.Event()
+            ready.record()
+            with torch.cuda.stream(self.beside), OnDevice(self.recorder, self.named):
+                # As the counter has it: the model's next layer waits on the host for this.
+                devices.copy_layers(
+                    self.pool, loads, ready, lambda at: self.attend(self.computing, pages, [at])
+                )
+
+    def load(self, pages):
+        size = self.layout.chunk_bytes(1)
+        return torch.tensor(pages), [memoryview(bytearray(size)) for _ in pages]
+
+    def named(self, plane, page):
+        return "page", self.of[plane.data_ptr()], page
+
+
 def schedules(monkeypatch):
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        with recorded(draw, monkeypatch) as recorder:
+            linked = Linked(recorder, draw)
+            for _ in range(STEPS // 3):
+                linked.step()
     for seed in SEEDS:
         draw = random.Random(seed)
         with recorded(draw, monkeypatch) as recorder:
@@ -142,7 +226,11 @@ def test_by_no_schedule_is_memory_used_while_a_copy_may_touch_it(monkeypatch, no
 
 
 def begins_at_once(patch):
-    patch.setattr(streams, "_after_the_callers", lambda stream: torch.cuda.stream(stream))
+    def at_once(stream):
+        streams._refuse_capture()
+        return torch.cuda.stream(stream)
+
+    patch.setattr(streams, "_after_the_callers", at_once)
 
 
 def fences_no_stores(patch):
@@ -195,7 +283,22 @@ def loads_beside_the_model_at_once(patch):
     patch.setattr(assembly._Stream, "__enter__", enter)
 
 
+def captures_what_is_copied(patch):
+    patch.setattr(streams, "_refuse_capture", lambda: None)
+
+
+def copies_into_pages_that_are_in_use(patch):
+    patch.setattr(recorded_streams.Event, "synchronize", lambda self: None)
+
+
+def says_that_layers_are_there_too_early(patch):
+    patch.setattr(devices, "_settle", lambda device: None)
+
+
 MUTANTS = [
+    captures_what_is_copied,
+    copies_into_pages_that_are_in_use,
+    says_that_layers_are_there_too_early,
     begins_at_once,
     fences_no_stores,
     fences_no_loads,
@@ -215,7 +318,7 @@ def test_each_wait_that_is_left_out_is_seen(monkeypatch, no_sleep):
             mutant(patch)
             try:
                 schedules(monkeypatch)
-            except Race:
+            except (Race, Captured):
                 continue
             unseen.append(mutant.__name__)
     assert unseen == []

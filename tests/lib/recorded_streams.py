@@ -8,9 +8,16 @@ answer is drawn at random: so one run shows many schedules.
 
 from contextlib import contextmanager
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 
 class Race(AssertionError):
     """Two uses of one memory in no order."""
+
+
+class Captured(AssertionError):
+    """What CUDA refuses while a graph is captured, and what ends the capture."""
 
 
 class Recorder:
@@ -21,11 +28,16 @@ class Recorder:
         self.host = {}
         self.uses = {}
         self.streams = 0
+        self.capturing = None
+        self.kept = []
         self.default = Stream(self)
         self.current = [self.default]
 
     def use(self, stream, name, reads=(), writes=()):
         """Queue work on *stream*; for the host's own, *stream* is ``None``."""
+        if self.capturing is not None and stream is self.capturing.stream:
+            self.capturing.nodes.append((name, reads, writes))
+            return
         clock = dict(self.host)
         if stream is not None:
             stream.length += 1
@@ -40,16 +52,26 @@ class Recorder:
             mine = (None, 0) if stream is None else (stream.number, stream.length)
             before.append((*mine, write, name))
 
+    def refuse_capture(self):
+        if self.capturing is not None:
+            raise Captured("a wait, or a question, while a graph is captured")
+
     def maybe(self):
         return self.random.random() < 0.5
 
 
 class Event:
     def __init__(self, stream):
-        self.recorder, self.clock = stream.recorder, dict(stream.clock)
+        self.recorder = stream.recorder
+        self.clock = {}
+        self.record(stream)
+
+    def record(self, stream=None):
+        self.clock = dict((stream or self.recorder.current[-1]).clock)
 
     def query(self):
         """Whether the work is done, which the host knows from then on. Drawn until it is."""
+        self.recorder.refuse_capture()  # whichever thread captures, by default
         if all(self.recorder.host.get(s, 0) >= at for s, at in self.clock.items()):
             return True
         if self.recorder.maybe():
@@ -58,7 +80,56 @@ class Event:
         return False
 
     def synchronize(self):
+        self.recorder.refuse_capture()
         merge(self.recorder.host, self.clock)
+
+
+class Graph:
+    """``torch.cuda.CUDAGraph``: what was queued while it was captured, queued by each replay.
+
+    Between its nodes the order is that of their capture. What waits before it is the stream that it
+    is replayed on, as that is then.
+    """
+
+    def __init__(self, recorder):
+        self.recorder, self.nodes, self.stream = recorder, [], None
+
+    def replay(self):
+        for name, reads, writes in self.nodes:
+            self.recorder.use(self.recorder.current[-1], name, reads, writes)
+
+
+class OnDevice(TorchFunctionMode):
+    """Tensors of the CPU that are the device's, as far as copies to and within it are recorded.
+
+    *name* says what memory a page of a plane is. What is on the way is named by its address, and
+    kept, so that no other tensor gets that.
+    """
+
+    def __init__(self, recorder, name):
+        super().__init__()
+        self.recorder, self.name = recorder, name
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        here = self.recorder.current[-1]
+        if func is torch.empty:
+            kwargs.pop("pin_memory", None)
+        elif func is torch.Tensor.numpy:
+            self.recorder.use(
+                None, "the host, which fills what goes along,", writes=self.at(args[0])
+            )
+        elif func is torch.Tensor.to and args[1:] and isinstance(args[1], torch.device):
+            self.recorder.use(here, "a copy to the device", reads=self.at(args[0]))
+            return args[0].clone()
+        elif func is torch.Tensor.__setitem__:
+            pages = [self.name(args[0], page) for page in args[1].tolist()]
+            self.recorder.use(here, "a copy into pages", writes=pages)
+        return func(*args, **kwargs)
+
+    def at(self, tensor):
+        self.recorder.kept.append(tensor)
+        return [("on the way", tensor.data_ptr())]
 
 
 class Stream:
@@ -74,9 +145,11 @@ class Stream:
         merge(self.clock, event.clock)
 
     def wait_stream(self, other):
+        self.recorder.refuse_capture()
         merge(self.clock, other.clock)
 
     def synchronize(self):
+        self.recorder.refuse_capture()
         merge(self.recorder.host, self.clock)
 
 
@@ -88,8 +161,6 @@ def merge(into, clock):
 @contextmanager
 def recorded(random, monkeypatch):
     """``torch.cuda`` with the streams of a new :class:`Recorder`."""
-    import torch
-
     recorder = Recorder(random)
 
     @contextmanager
@@ -100,7 +171,22 @@ def recorded(random, monkeypatch):
         finally:
             recorder.current.pop()
 
+    @contextmanager
+    def captured(graph):
+        graph.stream = Stream(recorder)
+        with entered(graph.stream):
+            recorder.capturing = graph
+            try:
+                yield
+            finally:
+                recorder.capturing = None
+
     with monkeypatch.context() as patch:
+        capturing = lambda: recorder.capturing is not None  # noqa: E731
+        patch.setattr(torch.cuda, "is_current_stream_capturing", capturing)
+        patch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(recorder))
+        patch.setattr(torch.cuda, "graph", captured)
+        patch.setattr(torch.cuda, "Event", lambda: Event(recorder.current[-1]))
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
         patch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -37,8 +37,8 @@ class CudaKV:
 
     Copies begin when what the caller's stream has queued so far is done. What the caller
     queues afterwards is not held up: wait for the transfer, or call :meth:`fence`, before
-    loaded KV is attended to and before stored KV is overwritten. Safe to call from any
-    thread; the caller's stream is the current one of the calling thread.
+    loaded KV is attended to and before stored KV is overwritten, a graph's replay included. Safe
+    to call from any thread; the caller's stream is the current one of the calling thread.
     """
 
     def __init__(self, device: torch.device | str | int, *, direct: bool = False) -> None:
@@ -112,9 +112,14 @@ class CudaKV:
         """Let the caller's stream go on only when all copies that were asked for are done.
 
         Does not wait itself. For engines that queue the next layer before this one's KV is
-        there; whoever waits for transfers needs it not.
+        there; whoever waits for transfers needs it not. Before a CUDA graph is replayed that uses
+        the pages, and not while it is captured.
+
+        Raises:
+            InvalidRequest: the stream is being captured.
         """
         if self._out is not None and self._into is not None:
+            _refuse_capture()
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(self._out)
             current.wait_stream(self._into)
@@ -236,9 +241,20 @@ def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return made
 
 
+def _refuse_capture() -> None:
+    """Copies and waits in a graph would be made again by each replay, of whatever is there then.
+
+    Raises:
+        InvalidRequest: the calling thread captures its stream.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise InvalidRequest("a CUDA graph is being captured: copy and fence before its replay")
+
+
 def _after_the_callers(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     """Queue on *stream*, behind what the calling thread has queued on its own."""
     if stream is None:
         return nullcontext()
+    _refuse_capture()
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     return torch.cuda.stream(stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,6 +78,35 @@ class PageCopies:
                     pages[batch.starts] = view[batch.some]
                 at += pages[:1].nbytes
                 plane[self._pages] = between.to(self._device, non_blocking=True)
+
+
+def copy_layers(
+    pool: DevicePages,
+    loads: Sequence[tuple[torch.Tensor, Sequence[memoryview]]],
+    ready: torch.cuda.Event,
+    done: Callable[[int], None],
+) -> None:
+    """Copy held chunks into pages, layer by layer in the order of the model.
+
+    Args:
+        pool: the device's.
+        loads: slots and payloads of each, as :class:`PageCopies` takes them.
+        ready: behind whatever may still use the pages.
+        done: told of each layer once all of it is there.
+    """
+    ready.synchronize()
+    copies = [PageCopies(pool, slots, payloads) for slots, payloads in loads]
+    for layer in range(pool.layout.layers):
+        for each in copies:
+            each.copy(layer)
+        _settle(pool.device)
+        done(layer)
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for the copies of a layer: the next one goes by the same memory."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def device_pages(pool: object, page: int) -> DevicePages:

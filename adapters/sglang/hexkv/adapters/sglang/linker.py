@@ -24,7 +24,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 )
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.devices import PageCopies, device_pages
+from hexkv.adapters.sglang.devices import copy_layers, device_pages
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.page_store import PageStore
@@ -263,22 +263,17 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     def _copy(self, index: int, loads: list[Load], ready: Any) -> None:
         """Copy layer by layer. Nothing is held any more when the last one is said to be done."""
         last = self._device.layout.layers - 1
+
+        def done(layer: int) -> None:
+            if layer < last:
+                self.layer_done_counter.complete(index, layer)
+
         try:
-            ready.synchronize()
-            copies = [PageCopies(self._device, load.slots, load.payloads) for load in loads]
-            for layer in range(last + 1):
-                for each in copies:
-                    each.copy(layer)
-                self._settle()
-                if layer < last:
-                    self.layer_done_counter.complete(index, layer)
+            each = [(load.slots, load.payloads) for load in loads]
+            copy_layers(self._device, each, ready, done)
         finally:
             self._release(loads)
         self.layer_done_counter.complete(index, last)
-
-    def _settle(self) -> None:
-        if self._device.device.type == "cuda":
-            torch.cuda.current_stream(self._device.device).synchronize()
 
     def _save(self) -> None:
         while (task := self._offloads.get()) is not None:
