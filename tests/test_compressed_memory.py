@@ -10,7 +10,7 @@ from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
-from hexkv.ports import DType, KVLayout, Namespace, Reason, frame_bytes
+from hexkv.ports import ConfigError, CounterName, DType, KVLayout, Namespace, Reason, frame_bytes
 
 CHUNK = 64
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=4, heads=2, key_width=64)
@@ -126,3 +126,29 @@ def test_layers_come_one_by_one_and_a_tail_is_kept():
 @pytest.mark.thorough
 def test_what_ends_with_the_process_is_shared_with_nobody():
     assert not load(None, {}, {"tiers": [{"store": "heap"}]}).settings.shared
+
+
+@pytest.mark.thorough
+def test_what_chunks_like_it_were_never_asked_for_again_is_not_kept_there():
+    rules = {"store": "heap", "budget": 8 * RAW, "write": "evicted", "min_reuse": 0.3}
+    with compressed(tiers=[{"store": "memory", "budget": 4 * RAW}, rules]) as engine:
+        for number in range(150):
+            tokens = random.Random(100 + number).choices(range(50_000), k=2 * CHUNK)
+            assert store(engine, tokens) == len(tokens)
+        telemetry = engine.telemetry
+        refused = telemetry.total(CounterName.DROPPED, tier="heap", reason=Reason.UNLIKELY)
+        written = telemetry.total(CounterName.STORED, tier="heap")
+        assert refused > 50
+        assert refused + written == telemetry.total(CounterName.EVICTED, tier="memory")
+        before = written
+        assert engine.retrieve(tokens, HeapKV(LAYOUT, len(tokens))).hit_tokens == len(tokens)
+        for number in range(2):  # what was met meanwhile is of another kind
+            store(engine, random.Random(900 + number).choices(range(50_000), k=2 * CHUNK))
+        assert telemetry.total(CounterName.STORED, tier="heap") > before
+        assert tiers_of_hits(engine, tokens) == {"heap": 2 * CHUNK}
+
+
+@pytest.mark.thorough
+def test_only_evicted_chunks_are_chosen_from():
+    with pytest.raises(ConfigError, match=r"min_reuse.*needs write: evicted"):
+        load(None, {}, {"tiers": [{"store": "heap", "min_reuse": 0.1}]})

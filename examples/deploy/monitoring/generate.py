@@ -181,8 +181,8 @@ ALERTS = [
     ),
     Alert(
         "HexKVNotStored",
-        "sum by (job, instance, tier) (rate(hexkv_dropped_total[10m])) > 0.1 *"
-        " (sum by (job, instance, tier) (rate(hexkv_dropped_total[10m]))"
+        'sum by (job, instance, tier) (rate(hexkv_dropped_total{reason!="unlikely"}[10m])) > 0.1 *'
+        ' (sum by (job, instance, tier) (rate(hexkv_dropped_total{reason!="unlikely"}[10m]))'
         " + sum by (job, instance, tier) (rate(hexkv_stored_total[10m])))",
         "10m",
         "warning",

@@ -93,6 +93,7 @@ DROP_REASONS = (
     Reason.QUEUE_FULL,
     Reason.TIER_OFF,
     Reason.TIMED_OUT,
+    Reason.UNLIKELY,
 )
 """Why tiers do not take chunks, likewise."""
 

@@ -169,6 +169,9 @@ class TierSettings(Section):
     write: Literal["all", "evicted", "none"] = "all"
     """What is stored here: every new chunk, what the tier before evicts, or nothing."""
 
+    min_reuse: float = Field(default=0.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    """The chance to be asked for again below which an evicted chunk is not written here."""
+
     read: bool = True
     """Whether chunks are looked for here."""
 
@@ -194,6 +197,12 @@ class TierSettings(Section):
 
     settings: Own = Field(default_factory=dict, repr=False)
     """The adapter's own."""
+
+    @model_validator(mode="after")
+    def _of_evicted(self) -> Self:
+        if self.min_reuse and self.write != "evicted":
+            raise SettingError("min_reuse", "needs write: evicted")
+        return self
 
     @property
     def serdes(self) -> tuple[str, ...]:

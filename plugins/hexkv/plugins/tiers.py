@@ -204,6 +204,7 @@ def _open_tier(
         reads=wanted.read,
         promotes=wanted.promote,
         retries=wanted.retries,
+        min_reuse=wanted.min_reuse,
         shortest=chunk.size if chunk.tail and not tails else 1,
         serdes=wanted.serdes,
         lane=LaneRules(wanted.workers, wanted.queue, breaker),

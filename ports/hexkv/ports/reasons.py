@@ -90,6 +90,9 @@ class Reason(StrEnum):
     NOT_INDEXED = "not indexed"
     """Nothing is written before the tier's content was counted."""
 
+    UNLIKELY = "unlikely"
+    """It was not written: chunks like it are seldom asked for again."""
+
     DROPPED = "dropped"
     """It was not written to the tier; the detail says why."""
 

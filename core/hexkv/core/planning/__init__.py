@@ -13,6 +13,7 @@ from hexkv.core.planning.recorded import (
     totals,
 )
 from hexkv.core.planning.replay import Replay, optimal, replay, unlimited
+from hexkv.core.planning.stacked import Below, Stacked, replay_stacked
 from hexkv.core.planning.trace import BadTrace, Request, read_mooncake
 
 __all__ = [
@@ -32,5 +33,8 @@ __all__ = [
     "served",
     "spending",
     "totals",
+    "Below",
+    "Stacked",
+    "replay_stacked",
     "unlimited",
 ]

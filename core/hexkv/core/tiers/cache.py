@@ -183,6 +183,7 @@ class TierStack:
         grow old on disk, and be lost with the memory.
         """
         if keys:
+            self.writer.admissions.met(keys)
             for tier in self.tiers:
                 tier.index.touch(keys)
                 self.runtime.ages.used(tier.name, keys)
@@ -282,15 +283,13 @@ class TierStack:
         )
 
     def put(
-        self,
-        batch: Batch,
-        deadline: Deadline,
-        on_stored: OnStored | None = None,
+        self, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
     ) -> Mapping[str, Pending]:
         """Write chunks to all tiers that take new ones. What becomes of them, by tier.
 
-        *landed* is told what is on each tier as soon as it is there.
+        *on_stored* is told what is on each tier as soon as it is there.
         """
+        self.writer.admissions.added(batch.keys, batch.after)
         return {
             tier.name: self.writer.put(tier, batch, deadline, on_stored)
             for tier in self.tiers

@@ -33,6 +33,9 @@ class TierRules:
     retries: int = 1
     """How often a call that failed is made again, within its deadline."""
 
+    min_reuse: float = 0.0
+    """The chance to be asked for again below which an evicted chunk is not written here."""
+
     shortest: int = 1
     """Tokens of the shortest chunk that is written here. Tails of prompts have few, and each
     would be an object of its own."""

@@ -10,6 +10,7 @@ from threading import Lock
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
+from hexkv.core.tiers.admission import Admissions
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.bookkeeping import Reservation
 from hexkv.core.tiers.counting import expected, recount
@@ -39,7 +40,7 @@ from hexkv.ports import (
 
 log = logging.getLogger("hexkv")
 
-_FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM)
+_FINAL = (Reason.NOT_COPIED, Reason.NO_ROOM, Reason.UNLIKELY)
 """Why chunks were dropped that are not offered to the tier again."""
 
 _STRIPES = 16
@@ -57,6 +58,8 @@ class Writer:
         self._sealing = tuple(Lock() for _ in range(_STRIPES))
         self.below: dict[str, Tier] = {}
         """By a tier's name: the tier that receives what it evicts."""
+
+        self.admissions = Admissions()
 
     def put(
         self, tier: Tier, batch: Batch, deadline: Deadline, on_stored: OnStored | None = None
@@ -341,6 +344,9 @@ class Writer:
         for key in victims:
             # Where only the store can say, its own worker asks it: this may be a caller's thread.
             if not below.remote and all(below.contains([key], deadline)):
+                continue
+            if not self.admissions.worth(below, key):
+                self.dropped(below, [key], Reason.UNLIKELY)
                 continue
             (lent,) = tier.calls.get_lease([key], _SPILLING)
             if lent is None:

@@ -1,0 +1,141 @@
+"""Replaying a trace through two tiers: memory, and what takes the chunks that it evicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hexkv.core.memory.pipelining import Pipelining
+from hexkv.core.planning.trace import Request
+from hexkv.core.tiers.admission import Admission
+from hexkv.core.tiers.index import TierIndex
+from hexkv.ports import ChunkKey, Policy
+
+_OWNER = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The second tier."""
+
+    chunks: int
+    """That it may hold. Of compressed memory: so many as fit once they are encoded."""
+
+    min_reuse: float = 0.0
+    """As in a configuration; 0: all that the tier is offered is written."""
+
+
+@dataclass(slots=True)
+class Stacked:
+    """What came of a trace."""
+
+    tokens: int = 0
+    hit_tokens: int = 0
+    """Those found on either tier: the longest unbroken run from the start of each prompt."""
+
+    below_tokens: int = 0
+    """Those of them that only the second tier had."""
+
+    written: int = 0
+    """Chunks written to the second tier."""
+
+    offered: int = 0
+    """Chunks that it was to be given, written or not."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of all tokens that were found; the cold start counts."""
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+
+class _Replay:
+    """Does to both indexes what one retrieve and one store of the engine do."""
+
+    def __init__(self, make_policy: Callable[[], Policy], chunks: int, below: Below) -> None:
+        self.upper = TierIndex(make_policy(), chunks)
+        self.lower = TierIndex(make_policy(), below.chunks)
+        self.below = below
+        self.window = Pipelining.with_slots(chunks, 1).step
+        self.admission = Admission(below.min_reuse)
+        self.done = Stacked()
+
+    def serve(self, request: Request, chunk_tokens: int) -> None:
+        keys, done = request.keys, self.done
+        fast, slow = self.upper.contains(keys), self.lower.contains(keys)
+        here = [a or b for a, b in zip(fast, slow, strict=True)]
+        run = here.index(False) if False in here else len(keys)
+        done.tokens += request.tokens
+        done.hit_tokens += run * chunk_tokens
+        done.below_tokens += fast[:run].count(False) * chunk_tokens
+        present = [key for key, there in zip(keys, here, strict=True) if there]
+        for index in (self.upper, self.lower):
+            index.touch(present)
+            index.pin(_OWNER, keys[:run])
+        if present:
+            self.admission.met(present)
+        for part, after in self._runs(keys, [not there for there in fast[:run]]):
+            self._keep(part, after)
+        for part, after in self._runs(keys, [not there for there in here]):
+            self.admission.added(part, after)
+            self._keep(part, after)
+        for index in (self.upper, self.lower):
+            index.unpin(_OWNER)
+
+    def _runs(
+        self, keys: Sequence[ChunkKey], wanted: Sequence[bool]
+    ) -> Iterable[tuple[Sequence[ChunkKey], ChunkKey | None]]:
+        """Neighbours that are wanted, a window at a time, and what is before each."""
+        start = 0
+        while start < len(wanted):
+            end = start
+            while end < len(wanted) and end < start + self.window and wanted[end]:
+                end += 1
+            if end > start:
+                yield keys[start:end], keys[start - 1] if start else None
+            start = max(end, start + 1)
+
+    def _keep(self, part: Sequence[ChunkKey], after: ChunkKey | None) -> None:
+        """Put chunks into memory; what has to go for them is offered to the tier below."""
+        reserved = self.upper.reserve(part, [1] * len(part), after)
+        for victim in reserved.victims:
+            self._offer(victim)
+        self.upper.deleted(reserved.victims)
+        self.upper.commit(reserved.keys)
+        self.upper.pin(_OWNER, reserved.keys)
+
+    def _offer(self, key: ChunkKey) -> None:
+        if self.lower.contains([key])[0]:
+            return
+        self.done.offered += 1
+        if self.below.min_reuse and not self.admission.worth([key], self.below.chunks)[0]:
+            return
+        reserved = self.lower.reserve([key], [1])
+        self.lower.deleted(reserved.victims)
+        self.lower.commit(reserved.keys)
+        self.done.written += len(reserved.keys)
+
+
+def replay_stacked(
+    requests: Iterable[Request],
+    make_policy: Callable[[], Policy],
+    chunks: int,
+    below: Below,
+    *,
+    chunk_tokens: int = 512,
+) -> Stacked:
+    """Serve *requests* one after the other from two tiers that are empty at first.
+
+    Found on the second tier, a chunk is copied into memory; its copy below stays until it is
+    evicted there, as in the engine. Writes are done at once.
+
+    Args:
+        requests: in the order of arrival.
+        make_policy: builds the policy of each tier.
+        chunks: how many memory may hold.
+        below: the second tier.
+        chunk_tokens: tokens of a full chunk.
+    """
+    stack = _Replay(make_policy, chunks, below)
+    for request in requests:
+        stack.serve(request, chunk_tokens)
+    return stack.done
