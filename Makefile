@@ -66,7 +66,7 @@ IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and five times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
-SGLANG_DISTS := . contracts kernels adapters/admin adapters/local adapters/net adapters/node adapters/redis adapters/hf adapters/sglang
+SGLANG_DISTS := . contracts kernels adapters/admin adapters/local adapters/net adapters/node adapters/redis adapters/hf adapters/sglang adapters/vllm
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
 TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
@@ -107,7 +107,7 @@ test-network-files: namespace $(VENV)/full
 	  apt-get install -qq -y --no-install-recommends sshfs openssh-sftp-server; } > /dev/null
 	$(RUN) -m pytest -m "" adapters/local/tests/on_network.py
 
-test-vllm: namespace $(ENGINE)/full
+test-vllm: namespace $(ENGINE)/full $(VENV)/routers/made
 	$(TEST_ENGINE) -m "" adapters/vllm/tests_vllm adapters/vllm/e2e
 
 test-vllm-ci: namespace $(ENGINE)/full

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from openai import OpenAI
 
+from demo_proxy import ROUTER, demo, vllm_router
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
 from processes import held_port, listening_ports, until
@@ -148,6 +149,43 @@ def test_answers_are_streamed_and_a_client_may_hang_up(proxy, servers, node, mod
         until(partial(quiet, server))
     client = node.client()
     until(lambda: set(client.health(soon()).leases) <= {MEMORY})
+    client.close()
+
+
+@pytest.mark.parametrize("router", [demo, vllm_router])
+def test_behind_routers_of_others_decoders_compute_one_token(
+    router, servers, node, model, alone, tmp_path
+):
+    """Whole answers and streams, 16 at once, of lengths around the borders of blocks."""
+    if router is vllm_router and not ROUTER.exists():
+        pytest.skip("make routers installs it")
+    lengths = [32 * (1 + place // 4) + place % 4 - 1 for place in range(16)]
+    prompts = [prompt(f"{router.__name__} {length}", length) for length in lengths]
+    expected = alone(*prompts)
+    hits = "vllm:external_prefix_cache_hits_total"
+    prefill, decode = servers
+    before = decode.metrics()[hits], prefill.metrics()["vllm:generation_tokens_total"]
+    log = tmp_path / "router.log"
+    with (
+        router(prefill.url, decode.url, log) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=PATIENCE) as client,
+        ThreadPoolExecutor(len(prompts)) as clients,
+    ):
+        ask = partial(
+            client.completions.create, model=str(model), max_tokens=8, temperature=0.0, logprobs=1,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        answers = list(clients.map(lambda words: ask(prompt=words), prompts))
+        streamed = [part.choices[0].text for part in ask(prompt=prompts[0], stream=True)]
+    for answer, want in zip(answers, expected, strict=True):
+        same(answer, want)
+    assert "".join(streamed) == expected[0].choices[0].text
+    after = decode.metrics()[hits], prefill.metrics()["vllm:generation_tokens_total"]
+    assert after[0] - before[0] == sum(lengths) + lengths[0]
+    assert after[1] - before[1] == len(prompts) + 1
+    client = node.client()
+    until(lambda: set(client.health(soon()).leases) <= {MEMORY})
+    assert not client.health(soon()).pins
     client.close()
 
 
