@@ -29,8 +29,11 @@ dist: Any = torch.distributed
 ADDRESS_BYTES = 64
 """Of a meeting place, padded with zeros."""
 
-_MEETING = 10.0
+_MEETING = 30.0
 """Seconds for which members that are there wait for one that is not, at a time."""
+
+_LEAVING = 2.0
+"""Seconds for which somebody who leaves waits for an attempt to meet, at most."""
 
 _PAUSE = 1.0
 """Seconds between two attempts to meet; twice as many after each that failed."""
@@ -177,7 +180,7 @@ class GlooCollective:
             meeting = self._meeting
         _end(group)
         if meeting is not None:
-            meeting.join(2 * _MEETING)
+            meeting.join(_LEAVING)  # PyTorch does not let go of who waits for others to come
         if self._place is not None:
             self._place.close()
 
@@ -236,10 +239,8 @@ class GlooCollective:
     def _meet(self) -> None:
         """For the first time; without success others go on trying beside vLLM's start."""
         try:
-            self._attempt = 1
-            if not self._rank:
-                self._store().set(_ATTEMPT, "1")
-            self._group = self._form(1)
+            self._attempt = self._called()
+            self._group = self._form(self._attempt)
         except RuntimeError as error:
             log.warning("ranks that are to load together have not met: %s", _first_line(error))
             self._begin_meeting()
