@@ -48,7 +48,8 @@ class Servers:
 
 
 class Proxy:
-    def __init__(self, prefill, decode, *, prefill_seconds, at_once):
+    def __init__(self, prefill, decode, *, prefill_seconds, at_once, decode_node=""):
+        self._pushed = {"decode_node": decode_node} if decode_node else {}
         self._prefill, self._decode = Servers(prefill), Servers(decode)
         self._prefill_time = ClientTimeout(total=prefill_seconds, sock_connect=2.0)
         # An answer may take as long as it takes; its client can hang up.
@@ -87,7 +88,8 @@ class Proxy:
         if "max_completion_tokens" in body:
             asked["max_completion_tokens"] = 1
         params = {"do_remote_decode": True, "do_remote_prefill": False}
-        asked["kv_transfer_params"] = params | ({"hexkv": own} if own else {})
+        told = own | self._pushed
+        asked["kv_transfer_params"] = params | ({"hexkv": told} if told else {})
         for url in self._prefill:
             try:
                 async with self._session.post(
@@ -174,6 +176,9 @@ def main():
     parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parse.add_argument("--prefill", action="append", default=[], metavar="URL")
     parse.add_argument("--decode", action="append", required=True, metavar="URL")
+    parse.add_argument(
+        "--decode-node", default="", metavar="NAME", help="the decoders' node, to be pushed to"
+    )
     parse.add_argument("--host", default="127.0.0.1")
     parse.add_argument("--port", type=int, default=8000)
     parse.add_argument("--prefill-seconds", type=float, default=60.0)
@@ -181,7 +186,11 @@ def main():
     said = parse.parse_args()
     logging.basicConfig(level=logging.INFO)
     proxy = Proxy(
-        said.prefill, said.decode, prefill_seconds=said.prefill_seconds, at_once=said.at_once
+        said.prefill,
+        said.decode,
+        prefill_seconds=said.prefill_seconds,
+        at_once=said.at_once,
+        decode_node=said.decode_node,
     )
     # A client that hangs up cancels what is done for it.
     web.run_app(proxy.app(), host=said.host, port=said.port, handler_cancellation=True)

@@ -52,10 +52,9 @@ _BESIDE = 4096
 
 _KEYS = (MAX_QUESTION - KIND_BYTES - _BESIDE) // KEY_BYTES
 
-_MEMBERS = 1.0
-"""Seconds for a directory to say who is who."""
+_TELLING = 10.0
+"""Seconds to tell a peer of chunks that it will be pushed."""
 
-_TELLING = 2.0
 _ASKED = 16
 """Peers that are asked where nobody says which one it is."""
 
@@ -95,7 +94,7 @@ class Pushing:
         self._unknown: set[str] = set()
         self._lock = Lock()
         self._pushes = Pushes(announced, peers.have, peers.push, clock, executor)
-        self._followed = Followed(announced, self._want, clock, executor)
+        self._followed = Followed(announced, peers.have, self._want, clock, executor)
         peers.register(WANT, self._wanted)
         peers.register(COME, self._told)
         peers.arrived = self._arrived
@@ -133,9 +132,8 @@ class Pushing:
         directory = self._peers.directory
         if directory is None:
             return []
-        until = Deadline.after(self._clock, min(_MEMBERS, deadline.remaining()))
         try:
-            members = directory.members(until)
+            members = directory.members(deadline)
         except HexKVError:
             return []
         found = [one for one in members if one.address and one.name != self.name]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
 from threading import Condition
 
 from hexkv.core.engine.announced import PEERS, Announced
 from hexkv.ports import ChunkKey, Clock, Deadline, Executor, HexKVError, Peer
 
+Have = Callable[[Sequence[ChunkKey]], Sequence[bool]]
 Want = Callable[[Peer, Sequence[ChunkKey], bool, Deadline], Sequence[bool]]
 """Asks a peer for chunks: those that it computes, and with True those that it has, too."""
 
@@ -26,7 +28,7 @@ _AGAIN = 0.25
 _ANSWER = 1.0
 """Seconds for its answer."""
 
-_LASTS = 3.0
+_LASTS = 5.0
 """Seconds for which a peer is believed that says nothing more."""
 
 
@@ -35,13 +37,17 @@ class Followed:
 
     Args:
         announced: where it is expected.
+        have: whether own tiers have each of some chunks.
         want: asks a peer.
         clock: the time.
         executor: runs questions.
     """
 
-    def __init__(self, announced: Announced, want: Want, clock: Clock, executor: Executor) -> None:
+    def __init__(
+        self, announced: Announced, have: Have, want: Want, clock: Clock, executor: Executor
+    ) -> None:
         self._announced = announced
+        self._have = have
         self._want = want
         self._clock = clock
         self._executor = executor
@@ -63,7 +69,7 @@ class Followed:
 
         def ask(peer: Peer) -> None:
             nonlocal answered
-            self._ask(peer, keys, here=here)
+            self._ask(peer, keys, deadline, here=here)
             with self._changed:
                 answered += 1
                 self._changed.notify_all()
@@ -84,7 +90,7 @@ class Followed:
 
     def follow(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
         """Ask *peer* for chunks that it has or computes, and wait for none of it."""
-        self.run(partial(self._ask, peer, keys, here=True))
+        self.run(partial(self._again, peer, keys))
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -94,8 +100,7 @@ class Followed:
         self._executor.close(_ASKING)
         self._executor.close(_LOOKING)
 
-    def _ask(self, peer: Peer, keys: Sequence[ChunkKey], *, here: bool) -> None:
-        until = Deadline.after(self._clock, _ANSWER)
+    def _ask(self, peer: Peer, keys: Sequence[ChunkKey], until: Deadline, *, here: bool) -> None:
         try:
             flags = self._want(peer, keys, here, until)
         except HexKVError:
@@ -109,6 +114,9 @@ class Followed:
         self._announced.end(client, gone)
         if coming:
             self._announced.announce(client, "", PEERS, coming, _LASTS)
+            # Some may have come before that was noted.
+            here_by_now = self._have(coming)
+            self._announced.end(client, list(compress(coming, here_by_now)))
             self._follow(peer)
 
     def _follow(self, peer: Peer) -> None:
@@ -141,7 +149,7 @@ class Followed:
 
     def _again(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
         try:
-            self._ask(peer, keys, here=True)
+            self._ask(peer, keys, Deadline.after(self._clock, _ANSWER), here=True)
         finally:
             with self._changed:
                 if peer in self._peers:

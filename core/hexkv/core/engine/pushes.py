@@ -37,7 +37,7 @@ _STEP = 8
 _SENDING = 10.0
 """Seconds for a batch."""
 
-_WANTED = 3.0
+_WANTED = 10.0
 """Seconds for which it is believed that a peer waits."""
 
 _TRIES = 3
@@ -97,12 +97,14 @@ class Pushes:
     def want(self, peer: Peer, keys: Sequence[ChunkKey], *, here: bool) -> list[bool]:
         """Whether each chunk will be pushed to *peer*, which waits for it.
 
-        Those that clients of this cache compute, and with *here* also those that are here.
+        Those that clients of this cache compute, and with *here*, or where they compute one of
+        them, also those that are here.
         """
         now = Deadline(self._clock, 0.0)
         # What comes from peers itself does not count: two would wait for each other.
         coming = self._announced.expect(keys, PEERS, now)
         present = self._have(keys)
+        here = here or any(coming)
         until = self._clock.now() + _WANTED
         answers = []
         with self._lock:

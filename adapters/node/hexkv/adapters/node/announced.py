@@ -11,8 +11,8 @@ from hexkv.ports import KEY_BYTES, SHARED_OWNER, Deadline, InvalidRequest
 _LONGEST = 3_600.0
 """Seconds that an announcement may last."""
 
-_ASKING = 0.5
-"""Seconds for peers to say what they compute."""
+_LONGEST_SEARCH = 5.0
+"""Seconds that peers have to say what they compute."""
 
 _LONGEST_WAIT = 1.0
 """Seconds, not more: a process that takes the node over waits for what is under way."""
@@ -72,14 +72,17 @@ def push_to(session: Client, asked: Request) -> None:
 def seek(session: Client, asked: Request) -> None:
     """Say which chunks others compute, here or at peers, which are asked."""
     reader = Reader(asked.body)
+    (seconds,) = unpack("<d", reader.data(8))
     group, peer = reader.text(), reader.text()
     keys = reader.keys(reader.count(KEY_BYTES))
     reader.end()
+    if not seconds >= 0:
+        raise InvalidRequest("a wait lasts no less than no time")
     now = Deadline(session.clock, 0.0)
     announced, pushing = session.served.announced, session.served.pushing
     flags = announced.expect(keys, group, now)
     unknown = [key for key, is_coming in zip(keys, flags, strict=True) if not is_coming]
     if unknown and pushing is not None:
-        pushing.seek(unknown, peer, Deadline.after(session.clock, _ASKING))
+        pushing.seek(unknown, peer, Deadline.after(session.clock, min(seconds, _LONGEST_SEARCH)))
         flags = announced.expect(keys, group, now)
     session.send(asked.head, Status.DONE, bytes(flags))

@@ -78,8 +78,10 @@ class Announces(ABC):
     ) -> Sequence[bool]:
         self._check()
         count = min(len(keys), _MOST)
-        body = pack_keys(keys[:count], text(group) + text(peer))
-        found = self._told(Verb.SEEK, body, deadline, lambda reader: reader.data(count))
+        wait = deadline.remaining()
+        body = pack_keys(keys[:count], pack("<d", wait) + text(group) + text(peer))
+        until = Deadline.after(deadline.clock, wait + _ANSWER)
+        found = self._told(Verb.SEEK, body, until, lambda reader: reader.data(count))
         flags = [byte == 1 for byte in found or ()]
         return flags + [False] * (len(keys) - len(flags))
 

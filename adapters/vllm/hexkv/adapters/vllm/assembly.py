@@ -178,7 +178,14 @@ def worker_connector(
         under_way = None
         if (announcing := engine.announcing) is not None:
             group = str(config.kv_transfer_config.engine_id)
-            under_way = UnderWay(announcing, group, SystemClock(), tally.waited, announces=saves)
+            under_way = UnderWay(
+                announcing,
+                group,
+                SystemClock(),
+                tally.waited,
+                announces=saves,
+                patience=ours.lookup_seconds / 2,
+            )
         chunk_size = settings.chunk.size
         desk = LookupServer(
             sharded or engine,

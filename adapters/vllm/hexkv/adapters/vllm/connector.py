@@ -346,12 +346,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         self._later.pop(request.request_id, None)
         if self._scheduler is None:
             return False, None
-        kept = self._scheduler.handed_over(request.request_id)
+        kept, name = self._scheduler.handed_over(request.request_id)
         self._scheduler.left(request.request_id)
         if kept is None or not request.output_token_ids:
             return False, None
         mine, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
-        return False, self._params.answer(mine, request.request_id, count, kept)
+        return False, self._params.answer(mine, request.request_id, count, kept, name)
 
     @guarded(False)
     def reset_cache(self) -> bool | None:

@@ -42,6 +42,7 @@ class RequestParams:
         self._writes = settings.write and produces
         self._hands_over = _unless(settings.hands_over, produces and not consumes)
         self._takes_over = _unless(settings.takes_over, consumes and not produces)
+        self._decode_node, self._prefill_node = settings.decode_node, settings.prefill_node
         self._asked = settings.hands_over is None, settings.takes_over is None
         self._logged: set[str] = set()
 
@@ -67,7 +68,8 @@ class RequestParams:
         # Who routes requests says these two, to connectors of any kind.
         gives, takes = said.get("do_remote_decode") is True, said.get("do_remote_prefill") is True
         kept = Kept()
-        if wanted.get("node") == self._node and "hold" in wanted:
+        # A pin may also be on what was pushed here; ending one that is elsewhere does nothing.
+        if "hold" in wanted and (wanted.get("node") == self._node or "prefill_node" in wanted):
             kept = Kept(wanted["hold"], wanted.get("fresh", -1))
         return Allowed(
             self._reads and wanted.get("read", True),
@@ -76,9 +78,13 @@ class RequestParams:
             self._takes_over or (self._asked[1] and takes),
             gives,
             kept,
+            wanted.get("decode_node", self._decode_node),
+            wanted.get("prefill_node", self._prefill_node),
         )
 
-    def answer(self, engine: object, request: str, tokens: int, kept: Kept) -> dict[str, Any]:
+    def answer(
+        self, engine: object, request: str, tokens: int, kept: Kept, name: str = ""
+    ) -> dict[str, Any]:
         """What a router is to give to the engine that decodes, with the words of vLLM's own."""
         return {
             "do_remote_prefill": True,
@@ -89,7 +95,12 @@ class RequestParams:
             "remote_host": None,
             "remote_port": None,
             "remote_num_tokens": tokens,
-            "hexkv": {"node": self._node, **kept._asdict()},
+            "hexkv": {
+                "node": self._node,
+                **kept._asdict(),
+                # What other nodes call this one's.
+                **({"prefill_node": name} if name else {}),
+            },
         }
 
 
@@ -103,8 +114,11 @@ _KINDS: Mapping[str, type] = {
     "node": str,
     "hold": str,
     "fresh": int,
+    "decode_node": str,
+    "prefill_node": str,
 }
-"""What a request may say under ``hexkv``; the last three it has from who computed its prompt."""
+"""What a request may say under ``hexkv``. A router says ``decode_node``; the others beside the
+first two it has from who computed the prompt."""
 
 _HOLD = re.compile("[0-9a-f]{32}|")
 
@@ -120,6 +134,8 @@ def _nonsense(wanted: Any) -> str:
             return f"has a {type(value).__name__} as {name}, not a {_KINDS[name].__name__}"
     if not _HOLD.fullmatch(wanted.get("hold", "")):
         return "has a hold that nobody gave"
+    if any(len(wanted.get(name, "").encode()) > 255 for name in ("decode_node", "prefill_node")):
+        return "has a name of a node that no node has"
     return ""
 
 

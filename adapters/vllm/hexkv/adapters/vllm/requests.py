@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from hexkv.adapters.vllm.messages import Kept, Load, Missed, Save, Scope
@@ -59,6 +59,12 @@ class Allowed(NamedTuple):
     kept: Kept = Kept()
     """What was kept for this request."""
 
+    decode_node: str = ""
+    """The node that is pushed what is handed over; empty: none."""
+
+    prefill_node: str = ""
+    """The node that is asked for what is taken over; empty: some are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -85,6 +91,29 @@ class Found:
         return shares
 
 
+def found_in(answer: Mapping[str, object]) -> Found:
+    """What a rank says that it holds."""
+    hit, tiers = answer.get("hit"), answer.get("tiers")
+    if not isinstance(hit, int) or not isinstance(tiers, dict):
+        return Found(why=Reason.FAILED)
+    try:
+        why = Reason(str(answer.get("why")))
+    except ValueError:
+        why = Reason.ABSENT
+    return Found(hit, {str(name): int(tokens) for name, tokens in tiers.items()}, why)
+
+
+def common(answers: Sequence[Found], chunk: int) -> Found:
+    """What every rank holds, where some hold more. What one lacks, all must compute.
+
+    Who holds more than another one's tail holds another tail: they share full chunks.
+    """
+    least = min(answers, key=lambda found: found.tokens, default=Found())
+    if any(found.tokens != least.tokens for found in answers):
+        return replace(least, tokens=least.tokens // chunk * chunk)
+    return least
+
+
 @dataclass(slots=True)
 class Tracked:
     """A request that the scheduler knows."""
@@ -107,6 +136,16 @@ class Tracked:
 
     kept: Kept = Kept()  # noqa: RUF009 - frozen
     """What was kept for it, or is for who decodes it."""
+
+    decode_node: str = ""
+    prefill_node: str = ""
+    """See :class:`Allowed`."""
+
+    hold: str = ""
+    """What the pin at ``decode_node`` is called."""
+
+    naming: int = 0
+    """The number of the question what other nodes call this one's."""
 
     announced: bool = False
     """True if other engines were told that its prompt is computed here."""

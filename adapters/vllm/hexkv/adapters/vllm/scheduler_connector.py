@@ -10,14 +10,17 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Protocol
 
 from hexkv.adapters.vllm.messages import Computed, Kept, Scope, Step
-from hexkv.adapters.vllm.requests import Allowed, Found, Request, Tracked
+from hexkv.adapters.vllm.requests import Allowed, Found, Request, Tracked, common, found_in
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.ports import Reason
+
+_NAMING = 0.5
+"""Seconds that a rank is waited for, once, to say what other nodes call this one's."""
 
 
 class Asked(Protocol):
@@ -91,6 +94,7 @@ class SchedulerConnector:
         self._number = 0
         self._unconfirmed: dict[int, set[int]] = {}
         self._confirmed: defaultdict[int, int] = defaultdict(int)
+        self._name: str | None = None
         self._settling: dict[int, int] = {}
         """By rank, the number of the question which requests need not wait any more."""
 
@@ -113,6 +117,8 @@ class SchedulerConnector:
                 takes_over and whole,
                 may.holds and self._settings.hold_seconds > 0,
                 may.kept,
+                may.decode_node,
+                may.prefill_node,
             )
             tracked.waits_until = self._now() + self._settings.wait_seconds
             self._requests[request.request_id] = tracked
@@ -237,19 +243,25 @@ class SchedulerConnector:
         if tracked is not None:
             tracked.reads = False
 
-    def handed_over(self, request: str) -> Kept | None:
-        """What is kept of a prompt for who decodes it; ``None``: nothing."""
+    def handed_over(self, request: str) -> tuple[Kept | None, str]:
+        """What is kept of a prompt for who decodes it, and what other nodes call this one's."""
         tracked = self._requests.get(request)
         if tracked is None or not tracked.holds or not tracked.kept.hold:
-            return None
+            return None, ""
         kept, tracked.kept = tracked.kept, Kept()
-        return kept
+        if tracked.naming:
+            patience = _NAMING if self._name is None else 0.0
+            answer = self._ranks[0].take(tracked.naming, patience)
+            self._name = self._name if answer is None else str(answer.get("node") or "")
+        return kept, self._name or ""
 
     def left(self, request: str) -> None:
         """A request has finished, or was given up."""
         tracked = self._requests.pop(request, None)
         if tracked is not None:
             self._release(tracked)
+            if tracked.naming:
+                self._ranks[0].drop(tracked.naming)
             if tracked.announced:
                 for rank in self._ranks:
                     rank.ask("withdraw", wanted=False, id=request)
@@ -280,18 +292,27 @@ class SchedulerConnector:
         if tracked.hands_over:
             tracked.announced = True
             packed = tracked.tokens(tracked.whole(self._shape.block))
-            name, scope = tracked.request.request_id, list(tracked.scope)
-            for rank in self._ranks:
-                rank.ask("announce", packed, wanted=False, id=name, scope=scope)
+            tracked.hold = token_hex(16) if tracked.holds and tracked.decode_node else ""
+            said = {
+                "id": tracked.request.request_id,
+                "scope": list(tracked.scope),
+                "node": tracked.decode_node,
+                "hold": tracked.hold,
+                "seconds": float(self._settings.hold_seconds),
+            }
+            for index, rank in enumerate(self._ranks):
+                named = tracked.holds and not index
+                number = rank.ask("announce", packed, wanted=named, **said)
+                tracked.naming = number if named else tracked.naming
 
     def _computed(self, tracked: Tracked) -> Computed:
         """A prompt that is handed over, which was announced and is computed now."""
         if tracked.holds:
             before = 0 if tracked.found is None else tracked.found.tokens
             fresh = before // self._shape.chunk * self._shape.chunk
-            tracked.kept = Kept(token_hex(16), fresh)
+            tracked.kept = Kept(tracked.hold or token_hex(16), fresh)
         packed = tracked.tokens(tracked.whole(self._shape.block))
-        hold = tracked.kept.hold
+        hold = "" if tracked.hold else tracked.kept.hold  # it is pinned where it is pushed
         return Computed(tracked.request.request_id, tracked.scope, packed, hold)
 
     def _ask(self, tracked: Tracked) -> None:
@@ -314,6 +335,7 @@ class SchedulerConnector:
                 id=tracked.request.request_id,
                 scope=list(tracked.scope),
                 waits=tracked.takes_over and tracked.asked_at < tracked.waits_until,
+                node=tracked.prefill_node,
             )
             if not number:
                 tracked.found = Found(why=Reason.NO_ANSWER)
@@ -337,7 +359,7 @@ class SchedulerConnector:
                 return True
             del tracked.questions[index]
             if answer.get("follows") is not True:
-                tracked.answers.append(_found(answer))
+                tracked.answers.append(found_in(answer))
             if answer.get("coming") is True:
                 tracked.coming.add(index)
         if tracked.coming:
@@ -374,25 +396,3 @@ class SchedulerConnector:
                 name, hold = tracked.request.request_id, tracked.kept.hold
                 rank.ask("release", wanted=False, id=name, hold=hold)
             tracked.kept = Kept()
-
-
-def common(answers: Sequence[Found], chunk: int) -> Found:
-    """What every rank holds, where some hold more. What one lacks, all must compute.
-
-    Who holds more than another one's tail holds another tail: they share full chunks.
-    """
-    least = min(answers, key=lambda found: found.tokens, default=Found())
-    if any(found.tokens != least.tokens for found in answers):
-        return replace(least, tokens=least.tokens // chunk * chunk)
-    return least
-
-
-def _found(answer: Mapping[str, object]) -> Found:
-    hit, tiers = answer.get("hit"), answer.get("tiers")
-    if not isinstance(hit, int) or not isinstance(tiers, dict):
-        return Found(why=Reason.FAILED)
-    try:
-        why = Reason(str(answer.get("why")))
-    except ValueError:
-        why = Reason.ABSENT
-    return Found(hit, {str(name): int(tokens) for name, tokens in tiers.items()}, why)

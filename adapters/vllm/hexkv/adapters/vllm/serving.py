@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.rank_cache import RankLookups
-from hexkv.adapters.vllm.under_way import UnderWay
+from hexkv.adapters.vllm.under_way import Receiver, UnderWay
 from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, StoreUnreachable
 
 _SCOPES = 256
@@ -122,7 +122,8 @@ class LookupServer:
         match question.get("op"), question.get("id"):
             case "find", str(request):
                 scope, waits = _scope(question.get("scope")), question.get("waits") is True
-                found = self._find(request, scope, tokens.cast("I"), waits=waits)
+                node = str(question.get("node") or "")
+                found = self._find(request, scope, tokens.cast("I"), node, waits=waits)
                 # Threads overtake each other: this one may hold what was let go of meanwhile.
                 if self._left.get(request, 0) > _number(question):
                     self.release(request)
@@ -133,10 +134,11 @@ class LookupServer:
                     self._engine.unpin(self._handing.owner(str(hold)))
                 return {"prefetched": self.release(request)}
             case "announce", str(request):
-                self._announce(request, _scope(question.get("scope")), tokens.cast("I"))
+                scope, receiver = _scope(question.get("scope")), self._receiver(question)
+                name = self._announce(request, scope, tokens.cast("I"), receiver)
                 if self._left.get(_announced(request), 0) > _number(question):
                     self.withdraw(request)
-                return {}
+                return {"node": name}
             case "withdraw", str(request):
                 self._remember(_announced(request), _number(question))
                 self.withdraw(request)
@@ -160,10 +162,19 @@ class LookupServer:
         if self._under_way is not None:
             self._under_way.withdraw(request)
 
-    def _announce(self, request: str, scope: Scope, tokens: memoryview) -> None:
+    def _announce(self, request: str, scope: Scope, tokens: memoryview, receiver: Receiver) -> str:
         namespace = self._scopes.namespace(scope)
-        if self._under_way is not None and namespace is not None:
-            self._under_way.announce(request, self._engine.chunk_keys(tokens, namespace=namespace))
+        if self._under_way is None or namespace is None:
+            return ""
+        keys = self._engine.chunk_keys(tokens, namespace=namespace)
+        return self._under_way.announce(request, keys, receiver)
+
+    def _receiver(self, question: Mapping[str, object]) -> Receiver:
+        match question.get("node"), question.get("hold"), question.get("seconds"):
+            case str(node), str(hold), float(seconds) if node:
+                owner = f"{SHARED_OWNER}{hold} {self._handing.rank}" if hold and seconds else ""
+                return Receiver(node, owner, seconds)
+        return Receiver()
 
     def _remember(self, request: str, number: int) -> None:
         with self._lock:
@@ -172,7 +183,7 @@ class LookupServer:
                 del self._left[next(iter(self._left))]
 
     def _find(
-        self, request: str, scope: Scope, tokens: memoryview, *, waits: bool
+        self, request: str, scope: Scope, tokens: memoryview, node: str, *, waits: bool
     ) -> Mapping[str, object]:
         namespace = self._scopes.namespace(scope)
         if namespace is None:
@@ -182,11 +193,16 @@ class LookupServer:
         found = self._engine.lookup(tokens, pin=request, namespace=namespace)
         if self._under_way is not None:
             self._under_way.forget(request)  # it looks again
-        if waits and self._under_way is not None and found.hit_tokens < len(tokens):
+        while waits and self._under_way is not None and found.hit_tokens < len(tokens):
             keys = self._engine.chunk_keys(tokens, namespace=namespace)
             behind = keys[found.hit_tokens // self._chunk * self._each :]
-            if self._under_way.watch(request, behind, self._each):
+            if self._under_way.watch(request, behind, node, first=self._each):
                 return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "coming": True}
+            # What was under way a moment ago may be here by now.
+            before = found.hit_tokens
+            found = self._engine.lookup(tokens, pin=request, namespace=namespace)
+            if found.hit_tokens <= before:
+                break
         if found.hit_tokens and self._prefetch:
             self._engine.prefetch(request, tokens[: found.hit_tokens], namespace=namespace)
         why = "" if found.missing is None else found.missing.value

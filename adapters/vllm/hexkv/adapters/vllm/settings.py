@@ -59,6 +59,14 @@ class ConnectorSettings:
     hold_seconds: float = 60.0
     """How long what was computed for one decoder is kept from eviction, at most."""
 
+    decode_node: str = ""
+    """Name, in the directory, of the node that is pushed what is handed over. A request may say
+    another one: ``kv_transfer_params.hexkv.decode_node``."""
+
+    prefill_node: str = ""
+    """Name of the node that is asked for what is taken over and is not here. Empty: some are asked
+    for what they compute. A request may say another one, as prefillers do in their answers."""
+
     remove_after_load: bool = False
     """Delete what was made for this decoder alone, once it has it."""
 
@@ -106,6 +114,9 @@ class ConnectorSettings:
             raise SettingError("wait_seconds", "must be 0 to 600")
         if not 0 <= self.hold_seconds <= 3600:
             raise SettingError("hold_seconds", "must be 0 to 3600")
+        for name in ("decode_node", "prefill_node"):
+            if len(getattr(self, name).encode()) > 255:
+                raise SettingError(name, "must have at most 255 bytes")
         if not 1 <= self.loaders <= 64:
             raise SettingError("loaders", "must be 1 to 64")
         if not 0 < self.collective_seconds <= 600:

@@ -6,13 +6,29 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from hexkv.ports import Announcing, ChunkKey, Clock, Deadline
+from hexkv.ports import Announcing, ChunkKey, Clock, Deadline, SupportsPushing
 
 _LASTS = 600.0
 """Seconds that an announcement stands at most, whatever becomes of who made it."""
 
 _ANSWER = 1.0
 """Seconds for an answer about announcements."""
+
+
+class Receiver(NamedTuple):
+    """Who is pushed what is computed."""
+
+    node: str = ""
+    """What others call the node; nobody is if it is empty."""
+
+    hold: str = ""
+    """The owner of the pin that keeps it there."""
+
+    seconds: float = 0.0
+    """For which that lasts."""
+
+
+_NOBODY = Receiver()
 
 
 class _Waiting(NamedTuple):
@@ -29,6 +45,7 @@ class UnderWay:
         clock: the time.
         waited: told how many seconds a request has waited.
         announces: whether what this rank computes is stored by it.
+        patience: seconds that other nodes have to say what they have or compute.
     """
 
     def __init__(
@@ -39,32 +56,57 @@ class UnderWay:
         waited: Callable[[float], None],
         *,
         announces: bool = True,
+        patience: float = 1.0,
     ) -> None:
         self._announcing = announcing
+        self._peers = announcing if isinstance(announcing, SupportsPushing) else None
         self._group = group
         self._clock = clock
         self._waited = waited
+        self._patience = patience
         self._announces = announces
         self._waiting: dict[str, _Waiting] = {}
         self._lock = Lock()
 
-    def announce(self, request: str, keys: Sequence[ChunkKey]) -> None:
-        """Tell others that the chunks of *request* are computed here."""
-        if self._announces:
-            self._announcing.announce(request, self._group, keys, _LASTS, self._soon())
+    def announce(self, request: str, keys: Sequence[ChunkKey], receiver: Receiver = _NOBODY) -> str:
+        """Tell others that the chunks of *request* are computed here.
+
+        What other nodes call this one's; empty if there are none.
+        """
+        if not self._announces:
+            return ""
+        self._announcing.announce(request, self._group, keys, _LASTS, self._soon())
+        if self._peers is None:
+            return ""
+        return self._peers.push_to(
+            receiver.node,
+            keys if receiver.node else (),
+            receiver.hold,
+            receiver.seconds,
+            self._soon(),
+        )
 
     def withdraw(self, request: str) -> None:
         """Whatever is not there of *request* by now does not come."""
         if self._announces:
             self._announcing.withdraw(request, self._soon())
 
-    def watch(self, request: str, keys: Sequence[ChunkKey], first: int = 1) -> bool:
+    def watch(
+        self, request: str, keys: Sequence[ChunkKey], node: str = "", *, first: int = 1
+    ) -> bool:
         """True if others compute any of the *first* keys: *request* is waited for from now on.
 
-        These are the shards of one chunk, of which some may be there.
+        These are the shards of one chunk, of which some may be there. True, too, if *node* has
+        one, whose name others know; without a name some are asked.
         """
         now = Deadline(self._clock, 0.0)
-        flags = self._announcing.expect(keys, self._group, now) if keys else ()
+        if not keys:
+            return False
+        if self._peers is not None:
+            until = Deadline.after(self._clock, self._patience)
+            flags = self._peers.seek(keys, self._group, node, until)
+        else:
+            flags = self._announcing.expect(keys, self._group, now)
         if not any(flags[:first]):
             return False
         coming = [key for key, is_coming in zip(keys, flags, strict=True) if is_coming]
