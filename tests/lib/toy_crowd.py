@@ -11,15 +11,17 @@ class Crowd:
     """A router's requests to a prefiller and a decoder that may be replaced at any time.
 
     Args:
-        begin: makes an engine.
+        begin: makes an engine that prefills.
         seed: of whatever happens.
-        decoder: makes an engine that decodes, where that is another kind.
+        decode: makes one that decodes; by default another one of the same.
+        told: what some requests to a prefiller say under ``hexkv``.
     """
 
-    def __init__(self, begin, seed, decoder=None):
-        self._begin, self._decoder = begin, decoder or begin
+    def __init__(self, begin, seed, *, decode=None, told=None):
+        self._begin, self._begin_decode = begin, decode or begin
+        self._told = told
         self.dice = random.Random(seed)
-        self.prefill, self.decode = self._begin(), self._decoder()
+        self.prefill, self.decode = begin(), self._begin_decode()
         self._at_decode = {}
         self._at_prefill = {}
         self.answered = self.given_up = self.whole = 0
@@ -32,6 +34,8 @@ class Crowd:
         way = dice.choices(["first", "at once", "alone"], [8, 3, 1])[0]
         if way != "alone":
             params = {"do_remote_decode": True, "do_remote_prefill": False}
+            if self._told is not None and dice.random() < 0.7:
+                params["hexkv"] = self._told
             self.prefill.add(name, words, count=1, params=params)
             self._at_prefill[name] = words, way == "first"
         if way != "first":
@@ -84,10 +88,18 @@ class Crowd:
     def kill_decode(self):
         """It dies, and another one gets its requests, with the params that they had."""
         self.decode.close()
-        self.decode = self._decoder()
+        self.decode = self._begin_decode()
         under_way, self._at_decode = self._at_decode, {}
         for name, (words, params) in under_way.items():
             self._send_on(name, words, params)
+
+    def kill_proxy(self):
+        """It dies: its connections break, so the servers give up all of its requests."""
+        for toy, under_way in ((self.prefill, self._at_prefill), (self.decode, self._at_decode)):
+            for name in under_way:
+                toy.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                self.given_up += 1
+            under_way.clear()
 
     def finish(self):
         """Until nothing is under way."""

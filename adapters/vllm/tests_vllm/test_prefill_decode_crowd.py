@@ -29,7 +29,7 @@ def test_so_it_is_where_the_decoder_has_other_ranks(start, tmp_path, ranks):
         settings["shards"] = {"heads": 2, "layers": 2}
         begin = functools.partial(start, node=node.path, connector=settings, budget=64)
         prefill, decode = (functools.partial(begin, toy=RankedToy, ranks=each) for each in ranks)
-        live(Crowd(prefill, 7, decode), node, FEWER)
+        live(Crowd(prefill, 7, decode=decode), node, FEWER)
 
 
 def live(crowd, node, requests):

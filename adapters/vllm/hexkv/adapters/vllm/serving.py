@@ -172,7 +172,7 @@ class LookupServer:
     def _receiver(self, question: Mapping[str, object]) -> Receiver:
         match question.get("node"), question.get("hold"), question.get("seconds"):
             case str(node), str(hold), float(seconds) if node:
-                owner = f"{SHARED_OWNER}{hold} {self._handing.rank}" if hold and seconds else ""
+                owner = self._handing.owner(hold) if hold and seconds else ""
                 return Receiver(node, owner, seconds)
         return Receiver()
 
