@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -11,49 +9,18 @@ from functools import partial
 import openai
 import pytest
 import yaml
-from openai import OpenAI
 
 from demo_proxy import ROUTER, demo, vllm_router
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import MEMORY, NodeProcess
-from processes import held_port, listening_ports, until
-from vllm_engines import PATIENCE, PATIENT, ROOT, connector, prompt
+from prefill_proxy import EXAMPLE, FLAGS, Proxy, answers_alone, quiet, same
+from processes import until
+from vllm_engines import PATIENCE, PATIENT, connector, prompt
 from vllm_server import Server
 
 pytestmark = pytest.mark.thorough
 
-EXAMPLE = ROOT / "examples" / "prefill-decode"
 TOKENS = 600
-FLAGS = [
-    "--enable-prompt-tokens-details", "--no-enable-prefix-caching", "--enforce-eager",
-    "--dtype", "float32", "--max-model-len", "4096", "--block-size", "32",
-]  # fmt: skip
-
-
-class Proxy:
-    """The example's proxy, in a process of its own."""
-
-    def __init__(self, folder, prefill, decode):
-        self.port = held_port()
-        servers = ["--prefill", prefill.url, "--decode", decode.url, "--port", str(self.port)]
-        self.log = folder / "proxy.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, EXAMPLE / "proxy.py", *servers], stdout=log, stderr=log
-            )
-        until(lambda: self.port in listening_ports(self.process.pid))
-        self.client = OpenAI(
-            base_url=f"http://127.0.0.1:{self.port}/v1",
-            api_key="none",
-            max_retries=0,
-            timeout=PATIENCE,
-        )
-
-    def ask(self, model, words, tokens=8, **more):
-        return self.client.completions.create(
-            model=str(model), prompt=words, max_tokens=tokens, temperature=0.0, logprobs=1,
-            extra_body={"ignore_eos": True}, **more
-        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -86,39 +53,10 @@ def proxy(servers, tmp_path_factory):
     proxy.process.wait(60)
 
 
-def same(answer, expected):
-    """As one engine says without a cache. How many tokens of the prompt were cached."""
-    [choice] = answer.choices
-    [want] = expected.choices
-    assert choice.finish_reason == "length"
-    assert choice.text == want.text
-    likely = choice.logprobs.token_logprobs, want.logprobs.token_logprobs
-    for one, other in zip(*likely, strict=True):
-        assert abs(one - other) <= 1e-5
-    return answer.usage.prompt_tokens_details.cached_tokens
-
-
 @pytest.fixture
 def alone(servers, model):
     """What the server that decodes answers to prompts without the cache, each alone."""
-
-    def ask(*prompts):
-        hands_off = {"hexkv": {"read": False, "write": False}}
-        return [
-            servers[1].client.completions.create(
-                model=str(model), prompt=words, max_tokens=8, temperature=0.0, logprobs=1,
-                extra_body={"ignore_eos": True, "kv_transfer_params": hands_off},
-            )
-            for words in prompts
-        ]  # fmt: skip
-
-    return ask
-
-
-def quiet(server):
-    """Whether a server has nothing to do."""
-    found = server.metrics()
-    return not found["vllm:num_requests_running"] + found["vllm:num_requests_waiting"]
+    return partial(answers_alone, servers[1], model)
 
 
 def test_answers_are_those_of_one_engine_and_decoders_compute_one_token(
