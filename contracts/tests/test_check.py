@@ -214,9 +214,9 @@ def test_a_wrong_call_is_told_apart_by_its_exit_code(check, words):
 @pytest.mark.parametrize("option", ["--json", "--badge"])
 def test_a_scorecard_that_cannot_be_written_is_one_line_of_error(check, tmp_path, option):
     code, out, err = check("lru", "--level", "L0", option, tmp_path / "nowhere" / "card")
-    assert code == 1
+    assert code == 2
     assert "subject: lru" in out, "it is shown at least"
-    assert err.startswith("error: the scorecard cannot be written: ")
+    assert err.startswith(f"error: {option}: ")
     assert err.count("\n") == 1
 
 

@@ -184,7 +184,7 @@ def test_a_bad_configuration_is_one_line_on_stderr(run, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("pool:\n  byts: 1\ntiers:\n- {store: memory, settings: {size: 1}}\n")
     code, out, err = run("config", "show", "--config", path)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.startswith(
         f"error: --config: pool.byts (from {path}:2): unknown key, did you mean 'bytes'?"
     )
@@ -255,7 +255,7 @@ def test_inspect_lists_only_the_newest_unless_told_otherwise(run, directory, mon
 
 def test_inspect_of_a_place_that_is_no_directory_is_one_line(run, tmp_path):
     code, out, err = run("inspect", tmp_path / "nowhere")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.endswith("nowhere: is not a directory\n")
     assert err.startswith("error: ")
 

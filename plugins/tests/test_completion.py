@@ -30,20 +30,63 @@ def test_what_may_follow_is_what_help_says(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_and_options(tmp_path):
+BASH = """
+    eval "$(hexkv completion bash)"
+    COMP_WORDS=(hexkv exp); COMP_CWORD=1; _hexkv; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(hexkv config show --o); COMP_CWORD=3; _hexkv; echo "${COMPREPLY[@]}"
+"""
+
+# A terminal, and a person who presses the tabulator: reading waits for what is to appear.
+ZSH = r"""
+    zmodload zsh/zpty
+    zpty shell zsh -f -i
+    zpty -w shell 'PS1=; autoload -Uz compinit; compinit -u -D; eval "$(hexkv completion zsh)"'
+    zpty -w shell 'echo "begin"s'
+    zpty -r shell said '*begins*'
+    zpty -w -n shell $'hexkv config show --o\t'
+    zpty -r shell said '*--origin*'
+    zpty -w shell $'\x15'
+    zpty -w -n shell $'hexkv exp\t\t'
+    zpty -r shell said '*export*'
+    print explain export
+    print -- --origin
+    zpty -d shell
+"""
+
+FISH = """
+    hexkv completion fish | source
+    string join ' ' (complete -C 'hexkv exp')
+    complete -C 'hexkv config show --o'
+"""
+
+
+def completed(shell, script, tmp_path):
+    """What a real shell completes by the script that is printed for it."""
     command = tmp_path / "hexkv"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hexkv.plugins "$@"\n')
     command.chmod(0o755)
-    script = """
-        eval "$(hexkv completion bash)"
-        COMP_WORDS=(hexkv exp); COMP_CWORD=1; _hexkv; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(hexkv config show --o); COMP_CWORD=3; _hexkv; echo "${COMPREPLY[@]}"
-    """
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    words = ["bash", "-euc", script]
-    said = subprocess.run(words, env=path, capture_output=True, text=True, check=True).stdout
-    assert said.split("\n")[:2] == ["explain export", "--origin"]
+    told = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "TERM": "dumb"}
+    done = subprocess.run(
+        [*shell, script], env=told, capture_output=True, text=True, check=True, timeout=300
+    )
+    return [line.strip() for line in done.stdout.splitlines()][:2]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_and_options(tmp_path):
+    assert completed(["bash", "-euc"], BASH, tmp_path) == ["explain export", "--origin"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shell", "script"),
+    [(["zsh", "-fc"], ZSH), (["fish", "--no-config", "-c"], FISH)],
+    ids=["zsh", "fish"],
+)
+def test_other_shells_complete_commands_and_options(shell, script, tmp_path):
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"{shell[0]} is not installed")
+    assert completed(shell, script, tmp_path) == ["explain export", "--origin"]
 
 
 def test_help_imports_nothing_that_only_commands_need():

@@ -87,7 +87,7 @@ def test_the_plot_is_a_drawing_with_a_line_for_each_policy(plan, short, tmp_path
     [
         (["absent.jsonl"], 1, "error: absent.jsonl: No such file or directory\n"),
         ([EXCERPT, "--block-tokens", "256"], 1, "line 1: 14 hash_ids, where 6758 tokens make 27"),
-        ([EXCERPT, "--policies", "lur"], 1, "did you mean 'lru'?"),
+        ([EXCERPT, "--policies", "lur"], 2, "did you mean 'lru'?"),
         ([EXCERPT, "--sizes", "many"], 2, "'many' is no size"),
         ([EXCERPT, "--sizes", "1GiB"], 2, "--block-bytes"),
         ([EXCERPT, "--sizes", "0"], 2, "no room for a single block"),

@@ -218,7 +218,7 @@ def test_the_command_keeps_strangers_out(tmp_path, capsys):
         (["--host", "0.0.0.0"], "takes a secret"),
         (["--secret-file", str(short)], "16 bytes at least"),
     ):
-        assert main(["directory", "--port", "0", *words]) == 1
+        assert main(["directory", "--port", "0", *words]) == 2
         assert said in capsys.readouterr().err
     assert main(["directory", "--tls-client-ca", "x"]) == 2
 

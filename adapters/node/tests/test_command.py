@@ -19,7 +19,7 @@ def test_what_a_node_cannot_be_is_said_in_one_line(tmp_path, capsys, extra):
         (["--config", str(right), *nowhere, "--lease", "none"], "none"),
         (["--config", str(right), *nowhere], "cannot listen at /nowhere/s"),
     ):
-        assert main(["node", *options, *extra]) == 1
+        assert main(["node", *options, *extra]) == 2
         out, err = capsys.readouterr()
         assert said in err
         assert (out, err.count("\n")) == ("", 1)

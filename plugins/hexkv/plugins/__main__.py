@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hexkv.plugins.cli.output import installed, new_app, run_app
+from hexkv.plugins.cli.output import CalledWrongly, installed, new_app, run_app
 from hexkv.plugins.registry import Registry, require
 from hexkv.plugins.spec import CommandSpec
 from hexkv.ports import AdapterUnavailable, HexKVError
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, CalledWrongly) else 1
     wanted = next((word for word in words if not word.startswith("-")), "")
     if wanted and wanted not in {*registry.commands, "demo"} and registry.broken:
         print(registry.said_of_broken().removeprefix("; "), file=sys.stderr)

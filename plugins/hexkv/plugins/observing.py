@@ -61,6 +61,16 @@ class ObservedCache:
         return f"it learns what tier {', '.join(learning)} holds" if learning else ""
 
 
+def check_observed(address: str, registry: Registry) -> None:
+    """Nothing, if numbers could be served at *address*, or none are asked for.
+
+    Raises:
+        ConfigError: nobody can serve there, or nothing that serves numbers is installed.
+    """
+    if address:
+        registry.parse("observe", "server", {"address": address})
+
+
 def serve_at(address: str, observed: Observed, registry: Registry, clock: Clock) -> Observer:
     """Serve *observed* at ``host:port``, for commands that have no configuration.
 

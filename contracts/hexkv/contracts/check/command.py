@@ -19,9 +19,17 @@ from hexkv.contracts.doubles import chunk_key, deadline
 from hexkv.contracts.limits import DEFAULT, Limits, Overdue
 from hexkv.contracts.promise import Level
 from hexkv.contracts.scorecard import badge, show
-from hexkv.plugins.cli.output import aside, installed, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    aside,
+    installed,
+    new_app,
+    print_json,
+    print_table,
+    refuse,
+    run_app,
+)
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import ChunkStore, ConfigError
+from hexkv.ports import ChunkStore
 
 _PATIENCE = 30.0
 """Seconds within which a store must answer before it is checked at all."""
@@ -88,10 +96,10 @@ def check(
     else:
         show(scorecard)
         if json_file:
-            _save(Path(json_file), written + "\n")
+            _save("--json", Path(json_file), written + "\n")
     if badge_file is not None:
         (card,) = scorecard.cards
-        _save(badge_file, badge(card, scorecard.kit))
+        _save("--badge", badge_file, badge(card, scorecard.kit))
     raise typer.Exit(1 if scorecard.broken else 0)
 
 
@@ -127,11 +135,11 @@ def _is_there(target: Target) -> None:
             candidate.subject.contains([chunk_key("is somebody there?")], soon)
 
 
-def _save(path: Path, text: str) -> None:
+def _save(flag: str, path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise ConfigError(f"the scorecard cannot be written: {error}") from error
+        refuse(flag, f"{path}: cannot be written: {error.strerror}")
 
 
 def _list(*, as_json: bool) -> None:

@@ -80,7 +80,8 @@ def new_adapter(
         raise typer.BadParameter(f"{taken} has a {kind} of this name")
     root = Path(name) if into is None else into
     if root.exists():
-        raise typer.BadParameter(f"{root} exists")
+        hint = None if into is None else "--into"
+        raise typer.BadParameter(f"{root} exists", param_hint=hint)
     try:
         make(name, kind, root)
     except ValueError as error:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.main import get_command
@@ -42,15 +42,29 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     return 0
 
 
+class CalledWrongly(ConfigError):
+    """What an option was given means nothing: exit code 2."""
+
+
 @contextmanager
 def named(flag: str, given: object = True) -> Iterator[None]:
-    """What is wrong meanwhile is wrong with *flag*, if that was *given*: errors begin with it."""
+    """What is wrong meanwhile is wrong with *flag*, if that was *given*.
+
+    Raises:
+        CalledWrongly: in place of what began with the flag's value.
+    """
     try:
         yield
     except (ConfigError, InvalidRequest) as error:
         if given is None or type(error) not in (ConfigError, InvalidRequest):
             raise
-        raise type(error)(f"{flag}: {error}") from error
+        raise CalledWrongly(f"{flag}: {error}") from error
+
+
+def refuse(flag: str, problem: str) -> NoReturn:
+    """End the command: it was called wrongly."""
+    typer.echo(f"error: {flag}: {' '.join(problem.split())}", err=True)
+    raise typer.Exit(2)
 
 
 def installed() -> Registry:

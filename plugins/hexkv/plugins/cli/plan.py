@@ -13,7 +13,15 @@ from rich.progress import track
 
 from hexkv.core.planning import Request, requests_of
 from hexkv.plugins.cli.chart import bar
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    installed,
+    named,
+    new_app,
+    print_json,
+    print_table,
+    run_app,
+)
 from hexkv.plugins.cli.replaying import Compared, Plan, compared, jobs_of, replays
 from hexkv.plugins.records import is_record, read_records
 from hexkv.plugins.reports import svg
@@ -122,8 +130,9 @@ def policy_names(policies: str) -> list[str]:
     """
     registry = installed()
     names = [name.strip() for name in policies.split(",")] if policies else registry.names("policy")
-    for name in names:
-        registry.find("policy", name)
+    with named("--policies"):
+        for name in names:
+            registry.find("policy", name)
     return names
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hexkv.ports import ConfigError
+
 Host = Annotated[str, typer.Option(help="Address to listen at.")]
 SecretFile = Annotated[
     str, typer.Option(help="File with what clients must know. Only its owner may read it.")
@@ -17,6 +19,23 @@ Certificate = Annotated[
 ]
 ClientCa = Annotated[str, typer.Option(help="Ask clients for a certificate of these authorities.")]
 Connections = Annotated[int, typer.Option(min=1, help="Connections at a time.")]
+
+
+def size_in(text: str) -> int:
+    """The bytes that an option gives.
+
+    Raises:
+        ConfigError: it is no size, or that of nothing.
+    """
+    from hexkv.plugins.schema import parse_size  # which imports pydantic
+
+    try:
+        size = int(str(parse_size(text)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if size < 1:
+        raise ConfigError(f"{text!r} is no size: there must be at least one byte")
+    return size
 
 
 def check_tls(certificate: str, client_ca: str) -> None:

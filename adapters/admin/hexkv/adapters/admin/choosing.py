@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
-import typer
-
+from hexkv.plugins.cli.output import refuse
 from hexkv.plugins.described import PromptKeys, prompt_keys, tokens_in
 from hexkv.ports import (
     KEY_BYTES,
@@ -18,12 +17,6 @@ from hexkv.ports import (
     NamespaceState,
     Selection,
 )
-
-
-def refuse(flag: str, problem: str) -> NoReturn:
-    """End the command: it was called wrongly."""
-    typer.echo(f"error: {flag}: {problem}", err=True)
-    raise typer.Exit(2)
 
 
 class Known(Protocol):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.admin import showing
-from hexkv.adapters.admin.choosing import Words, refuse
+from hexkv.adapters.admin.choosing import Words
 from hexkv.adapters.admin.looking import add_looks
 from hexkv.adapters.admin.options import (
     Target,
@@ -18,7 +18,7 @@ from hexkv.adapters.admin.options import (
     choosing,
     target_of,
 )
-from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app
 from hexkv.plugins.sources import MAX_FILE_BYTES, parse_yaml
 from hexkv.ports import ConfigError, Watch, WorkReport
 
@@ -196,6 +196,8 @@ def rules(
     """Change what is done with a tier."""
     if read is None and write is None and promote is None:
         refuse("rules", "say what changes: --read, --write or --promote")
+    if write not in (None, "all", "evicted", "none"):
+        refuse("--write", f"{write!r} is none of all, evicted, none")
     admin = target_of(context)
     admin.rules(tier, reads=read, writes=write, promotes=promote)
     states = [state for state in admin.tiers() if state.health.name == tier]

@@ -9,12 +9,22 @@ from typing import Annotated
 import typer
 
 from hexkv.adapters.admin import showing
-from hexkv.adapters.admin.choosing import Words, refuse
-from hexkv.adapters.admin.options import choosing
+from hexkv.adapters.admin.choosing import Words
+from hexkv.adapters.admin.options import check_files, choosing
 from hexkv.adapters.admin.sizing import size
 from hexkv.api.fleet import Fleet, FleetReport, NodeState, open_fleet
 from hexkv.plugins.cli.inspect import model_and_layout
-from hexkv.plugins.cli.output import Json, human_size, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    human_size,
+    named,
+    new_app,
+    print_json,
+    print_table,
+    refuse,
+    run_app,
+)
+from hexkv.plugins.config import load
 from hexkv.ports import Watch
 
 _On = Annotated[list[str] | None, typer.Option("--on", help="Only on this node. May be repeated.")]
@@ -49,6 +59,9 @@ def fleet(
     before its next chunks; the same again goes on from there.
     """
     if context.invoked_subcommand != "size":
+        check_files(secret_file, tls_ca)
+        with named("--config", config):
+            load(config)
         context.obj = context.with_resource(
             open_fleet(
                 config,

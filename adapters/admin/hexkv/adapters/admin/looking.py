@@ -8,10 +8,10 @@ from typing import NamedTuple
 import typer
 
 from hexkv.adapters.admin import showing
-from hexkv.adapters.admin.choosing import Words, refuse
+from hexkv.adapters.admin.choosing import Words
 from hexkv.adapters.admin.options import choosing, target_of
 from hexkv.plugins.cli.inspect import model_and_layout
-from hexkv.plugins.cli.output import Json, print_json, print_table
+from hexkv.plugins.cli.output import Json, print_json, print_table, refuse
 from hexkv.plugins.described import PromptKeys
 from hexkv.ports import Administration, ChunkKey, NamespaceState, Why
 

@@ -12,7 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from hexkv.adapters.admin.choosing import Words
+from hexkv.adapters.net.security import read_secret
+from hexkv.adapters.net.tls import Trust
 from hexkv.api.admin import connect
+from hexkv.plugins.cli.output import named
 from hexkv.plugins.config import load
 from hexkv.ports import Administration
 
@@ -32,6 +35,16 @@ Oldest = Annotated[
     str, typer.Option("--oldest", help="Of these the part that each tier values least: 50%.")
 ]
 TierName = Annotated[str, typer.Argument(help="Name of a tier.")]
+
+
+def check_files(secret_file: str, tls_ca: str) -> None:
+    """End the command, by the option that names it, if a file of these cannot be used."""
+    if secret_file:
+        with named("--secret-file"):
+            read_secret(secret_file)
+    if tls_ca:
+        with named("--tls-ca"):
+            Trust(tls_ca).context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class Target:
         Raises:
             ConfigError, StoreUnreachable
         """
+        check_files(self.secret_file, self.tls_ca)
         return connect(
             self.address, secret=self.secret, secret_file=self.secret_file, tls_ca=self.tls_ca
         )

@@ -8,7 +8,7 @@ import typer
 
 from hexkv.adapters.admin import showing
 from hexkv.api.fleet import size_fleet
-from hexkv.plugins.cli.output import Json, human_size
+from hexkv.plugins.cli.output import Json, human_size, named
 
 
 def size(
@@ -28,14 +28,15 @@ def size(
 ) -> None:
     """Say what the directory of a fleet takes: memory, messages, bandwidth, cores."""
     kind = directory or ("static" if nodes <= 10 else "embedded")
-    found = size_fleet(
-        kind,
-        nodes=nodes,
-        chunks=chunks,
-        events=events,
-        questions=questions,
-        heartbeat=heartbeat,
-    )
+    with named("--directory"):
+        found = size_fleet(
+            kind,
+            nodes=nodes,
+            chunks=chunks,
+            events=events,
+            questions=questions,
+            heartbeat=heartbeat,
+        )
     if as_json:
         showing.as_json({"directory": kind, **found._asdict()})
         return

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hexkv.adapters.admin.choosing import refuse
 from hexkv.adapters.admin.options import Target
-from hexkv.plugins.cli.output import Json, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, new_app, print_json, refuse, run_app
 from hexkv.plugins.tracing import chrome_trace
 from hexkv.ports import ConfigError
 

@@ -15,7 +15,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import read_secret
 from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
@@ -27,7 +27,7 @@ from hexkv.plugins.cli.serving import (
 )
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.families import Family, Sample, text_format
-from hexkv.plugins.observing import serve_at
+from hexkv.plugins.observing import check_observed, serve_at
 
 _SWITCH = 0.0005
 """Seconds after which a thread that computes lets another one run: a question waits for no more
@@ -84,16 +84,22 @@ def serve(
     that other machines can reach needs --secret-file, or --tls-certificate with --tls-client-ca.
     """
     check_tls(tls_certificate, tls_client_ca)
-    secret = read_secret(secret_file) if secret_file else b""
-    tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
+    with named("--secret-file"):
+        secret = read_secret(secret_file) if secret_file else b""
+    with named("--tls-certificate, --tls-client-ca"):
+        tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
+    with named("--observe"):
+        check_observed(observe, installed())
     clock = SystemClock()
     signals = EndedBySignals()
     with ExitStack() as opened:
-        listener = opened.enter_context(listen(host, port))
+        with named("--host, --port"):
+            listener = opened.enter_context(listen(host, port))
         cell = Cell(clock, heartbeat_seconds=heartbeat, members=members, entries=entries)
-        server = DirectoryServer(
-            listener, cell, clock, secret=secret, tls=tls, connections=connections
-        )
+        with named("--host"):
+            server = DirectoryServer(
+                listener, cell, clock, secret=secret, tls=tls, connections=connections
+            )
         if observe:
             shown = serve_at(observe, ObservedCell(cell), installed(), clock)
             opened.callback(shown.close)

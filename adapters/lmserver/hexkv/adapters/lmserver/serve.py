@@ -17,7 +17,7 @@ from hexkv.adapters.net.security import read_secret
 from hexkv.adapters.net.server import listen
 from hexkv.adapters.net.serving import Wire
 from hexkv.adapters.net.tls import server_context
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
+from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
 from hexkv.plugins.cli.serving import (
     Certificate,
     ClientCa,
@@ -26,12 +26,13 @@ from hexkv.plugins.cli.serving import (
     Host,
     SecretFile,
     check_tls,
+    size_in,
 )
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.observing import check_observed
 from hexkv.plugins.registry import Registry
-from hexkv.plugins.schema import parse_size
 from hexkv.plugins.spec import OpenContext
-from hexkv.ports import PAGE, Clock, ConfigError, frame_bytes
+from hexkv.ports import PAGE, Clock, frame_bytes
 
 
 def serve(
@@ -67,42 +68,56 @@ def serve(
     neither: they are off as soon as either is given.
     """
     check_tls(tls_certificate, tls_client_ca)
-    budget_bytes, transit_bytes, largest_bytes = map(_bytes, (budget, transit, largest))
+    with named("--budget"):
+        budget_bytes = size_in(budget)
+    with named("--transit"):
+        transit_bytes = size_in(transit)
+    with named("--largest"):
+        largest_bytes = size_in(largest)
     if frame_bytes(largest_bytes) > min(budget_bytes, transit_bytes):
         most = "the budget, or than --transit"
         raise typer.BadParameter(f"--largest with a header of {PAGE} bytes is more than {most}")
-    secret = read_secret(secret_file) if secret_file else b""
-    tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
+    with named("--secret-file"):
+        secret = read_secret(secret_file) if secret_file else b""
+    with named("--tls-certificate, --tls-client-ca"):
+        tls = server_context(tls_certificate, tls_client_ca) if tls_certificate else None
+    registry, clock = installed(), SystemClock()
+    with named("--policy"):
+        registry.find("policy", policy)
+    with named("--observe"):
+        check_observed(observe, registry)
     signals = EndedBySignals()
     with ExitStack() as opened:
         # Listening first: what is refused is refused before memory is taken.
-        listener = opened.enter_context(listen(host, port))
-        registry, clock = installed(), SystemClock()
+        with named("--host, --port"):
+            listener = opened.enter_context(listen(host, port))
         wires = [] if secret or tls else _wires(registry, clock)
         schemes = [SCHEME, *(wire.scheme for wire in wires)]
-        values = opened.enter_context(
-            ServedValues(
-                schemes,
-                registry,
-                clock,
-                budget=budget_bytes,
-                transit=transit_bytes,
-                largest=largest_bytes,
-                policy=policy,
-                directory=directory,
-                observe=observe,
+        with named("--dir", directory):
+            values = opened.enter_context(
+                ServedValues(
+                    schemes,
+                    registry,
+                    clock,
+                    budget=budget_bytes,
+                    transit=transit_bytes,
+                    largest=largest_bytes,
+                    policy=policy,
+                    directory=directory,
+                    observe=observe,
+                )
             )
-        )
-        server = Server(
-            listener,
-            values,
-            clock,
-            Limits(largest_bytes, patience=patience),
-            wires=wires,
-            connections=connections,
-            secret=secret,
-            tls=tls,
-        )
+        with named("--host"):
+            server = Server(
+                listener,
+                values,
+                clock,
+                Limits(largest_bytes, patience=patience),
+                wires=wires,
+                connections=connections,
+                secret=secret,
+                tls=tls,
+            )
         signals.end(server.stop)
         _announce(server, schemes, as_json=as_json)
         server.run()
@@ -121,21 +136,6 @@ def _announce(server: Server, schemes: Sequence[str], *, as_json: bool) -> None:
         print_json({"addresses": addresses})
     else:
         typer.echo(f"serving {' and '.join(addresses)}")
-
-
-def _bytes(text: str) -> int:
-    """The size that an option gives.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    try:
-        size = int(str(parse_size(text)))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if size < 1:
-        raise ConfigError(f"{text!r} is no size: there must be at least one byte")
-    return size
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -20,11 +20,10 @@ from hexkv.adapters.node.server import Allowed, NodeServer
 from hexkv.adapters.node.settings import SharedSettings
 from hexkv.adapters.node.taking import Inherited, Predecessor
 from hexkv.plugins.checking import check
-from hexkv.plugins.cli.output import Json, installed, new_app, print_json, run_app
-from hexkv.plugins.cli.serving import EndedBySignals
+from hexkv.plugins.cli.output import Json, installed, named, new_app, print_json, run_app
+from hexkv.plugins.cli.serving import EndedBySignals, size_in
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.config import Loaded, load
-from hexkv.plugins.schema import parse_size
 from hexkv.plugins.served import ServedChunks
 from hexkv.ports import Clock, ConfigError, Deadline
 
@@ -67,10 +66,14 @@ def node(
     write all of the pool's memory.
     """
     clock = SystemClock()
-    permissions, leased = _mode(mode), _bytes(lease) if lease else None
-    given = load(config)
-    if given.settings.node:
-        raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
+    with named("--mode"):
+        permissions = _mode(mode)
+    with named("--lease"):
+        leased = size_in(lease) if lease else None
+    with named("--config", config):
+        given = load(config)
+        if given.settings.node:
+            raise ConfigError(f"{given.locate(('node',))}: a node has no node of its own")
     defaults: dict[str, object] = {"pool": {"provider": "shared"}}
     if "admin" not in given.settings.model_fields_set and installed().names("admin"):
         defaults["admin"] = {"address": f"{path.absolute()}.admin"}
@@ -146,7 +149,8 @@ def _open(
         )
         before.end()
     # Listening first: what is refused is refused before memory is taken.
-    listener = opened.enter_context(Listener(place, mode))
+    with named("--socket"):
+        listener = opened.enter_context(Listener(place, mode))
     return opened.enter_context(ServedChunks(loaded, registry, clock, encodes=True)), listener, None
 
 
@@ -173,16 +177,6 @@ def _mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise ConfigError(f"{text!r} is no mode: write three octal digits, such as 660")
     return mode
-
-
-def _bytes(text: str) -> int:
-    try:
-        size = int(str(parse_size(text)))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if size < 1:
-        raise ConfigError(f"{text!r} is no size: there must be at least one byte")
-    return size
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,0 +1,184 @@
+"""Every option of every command: a value that means nothing is told by the option's name."""
+
+import json
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+from administration import Managed, short_folder
+from configured import CHUNK, built
+from hexkv.plugins.__main__ import main
+from hexkv.plugins.cli import output
+from hexkv.plugins.discovery import discover
+
+pytestmark = pytest.mark.thorough
+
+WITHOUT = {"demo": "speaks argparse; it has tests of its own"}
+"""Commands that are not walked, and why."""
+
+BAD = {
+    "--badge": "nowhere/badge.svg",
+    "--dir": "hexkv.yaml/chunks",
+    "--into": ".",
+    "--json": "nowhere/card.json",
+    "--model": "./nowhere",
+    "--output": "nowhere/trace.json",
+    "--plot": "nowhere/plot.svg",
+    "--socket": "nowhere/node.sock",
+}
+"""What means nothing, where `nonsense` would be the name of a new file."""
+
+FREE = {
+    "explain --identity": "a filter: that nobody has it is an answer",
+    "export --model": "any name",
+    "export --tenant": "any name",
+    "fleet copy --tenant": "judged once there are two nodes",
+    "fleet move --tenant": "judged once there are two nodes",
+    "import --model": "any name",
+    "import --tenant": "any name",
+    "warm --name": "any name",
+}
+"""Options that take every text."""
+
+JUDGED = {"--tenant", "--tier", "--to", "--on", "--node"}
+"""What only the cache at the other end can judge: it is named, and the exit code is not 0."""
+
+GIVEN = {
+    "admin": "{socket}",
+    "admin compress": "memory zstd",
+    "admin copy": "disk memory",
+    "admin drain": "disk",
+    "admin move": "disk memory",
+    "admin attach": "tier.yaml",
+    "admin pin": "me",
+    "admin clear --tier": "--everything",
+    "admin explain": "--tokens prompt.json",
+    "admin lookup": "--tokens prompt.json",
+    "admin rules": "disk",
+    "check": "lru --level L1",
+    "explain": "prompt.json --dir disk",
+    "export": "out.hexkv --config hexkv.yaml",
+    "fleet": "--node {socket}",
+    "fleet compress": "memory zstd",
+    "fleet clear --on": "--everything",
+    "fleet copy": "{socket} other",
+    "fleet drain": "{socket}",
+    "fleet lookup": "--tokens prompt.json",
+    "fleet move": "{socket} other",
+    "fleet pin": "me",
+    "fleet pin --on": "me --everything",
+    "fleet unpin": "me",
+    "fleet size": "--nodes 3 --chunks 1000",
+    "import": "made.hexkv --config hexkv.yaml",
+    "inspect": "disk",
+    "fsck": "disk",
+    "new-adapter": "store thing",
+    "plan": "trace.jsonl",
+    "serdes": "--links 1GB",
+    "tokens": "prompt.json --model recall",
+    "top": "{socket}",
+    "trace": "{socket}",
+    "warm": "prompt.json --model recall --config hexkv.yaml",
+}
+"""What commands are given beside, so that nothing else is wrong."""
+
+CONFIG = """\
+pool: {bytes: 16MiB}
+tiers:
+  - {store: disk, settings: {root: disk}}
+"""
+
+
+class _Made(BaseException):
+    pass
+
+
+def application(spec):
+    """The parsed form of a command, which it makes when it is run."""
+
+    def take(app):
+        raise _Made(make(app))
+
+    make, output.get_command = output.get_command, take
+    try:
+        spec.run(["--help"])
+    except _Made as made:
+        return made.args[0]
+    finally:
+        output.get_command = make
+
+
+def options(command, words):
+    """Each option that takes a value, with the words before it and the ones after."""
+    verbs = getattr(command, "commands", {})
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not parameter.is_flag:
+            yield words, parameter.opts[0], next(iter(verbs), "")
+    for name, verb in verbs.items():
+        yield from options(verb, [*words, name])
+
+
+def every_option():
+    for name, spec in discover().commands.items():
+        if name not in WITHOUT and spec.name in discover().commands:
+            yield from options(application(spec), [name])
+
+
+@contextmanager
+def ends(seconds=60):
+    """A server that found nothing wrong is ended as its user would, by SIGINT."""
+    former = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with what commands read, and a cache that serves administration."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.json").write_text(json.dumps([1, 2, 3]))
+    (tmp_path / "hexkv.yaml").write_text(CONFIG)
+    (tmp_path / "tier.yaml").write_text("store: memory\nname: new\n")
+    trace = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}
+    (tmp_path / "trace.jsonl").write_text(json.dumps(trace) + "\n")
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    with short_folder() as folder:
+        socket = str(folder / "admin.sock")
+        with built(tmp_path / "disk", admin={"address": socket}) as engine:
+            Managed(engine, engine.admin.chunks, CHUNK, engine.close).store()
+            yield socket
+    for number, handler in former.items():  # which servers take over
+        signal.signal(number, handler)
+
+
+def test_an_option_that_means_nothing_is_named(place, capsys):
+    assert main(["export", "made.hexkv", "--config", "hexkv.yaml"]) in (0, 1)
+    found = list(every_option())
+    assert len(found) > 100
+    wrong = []
+    for words, flag, verb in found:
+        if f"{' '.join(words)} {flag}" in FREE:
+            continue
+        given = []
+        for at in range(len(words)):
+            path = " ".join(words[: at + 1])
+            extra = GIVEN.get(f"{path} {flag}", GIVEN.get(path, "")).format(socket=place).split()
+            if at == len(words) - 1:  # the value that is wrong comes last, and counts
+                extra += [flag, BAD.get(flag, "nonsense")]
+            given += [words[at], *extra]
+        if verb:
+            given.append(verb)
+        capsys.readouterr()
+        with ends():
+            code = main(given)
+        said = "".join(capsys.readouterr())
+        judged = flag in JUDGED and words[0] in ("admin", "fleet")
+        named = "nonsense" in said if judged else flag in said
+        if (code != 2 and not (judged and code == 1)) or not named or "Traceback" in said:
+            wrong.append((" ".join(given), code, " ".join(said.split())[-200:]))
+    assert wrong == [], "\n".join(map(str, wrong))
