@@ -18,7 +18,7 @@ def adapters():
 
 
 def test_it_offers_memory_disk_and_shared_files(adapters):
-    stores = {("store", "memory"), ("store", "disk"), ("store", "fs")}
+    stores = {("store", name) for name in ("memory", "heap", "disk", "fs")}
     assert set(adapters) == {("memory", "mmap")} | stores
     assert not any(spec.requires for spec in adapters.values())
 

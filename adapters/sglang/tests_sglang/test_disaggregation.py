@@ -22,5 +22,5 @@ def test_transfer_backends_are_a_closed_list(monkeypatch):
     }
     with pytest.raises(ValueError, match="hexkv"):
         TransferBackend("hexkv")
-    with pytest.raises(ValueError, match="(?i)backend"):
+    with pytest.raises(ValueError, match=r"(?i)backend"):
         get_kv_class("hexkv", KVClassType.MANAGER)

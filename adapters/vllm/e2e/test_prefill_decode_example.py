@@ -106,7 +106,9 @@ def test_behind_routers_of_others_decoders_compute_one_token(
     log = tmp_path / "router.log"
     with (
         router(prefill.url, decode.url, log) as url,
-        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=PATIENCE) as client,
+        openai.OpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+        ) as client,
         ThreadPoolExecutor(len(prompts)) as clients,
     ):
         ask = partial(
