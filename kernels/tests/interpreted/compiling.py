@@ -15,7 +15,7 @@ from triton.compiler.compiler import make_backend
 
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS
-from hexkv.kernels.in_triton import lowbit, payloads, rans, rope, rows
+from hexkv.kernels.in_triton import lowbit, payloads, rans, rope, rows, xxh3
 
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
 MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
@@ -64,6 +64,7 @@ CASES = [
             ),
         )
     ),
+    (xxh3._accumulate, ["*i64", "*i64", "*i64", "*i64"], {"PRIME": xxh3._P32[0]}),
     *(
         (
             rope._rotate,

@@ -1,16 +1,12 @@
 """An engine loads by cuFile into pages: verified by a kernel, and never wrong."""
 
-import random
-
 import pytest
 import torch
-import xxhash
 
 from chunk_files import Files
 from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
 from hexkv.kernels import PagedKV
-from hexkv.kernels.in_triton import xxh3
 from hexkv.kernels.rooms import Rooms
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan
 
@@ -89,20 +85,6 @@ def test_where_cufile_fails_the_host_reads_the_same(opened, cufile, function):
     cufile.fail(function, 5030)
     assert load(opened) == (TOKENS, True)
     assert load(opened) == (TOKENS, True)
-
-
-def test_a_kernels_digests_are_those_of_the_library():
-    memory = torch.randint(0, 256, (1 << 15,), dtype=torch.uint8)
-    draw = random.Random(1)
-    parts = [(0, 248), (8, 264), (0, 1024), (0, 1032), (1024, 3072), (8, 1096), (0, 1 << 15)]
-    for _ in range(10):
-        start = draw.randrange(0, 20_000, 8)
-        parts.append((start, start + draw.randrange(248, 9000, 8)))
-    found = xxh3.ends(xxh3.digests(memory, parts).numpy(), parts)
-    bare = [xxhash.xxh3_128_digest(memory[s:e].numpy().tobytes()) for s, e in parts]
-    assert found == bare
-    for none in ([], [(0, 240)], [(4, 1028)], [(0, 1023)]):
-        assert xxh3.digests(memory, none) is None
 
 
 def test_a_room_is_used_again_when_the_last_who_held_it_let_go():
