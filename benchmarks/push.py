@@ -38,7 +38,7 @@ from hexkv.contracts.doubles import chunk_key
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.ports import ChunkSpec, DType, KVLayout, frame_bytes
 from nodes import NodeProcess
-from peering import free_address
+from processes import held_port
 from pushing import DECODE, PREFILL, sections
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "push.json"
@@ -89,7 +89,7 @@ class Pair:
 
     def __init__(self, rate: float | None, slots: int, opened: ExitStack) -> None:
         folder = Path(opened.enter_context(TemporaryDirectory()))
-        here, there = free_address(), free_address()
+        here, there = (f"127.0.0.1:{held_port()}" for _ in range(2))
         known = there
         if rate is not None:
             place = Address.parse(there)

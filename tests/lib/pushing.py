@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from hexkv.contracts.chunk_cache._base import LAYOUT, content, soon, specs
 from nodes import FRAME, Node
-from peering import directory_of, free_address
+from peering import directory_of
+from processes import held_port
 
 PREFILL, DECODE = "prefill", "decode"
 """What the nodes are called."""
@@ -23,7 +24,7 @@ def sections(name, own, other, *, frame=FRAME, memory=12, **settings):
 @contextmanager
 def nodes(root, make=Node, *, slots=32, memory=12, frame=FRAME, **more):
     """The two, started; *make* is ``Node`` or ``NodeProcess``."""
-    places = free_address(), free_address()
+    places = [f"127.0.0.1:{held_port()}" for _ in range(2)]
     found = [
         make(
             root / name,
