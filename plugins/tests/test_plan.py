@@ -64,6 +64,15 @@ def test_people_get_a_table_and_bars(plan):
     assert "█" in out
 
 
+def test_a_half_of_the_memory_may_be_compressed(plan):
+    words = (EXCERPT, "--sizes", "1k,3k", "--policies", "lru", "--compressed", "4")
+    code, out, _ = plan(*words, "--json")
+    assert code == 0
+    smaller, larger = [size["policies"] for size in json.loads(out)["sizes"]]
+    row = "lru, half 4 x smaller"
+    assert smaller["lru"]["hit_rate"] < smaller[row]["hit_rate"] < larger["lru"]["hit_rate"]
+
+
 def test_two_processes_find_what_one_finds(plan):
     words = (EXCERPT, "--sizes", "300,1k", "--policies", "lru,fifo", "--json")
     assert plan(*words, "--processes", 2) == plan(*words)

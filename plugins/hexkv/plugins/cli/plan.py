@@ -75,6 +75,10 @@ def plan(
     block_bytes: Annotated[
         str, typer.Option(help="Bytes of a block, so that sizes may be bytes; a record knows.")
     ] = "",
+    compressed: Annotated[
+        float,
+        typer.Option(help="Also with a half of it as compressed memory: the ratio.", min=0, max=64),
+    ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Also draw the rates, as SVG.")] = None,
     html: Html = None,
     processes: Processes = 1,
@@ -85,7 +89,7 @@ def plan(
     room = task.chunk_bytes if task.chunk_bytes > 1 else None
     chunks = chunks_of(sizes, room)
     names = policy_names(policies)
-    found = compare(task, requests, names, chunks, processes, quiet=as_json)
+    found = compare(task, requests, names, chunks, processes, quiet=as_json, ratio=compressed)
     report = found.as_json(trace.name, task.chunk_tokens, room)
     if plot is not None:
         lines = [(line.name, line.limit) for line in lines_of(report)]
@@ -144,9 +148,13 @@ def compare(
     processes: int,
     *,
     quiet: bool,
+    ratio: float = 0.0,
 ) -> Compared:
-    """Replay *requests* by every policy at every size, and show how far that is unless *quiet*."""
-    jobs = jobs_of(names, chunks)
+    """Replay *requests* by every policy at every size, and show how far that is unless *quiet*.
+
+    With a *ratio* also with a half of the memory compressed.
+    """
+    jobs = jobs_of(names, chunks, ratio)
     done = dict(
         track(
             replays(task, requests, jobs, processes),
@@ -157,7 +165,7 @@ def compare(
             disable=quiet,
         )
     )
-    return compared(names, chunks, done, requests, task.chunk_tokens)
+    return compared(names, chunks, done, requests, task.chunk_tokens, ratio)
 
 
 def save(path: Path, text: str, flag: str) -> None:
@@ -172,7 +180,7 @@ def _print(found: Compared) -> None:
     most, chunks = found.most, found.chunks
     typer.echo(f"{most.requests:,} requests, {most.tokens:,} tokens; share of the tokens found:")
     typer.echo()
-    rows = [(name, found.rates(name)) for name in found.names]
+    rows = [(row, found.rates(row)) for row in found.rows]
     rows.append((FUTURE, found.rates(None)))
     rows.append((UNLIMITED, [most.hit_rate] * len(chunks)))
     print_table(

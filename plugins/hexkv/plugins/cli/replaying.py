@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from hexkv.core.planning import (
     BadTrace,
+    Below,
     Replay,
     Request,
     optimal,
     read_mooncake,
     replay,
+    replay_stacked,
     requests_of,
     unlimited,
 )
@@ -31,6 +33,8 @@ class Job(NamedTuple):
 
     policy: str | None
     chunks: int
+    ratio: float = 0.0
+    """At which a half of the memory is compressed; 0: none of it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,13 @@ class Replayer:
             built: Policy = self._registry.open("policy", name, {}, OpenContext(SystemClock()))
             return built
 
+        if job.ratio:
+            half = job.chunks // 2
+            below = Below(int(half * job.ratio))
+            both = replay_stacked(
+                self._requests, build, job.chunks - half, below, chunk_tokens=tokens
+            )
+            return Replay(both.tokens, both.hit_tokens)
         size = self._plan.chunk_bytes
         return replay(self._requests, build, job.chunks, chunk_tokens=tokens, chunk_bytes=size)
 
@@ -120,9 +131,28 @@ class Compared:
     most: Replay
     """Of a tier without limits."""
 
-    def rates(self, name: str | None) -> list[float]:
-        """The hit rate of a policy at each size; of ``None``, knowing the future."""
-        return [self.done[Job(name, size)].hit_rate for size in self.chunks]
+    ratio: float = 0.0
+    """At which a half of the memory was compressed in further replays; 0: there are none."""
+
+    @property
+    def rows(self) -> Mapping[str, tuple[str, float]]:
+        """By what people call it, each policy and the ratio of compressed memory."""
+        plain = {name: (name, 0.0) for name in self.names}
+        if not self.ratio:
+            return plain
+        told = f"half {self.ratio:g} x smaller"
+        return plain | {f"{name}, {told}": (name, self.ratio) for name in self.names}
+
+    def found(self, row: str, size: int) -> Replay:
+        """What one of the rows found at one size."""
+        name, ratio = self.rows[row]
+        return self.done[Job(name, size, ratio)]
+
+    def rates(self, row: str | None) -> list[float]:
+        """The hit rate of a row at each size; of ``None``, knowing the future."""
+        if row is None:
+            return [self.done[Job(None, size)].hit_rate for size in self.chunks]
+        return [self.found(row, size).hit_rate for size in self.chunks]
 
     def as_json(self, trace: str, block_tokens: int, block_bytes: int | None) -> dict[str, object]:
         """All of it as JSON values."""
@@ -138,12 +168,12 @@ class Compared:
                     "blocks": size,
                     "optimal": self.done[Job(None, size)].hit_rate,
                     "policies": {
-                        name: {
-                            "hit_rate": self.done[Job(name, size)].hit_rate,
-                            "hit_tokens": self.done[Job(name, size)].hit_tokens,
-                            "evictions": self.done[Job(name, size)].evictions,
+                        row: {
+                            "hit_rate": self.found(row, size).hit_rate,
+                            "hit_tokens": self.found(row, size).hit_tokens,
+                            "evictions": self.found(row, size).evictions,
                         }
-                        for name in self.names
+                        for row in self.rows
                     },
                 }
                 for size in self.chunks
@@ -151,9 +181,10 @@ class Compared:
         }
 
 
-def jobs_of(names: Sequence[str], chunks: Sequence[int]) -> list[Job]:
-    """Every policy at every size, and what knows the future."""
-    return [Job(name, size) for size in chunks for name in (None, *names)]
+def jobs_of(names: Sequence[str], chunks: Sequence[int], ratio: float = 0.0) -> list[Job]:
+    """Every policy at every size, and what knows the future; with a *ratio* compressed, too."""
+    jobs = [Job(name, size) for size in chunks for name in (None, *names)]
+    return jobs + [Job(name, size, ratio) for size in chunks for name in names if ratio]
 
 
 def compared(
@@ -162,6 +193,7 @@ def compared(
     done: Mapping[Job, Replay],
     requests: Sequence[Request],
     chunk_tokens: int,
+    ratio: float = 0.0,
 ) -> Compared:
     """What *done* says of *requests*."""
-    return Compared(names, chunks, done, unlimited(requests, chunk_tokens=chunk_tokens))
+    return Compared(names, chunks, done, unlimited(requests, chunk_tokens=chunk_tokens), ratio)
