@@ -107,7 +107,7 @@ class _Replay:
         if self.lower.contains([key])[0]:
             return
         self.done.offered += 1
-        if self.below.min_reuse and not self.admission.worth([key], self.below.chunks)[0]:
+        if self.below.min_reuse and not self.admission.worth(key, self.below.chunks):
             return
         reserved = self.lower.reserve([key], [1])
         self.lower.deleted(reserved.victims)

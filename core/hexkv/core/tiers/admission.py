@@ -2,7 +2,7 @@
 
 A chunk's kind is the turn of the conversation that brought it (how many requests of others' chunks
 came before it) and how often it was met since. Of each kind a sample of what was offered to the
-tier is remembered, written or not, until it is met again or as much was offered after it as the
+tier is remembered, written or not, until it is met again or as much was written after it as the
 tier holds. The share that was met is the chance of the kind. Before much was seen every kind is
 worth writing.
 
@@ -23,6 +23,12 @@ _MOST_KNOWN = 1 << 16
 
 _SAMPLE = 1 << 12
 """Offered chunks of which it is remembered that they were."""
+
+_LATELY = 1024
+"""Offered chunks."""
+
+_LEAST_WRITTEN = 1 / 16
+"""The least part of them that is reckoned with."""
 
 _PRIOR = 32
 """Chunks met again that are believed in before any was seen."""
@@ -52,6 +58,9 @@ class Admission:
 
         self._offered: dict[ChunkKey, int] = {}
         self._mask = 0
+        self._written = 1.0
+        """The part of the chunks offered lately that was written."""
+
         self._last: tuple[ChunkKey, ChunkKey] | None = None
         self._met = [0.0] * (_TURNS * _HITS)
         self._seen = [0.0] * (_TURNS * _HITS)
@@ -78,28 +87,25 @@ class Admission:
                 if kind is not None:
                     self._remember(key, kind + (kind % _HITS < _HITS - 1))
 
-    def worth(self, keys: Sequence[ChunkKey], horizon: int) -> list[bool]:
-        """Whether to write each of these chunks, which the tier is offered now.
+    def worth(self, key: ChunkKey, chunks: int) -> bool:
+        """Whether to write a chunk that the tier is offered now, and holds about so many *chunks*.
 
-        Args:
-            keys: the chunks.
-            horizon: how many chunks the tier holds, about.
+        The less of what it is offered is written, the longer each chunk stays on the tier.
         """
         with self._lock:
+            horizon = int(chunks / max(self._written, _LEAST_WRITTEN))
             mask = (1 << max(0, (horizon // _SAMPLE).bit_length())) - 1
             if mask != self._mask:  # of a smaller sample all stay, and a larger one fills up
                 self._mask = mask
                 self._offered = {k: v for k, v in self._offered.items() if not _digits(k) & mask}
-            most = max(1, horizon // (self._mask + 1))
-            found: list[bool] = []
-            for key in keys:
-                kind = self._known.get(key)
-                found.append(kind is None or self._chance(kind) >= self.least)
-                if kind is not None and not _digits(key) & self._mask:
-                    self._offered[key] = kind
-            while len(self._offered) > most:
+            kind = self._known.get(key)
+            write = kind is None or self._chance(kind) >= self.least
+            self._written += (write - self._written) / _LATELY
+            if kind is not None and not _digits(key) & mask:
+                self._offered[key] = kind
+            while len(self._offered) > max(1, horizon // (mask + 1)):
                 self._observe(self._offered.pop(next(iter(self._offered))), met=False)
-        return found
+        return write
 
     def _chance(self, kind: int) -> float:
         return (self._met[kind] + _PRIOR) / (self._seen[kind] + _PRIOR)
@@ -148,7 +154,7 @@ class Admissions:
         admission = self._by_tier.get(tier.name)
         if admission is None or admission.least != least:
             admission = self._by_tier[tier.name] = Admission(least)
-        return admission.worth([key], _holds(tier))[0]
+        return admission.worth(key, _holds(tier))
 
 
 def _holds(tier: Tier) -> int:
