@@ -113,6 +113,14 @@ def test_an_answer_from_before_a_change_is_not_remembered():
     assert known.ask(A) is True
 
 
+def test_what_is_heard_while_a_change_is_under_way_is_not_remembered():
+    """Others may read what is being written before the writer has its answer."""
+    known = Known(ManualClock(), Lives(9.0, 9.0))
+    with known.changing(A, soon()):
+        known.hear(A, here=False, turn=known.turn)
+        assert known.ask(A) is None
+
+
 def test_what_is_remembered_is_bounded_and_forgets_the_oldest_first():
     known = Known(ManualClock(), Lives(9.0, 9.0), most=3)
     keys = [chunk_key(str(i)) for i in range(5)]

@@ -71,8 +71,9 @@ class Known:
         """Remember an answer to what was asked at *turn*, unless this store changed since."""
         with self._lock:
             # The answer may be older than a change of our own. Whose object that was does not
-            # matter: it costs one more question.
-            if turn == self._turn:
+            # matter: it costs one more question. And one that is under way may be seen by others
+            # before it ends, after which nobody may be told what was before.
+            if turn == self._turn and key not in self._under_way:
                 self._keep(key, here)
 
     @contextmanager
