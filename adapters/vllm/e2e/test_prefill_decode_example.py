@@ -9,7 +9,6 @@ from functools import partial
 import openai
 import pytest
 import yaml
-from openai import OpenAI
 
 from demo_proxy import ROUTER, demo, vllm_router
 from hexkv.contracts.chunk_cache._base import soon
