@@ -5,8 +5,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from hexkv.contracts.chunk_cache._base import now, put, soon
-from hexkv.ports import SHARED_OWNER
-from nodes import NodeProcess
+from hexkv.ports import SHARED_OWNER, CounterName
+from nodes import FRAME, NodeProcess
 from peering import eventually
 from pushing import DECODE, PREFILL, chunks, holds, nodes
 
@@ -52,7 +52,7 @@ def test_a_decoder_waits_for_what_a_client_of_another_node_computes(pair):
 
 
 def test_what_is_computed_for_a_decoder_is_pushed_to_its_node_and_kept_there(pair):
-    _, node, prefill, decode = pair
+    pusher, node, prefill, decode = pair
     some = chunks(4)
     keys = [chunk.key for chunk in some]
     put(prefill, some[:1])
@@ -64,9 +64,25 @@ def test_what_is_computed_for_a_decoder_is_pushed_to_its_node_and_kept_there(pai
         put(prefill, [chunk])
     eventually(lambda: holds(decode, some) == 4)
     eventually(lambda: node.served.stack.tiers[0].index.pinned.get(HOLD) == 4)
+    sent = pusher.served.telemetry
+    eventually(lambda: sent.total(CounterName.LENT_BYTES) == 4 * FRAME)
     put(decode, chunks(12, "later"))
     assert holds(decode, some) == 4, "they are not evicted"
     assert decode.unpin(HOLD)
+
+
+def test_two_nodes_do_not_wait_for_each_other(pair):
+    """What a node waits for itself does not count as what its clients compute."""
+    node, _, prefill, decode = pair
+    keys = [chunk.key for chunk in chunks(3)]
+    prefill.announce("request", "prefill", keys, 60.0, soon())
+    assert list(decode.seek(keys, "decode", PREFILL, soon())) == [True] * 3
+    node.served.announced.published(keys[:1])  # it is said to be here, and is not
+    assert list(prefill.seek(keys[:1], "prefill", DECODE, soon())) == [False]
+    waited(decode, keys[:1])
+    assert list(decode.expect(keys, "decode", now())) == [False, True, True]
+    prefill.withdraw("request", soon())
+    waited(decode, keys)
 
 
 @pytest.mark.thorough

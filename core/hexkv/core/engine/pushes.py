@@ -65,6 +65,10 @@ class _Line:
     def idle(self) -> bool:
         return not (self.busy or self.wanted)
 
+    def forget(self, now: float) -> None:
+        """Leave out what nobody waits for any more."""
+        self.wanted = {key: until for key, until in self.wanted.items() if until > now}
+
 
 class Pushes:
     """What is pushed to whom. Safe from any thread.
@@ -150,10 +154,12 @@ class Pushes:
         line = self._lines.pop(peer, None) or _Line()
         self._lines[peer] = line
         now = self._clock.now()
-        for known, other in list(self._lines.items()):
-            other.wanted = {key: until for key, until in other.wanted.items() if until > now}
-            if len(self._lines) > _PEERS and other.idle and known != peer:
-                del self._lines[known]
+        line.forget(now)
+        if len(self._lines) > _PEERS:
+            for known, other in list(self._lines.items()):
+                other.forget(now)
+                if other.idle and known != peer:
+                    del self._lines[known]
         return line
 
     def _queue(self, line: _Line, key: ChunkKey) -> None:

@@ -130,6 +130,8 @@ class Exchange:
             finally:
                 for offer in offers:
                     offer.lease.release()
+            taken = [outcome.size for outcome in outcomes if isinstance(outcome, Stored)]
+            self._lending.count_sent(sum(taken))
         return [found[key] for key in keys]
 
     def _held(

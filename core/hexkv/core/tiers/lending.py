@@ -204,6 +204,10 @@ class Lending:
         """
         return self._stack.pool.lease(frame_bytes - PAGE, OWNER, deadline)
 
+    def count_sent(self, size: int) -> None:
+        """So many bytes of frames were sent to a peer."""
+        self._stack.runtime.telemetry.count(CounterName.LENT_BYTES, size)
+
     def close(self) -> None:
         """Lend and take nothing from now on."""
         self._out.close()
@@ -260,7 +264,7 @@ class Lending:
         left = frame if moved is None else moved
         self._out.give_back(size, left)
         self._copies.end(key, who)
-        self._stack.runtime.telemetry.count(CounterName.LENT_BYTES, left)
+        self.count_sent(left)
 
     def _in_order(
         self, keys: Sequence[ChunkKey], found: dict[ChunkKey, Lease]
