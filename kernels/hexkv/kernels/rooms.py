@@ -47,7 +47,12 @@ class Rooms:
             for i, memory in enumerate(self._idle):
                 if len(memory) >= size:
                     return self._idle.pop(i)
-        memory = torch.empty(size + PAGE, dtype=torch.uint8, device=self.fused.device)
+        device = self.fused.device
+        memory = torch.empty(size + PAGE, dtype=torch.uint8, device=device)
+        if device.type == "cuda":
+            # torch gives memory that what the stream has queued may still use. Who fills this
+            # knows no stream; so once, for memory that is kept.
+            torch.cuda.current_stream(device).synchronize()
         start = -memory.data_ptr() % PAGE
         return memory[start : start + size]
 

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
-from hexkv.core.frames.opening import PAYLOAD_CHECKSUM, checked_digests, part_span
+from hexkv.core.frames.opening import (
+    PAYLOAD_CHECKSUM,
+    HeaderPage,
+    checked_digests,
+    part_span,
+)
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -62,7 +67,7 @@ class PastHost:
         self._owner = owner
         self._deadline = deadline
         self.numbers: set[int] = set()
-        """Chunks that are to be read this way. The caller removes what did not come."""
+        """Chunks that are to be read this way; what was tried and did not come is none of them."""
 
         able = {id(tier): tier for tier in found if tier.calls.reads_to_devices}
         if able and isinstance(device, SupportsDeviceRoom):
@@ -78,14 +83,18 @@ class PastHost:
         while end < number + most and end in self.numbers and self._found[end] is tier:
             end += 1
         part, specs = self._prompt.part(number, end), self._prompt.specs(number, end)
+        count = 0
         room = self._room(sum(_behind(spec) for spec in specs))
-        if room is None:
-            return 0
-        try:
-            count = self._read(tier, specs, room)
-            return count if count and self._scatter(part, specs[:count], room) else 0
-        finally:
-            room.release()
+        if room is not None:
+            try:
+                count = self._read(tier, specs, room)
+                if count and not self._scatter(part, specs[:count], room):
+                    count = 0
+            finally:
+                room.release()
+        if not count:
+            self.numbers.difference_update(range(number, end))
+        return count
 
     def _room(self, size: int) -> DeviceRoom | None:
         try:
@@ -127,7 +136,8 @@ class PastHost:
         began = clock.now()
         tier.link.began(began)
         room.bind()
-        count, at, well = 0, 0, False
+        pages: list[memoryview] = []
+        at = count = 0
         try:
             for spec in specs:
                 page, length = memoryview(bytearray(PAGE)), _behind(spec)
@@ -135,37 +145,59 @@ class PastHost:
                 outcome = tier.calls.read_to_device(spec.key, page, into, self._deadline)
                 if not isinstance(outcome, Hit):
                     break
-                well = True
-                if not self._whole(spec, page, room, at):
-                    break
-                count, at = count + 1, at + length
-        finally:
-            read = at + PAGE * count
+                pages.append(page)
+                at += length
+            read = at + PAGE * len(pages)
             tier.link.arrived(clock.now(), read)
+            count = self._whole(specs[: len(pages)], pages, room)
+        finally:
             tier.link.ended(clock.now(), sum(spec.tokens for spec in specs[:count]))
         runtime.telemetry.observe(HistogramName.READ, clock.now() - began, tier=tier.name)
         runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
-        return count, well or None
+        # Where nothing came, the host's read says whether it is the store that is not well.
+        return count, bool(pages) or None
 
-    def _whole(self, spec: ChunkSpec, page: memoryview, room: DeviceRoom, at: int) -> bool:
-        """Whether what came is the frame of *spec*, by the digests that the device computed.
+    def _whole(
+        self, specs: Sequence[ChunkSpec], pages: Sequence[memoryview], room: DeviceRoom
+    ) -> int:
+        """How many frames from the first are those of *specs*, by digests of the device's.
 
-        What is damaged is met again by the host, which sets it aside.
+        All of them at once: the device hashes them beside each other. What is damaged is met
+        again by the host, which sets it aside.
         """
+        found: list[HeaderPage] = []
+        parts: list[tuple[int, int]] = []
+        at = 0
+        for spec, page in zip(specs, pages, strict=True):
+            header = self._header(spec, page)
+            if header is None or (found and header.algorithm != found[0].algorithm):
+                break
+            found.append(header)
+            ends = header.header.parts
+            spans = [part_span(ends, i) for i in range(len(ends))]
+            parts += [(at + start - PAGE, at + end - PAGE) for start, end in spans]
+            at += _behind(spec)
+        if not found:
+            return 0
+        digests = room.digests(found[0].header.checksum, parts, self._deadline)
+        if digests is None or len(digests) != len(parts):
+            return 0
+        rest = iter(digests)
+        for count, header in enumerate(found):
+            mine = list(islice(rest, len(header.header.parts)))
+            if checked_digests(header, mine) != bytes(header.data[PAYLOAD_CHECKSUM]):
+                return count
+        return len(found)
+
+    def _header(self, spec: ChunkSpec, page: memoryview) -> HeaderPage | None:
+        """What *page* says, if it is of the frame of *spec*."""
         try:
             found = self._runtime.codec.page(page)
         except StoreError:
-            return False
+            return None
         header = found.header
-        same = (header.key, header.serde, header.tokens, header.payload_bytes)
-        if same != (spec.key, RAW, spec.tokens, spec.raw_bytes):
-            return False
-        spans = [part_span(header.parts, i) for i in range(len(header.parts))]
-        parts = [(at + start - PAGE, at + end - PAGE) for start, end in spans]
-        digests = room.digests(header.checksum, parts, self._deadline)
-        if digests is None or len(digests) != len(parts):
-            return False
-        return checked_digests(found, digests) == bytes(found.data[PAYLOAD_CHECKSUM])
+        said = (header.key, header.serde, header.tokens, header.payload_bytes)
+        return found if said == (spec.key, RAW, spec.tokens, spec.raw_bytes) else None
 
     def _scatter(self, part: Prompt, specs: Sequence[ChunkSpec], room: DeviceRoom) -> bool:
         starts = accumulate((_behind(spec) for spec in specs[:-1]), initial=0)

@@ -314,14 +314,12 @@ def load_prefix(
     try:
         while arrived.chunks < len(found):
             first = found[arrived.chunks].name
-            if arrived.chunks in past_host.numbers:
-                if count := past_host.load(arrived.chunks, pace.step):
-                    laps.lap("read", first)
-                    arriving.skip(count)
-                    part = prompt.part(arrived.chunks, arrived.chunks + count)
-                    arrived.add(part, [first] * count)
-                    continue
-                past_host.numbers.discard(arrived.chunks)
+            number = arrived.chunks
+            if number in past_host.numbers and (count := past_host.load(number, pace.step)):
+                laps.lap("read", first)
+                arriving.skip(count)
+                arrived.add(prompt.part(number, number + count), [first] * count)
+                continue
             leases, tiers, why = arriving.take(pace.step)
             laps.lap("read", tiers[0] if tiers else first)
             part = prompt.part(arrived.chunks, arrived.chunks + len(leases))
