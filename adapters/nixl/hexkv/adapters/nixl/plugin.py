@@ -207,7 +207,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             _open_storage,
             StorageSettings,
             hint="pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA",
-            isolate={"root": "folder", "prefix": "prefix"},
+            isolate="keys",
             contract=2,
         ),
     ]
