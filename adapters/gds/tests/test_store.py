@@ -119,6 +119,24 @@ def test_rooms_beyond_what_may_be_registered_take_the_place_of_idle_ones(open_gd
 
 
 @pytest.mark.thorough
+def test_a_store_that_is_closed_amid_a_read_lets_go_of_its_room_after_it(open_gds, cufile):
+    store, memory = open_gds(cufile.path), Memory()
+    frame = put(store, KEYS[0], 2 * PAGE)
+    driver = store._driver
+    reading = driver._read
+
+    def closing(*arguments):
+        store.close()
+        assert cufile.held == (1, 1)
+        return reading(*arguments)
+
+    driver._read = closing
+    assert fetch(store, KEYS[0], memory, 0, PAGE) == (Hit(2 * PAGE), frame)
+    assert cufile.held == (0, 0)
+    assert cufile.broken == 0
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", sorted({*NAMES} - {5026, 5023}))
 def test_each_error_of_cufile_leaves_a_store_as_disk_with_one_line(
     number, open_gds, cufile, caplog, tmp_path_factory

@@ -135,6 +135,7 @@ class CuFile:
         self._read.restype = ctypes.c_ssize_t
         self._rooms: dict[int, int] = {}
         self._using: dict[int, int] = {}
+        self._closed = False
         self._lock = Lock()
         _check(self._open(), "cuFileDriverOpen", (_ALREADY_OPEN,))
 
@@ -178,23 +179,22 @@ class CuFile:
         return done
 
     def close(self) -> None:
-        """Let go of all registered rooms."""
+        """Let go of all registered rooms, each when no read is under way into it any more."""
         with self._lock:
-            rooms, self._rooms = self._rooms, {}
-            for base in rooms:
-                self._buf_deregister(base)
+            self._closed = True
+            for base in [base for base in self._rooms if not self._using.get(base)]:
+                self._let_go(base)
 
     @contextmanager
     def _room(self, into: DeviceRange) -> Iterator[None]:
         """Keep a room registered, whose memory is found again for the next chunks."""
         with self._lock:
             if self._rooms.get(into.base) != into.size:
-                if self._rooms.pop(into.base, None) is not None:
-                    self._buf_deregister(into.base)  # other memory at its place
+                if into.base in self._rooms:
+                    self._let_go(into.base)  # other memory at its place
                 idle = [base for base in self._rooms if not self._using.get(base)]
                 for base in idle[: max(0, len(self._rooms) - _REGISTRATIONS + 1)]:
-                    del self._rooms[base]
-                    self._buf_deregister(base)
+                    self._let_go(base)
                 known = (_ALREADY_REGISTERED,)
                 _check(self._buf_register(into.base, into.size, 0), "cuFileBufRegister", known)
                 self._rooms[into.base] = into.size
@@ -206,6 +206,12 @@ class CuFile:
                 self._using[into.base] -= 1
                 if not self._using[into.base]:
                     del self._using[into.base]
+                    if self._closed:
+                        self._let_go(into.base)
+
+    def _let_go(self, base: int) -> None:
+        del self._rooms[base]
+        self._buf_deregister(base)
 
 
 def _check(error: _Error, name: str, fine: tuple[int, ...] = ()) -> None:

@@ -160,8 +160,10 @@ class GdsStore(OverFiles):
 
 
 def _go_direct(file: int) -> None:
+    """Make *file* as cuFile wants it: past the page cache, and of those that block."""
     if sys.platform == "linux":
-        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
+        flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        fcntl.fcntl(file, fcntl.F_SETFL, (flags | os.O_DIRECT) & ~os.O_NONBLOCK)
 
 
 def _is_a_store(
