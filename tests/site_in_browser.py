@@ -1,4 +1,4 @@
-"""Every page of the built site in a real browser: ``make test-docs``.
+"""Every page of the built site, and those of reports, in a real browser: ``make test-docs``.
 
 Named so that only who asks for it gets it: it needs Chromium. What is checked is what a reader with
 a phone would see first, a page that is wider than the screen; pictures are left for people.
@@ -7,12 +7,17 @@ a phone would see first, a page that is wider than the screen; pictures are left
 import json
 import re
 import subprocess
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+
+from call_records import CHUNK, a_call, keys_of, write_record
+from hexkv.plugins.__main__ import main
+from hexkv.ports import RecordedKind, RecordedStep, TierHealth
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build" / "site"
@@ -43,15 +48,21 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def address():
-    handler = partial(Quiet, directory=SITE)
+@contextmanager
+def served(folder):
+    handler = partial(Quiet, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def address():
+    with served(SITE) as where:
+        yield where
 
 
 def chromium(tmp_path, *options):
@@ -65,7 +76,13 @@ def test_no_page_is_wider_than_the_screen(address, width, tmp_path):
     pages = [f"/{page.relative_to(SITE)}" for page in sorted(SITE.rglob("*.html"))]
     pages = [page for page in pages if not page.startswith(("/_", "/index"))]
     assert len(pages) > 60
-    harness = SITE / f"_measure-{width}.html"
+    found = widths(tmp_path, address, SITE, pages, width)
+    assert {page: wide for page, wide in found.items() if wide > width} == {}
+
+
+def widths(tmp_path, address, folder, pages, width):
+    """How wide each page is, which a server at *address* has in *folder*, on such a screen."""
+    harness = folder / f"_measure-{width}.html"
     harness.write_text(HARNESS.replace("PAGES", json.dumps(pages)).replace("WIDTH", str(width)))
     try:
         shown = chromium(
@@ -75,7 +92,41 @@ def test_no_page_is_wider_than_the_screen(address, width, tmp_path):
         harness.unlink()
     found = json.loads(re.search(r'<pre id="found">(\{.*\})!</pre>', shown)[1])
     assert sorted(found) == sorted(pages)
-    assert {page: wide for page, wide in found.items() if wide > width} == {}
+    return found
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_reports_fit_the_screen_and_load_nothing(width, tmp_path):
+    tiers = [
+        TierHealth("memory", 90, 90 << 12, 1 << 20, 0, "closed", "closed", 0, False, {}),
+        TierHealth("a disk with a name", None, None, None, 0, "closed", "closed", 0, False, {}),
+    ]
+    hits = {"tiers": {"memory": CHUNK, "a disk with a name": CHUNK}, "misses": {"absent": CHUNK}}
+    steps = [RecordedStep(part, "memory", 0.1) for part in ("match", "read", "copy")]
+    calls = []
+    for at in range(200):
+        keys = keys_of(*(at % 7 * 100 + i for i in range(3 + at // 20)))
+        calls += [
+            a_call(RecordedKind.RETRIEVE, 60.0 * at, keys, steps=steps, **hits),
+            a_call(RecordedKind.STORE, 60.0 * at + 1, keys),
+        ]
+    record = write_record(tmp_path / "record", calls, tiers=tiers, rate=900.0)
+    assert main(["report", str(record), "--html", str(tmp_path / "report.html")]) == 0
+    plan = ["plan", str(record), "--sizes", "10,100,1k", "--html", str(tmp_path / "plan.html")]
+    assert main(plan) == 0
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with served(tmp_path) as where:
+        found = widths(tmp_path, where, tmp_path, ["/report.html", "/plan.html"], width)
+    assert max(found.values()) <= width
+    for name in ("report", "plan"):
+        for scheme in ("light", "dark"):
+            picture = PICTURES / f"{name}-{width}-{scheme}.png"
+            options = [f"--window-size={width},2600", f"--screenshot={picture}"]
+            options.append(f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")
+            chromium(tmp_path, *options, (tmp_path / f"{name}.html").as_uri())
+            assert picture.stat().st_size > 10_000
+    light, dark = (PICTURES / f"report-{width}-{scheme}.png" for scheme in ("light", "dark"))
+    assert light.read_bytes() != dark.read_bytes()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -26,7 +26,7 @@ def write_record(
     names = Names(b"salt")
     lines = [seal(head | about | {"compute_rate": rate})]
     lines += [encode_call(one, names, 0.0) for one in calls]
-    lines += [encode_state(tiers, 1.0)] if tiers else []
+    lines += [encode_state(tiers, at) for at in (1.0, 300.0) if tiers]
     lines += [seal({"do": "lost", "calls": lost})] if lost else []
     path.write_bytes(b"".join(lines))
     return path

@@ -155,7 +155,15 @@ def _over_time(report: Mapping[str, Any]) -> list[str]:
 
 
 def _timed(lines: Sequence[svg.Line], at: Sequence[float], unit: str, beside: str) -> list[str]:
-    """A drawing over time, and its table."""
+    """A drawing over time, and its table; of a single moment the table alone."""
+    names = [line.name for line in lines]
+    rows = [
+        [f"{place:.2f}", *(f"{line.values[number]:,.4g}" for line in lines)]
+        for number, place in enumerate(at)
+    ]
+    numbers = folded(f"{beside}, as numbers", table([unit, *names], rows))
+    if len(at) < 2:
+        return [numbers]
     drawn = svg.lines(
         lines,
         at,
@@ -165,15 +173,7 @@ def _timed(lines: Sequence[svg.Line], at: Sequence[float], unit: str, beside: st
         at="{:g}".format,
         of="{:,.6g}".format,
     )
-    names = [line.name for line in lines]
-    rows = [
-        [f"{place:.2f}", *(f"{line.values[number]:,.4g}" for line in lines)]
-        for number, place in enumerate(at)
-    ]
-    return [
-        figure(drawn, names, [line.limit for line in lines]),
-        folded(f"{beside}, as numbers", table([unit, *names], rows)),
-    ]
+    return [figure(drawn, names, [line.limit for line in lines]), numbers]
 
 
 def _unit(seconds: float) -> tuple[str, float]:
