@@ -13,7 +13,9 @@ import os
 import secrets
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from hexkv.plugins.discovery import installed_version
 from hexkv.plugins.records import PATTERN, VERSION, Names, encode_call, encode_state, seal
-from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCall
+from hexkv.ports import CallSink, Clock, ConfigError, RecordedCache, RecordedCall, TierHealth
 
 log = logging.getLogger("hexkv")
 
@@ -44,7 +46,7 @@ _STATE = 10.0
 _AGAIN = 60.0
 """Seconds after which a disk that failed is tried again."""
 
-_CLOSING = 1.0
+_CLOSING = 0.5
 
 
 class Recorder:
@@ -92,6 +94,8 @@ class Recorder:
         """Calls lost that the record does not tell of yet."""
 
         self._writing = Lock()
+        """Of the files."""
+
         self.calls = 0
         self.lost = 0
         self.bytes = 0
@@ -117,37 +121,45 @@ class Recorder:
             self._waiting.append(call)
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write what waits, and end, within a second."""
         self._ending.set()
         self._thread.join(_CLOSING)
-        if self._thread.is_alive():
+        if not self._writing.acquire(timeout=_CLOSING):
             log.warning("the disk of %s hangs: what was to be recorded last is lost", self._folder)
             return
-        self.flush()
-        with self._writing:
+        try:
+            self._write_waiting()
             self._end_file()
-            self._again = float("inf")
+            self._again = inf
+        finally:
+            self._writing.release()
 
     def flush(self) -> None:
         """Write what waits now, and how full the tiers are if that is due."""
+        now = self._clock.now()
+        tiers: Sequence[TierHealth] = ()
+        if now >= self._told + _STATE and not self._ending.is_set():
+            tiers = self._cache.tiers()  # may wait for a node: nothing is held meanwhile
         with self._writing:
-            with self._lock:
-                waiting, self._waiting, self._held = self._waiting, deque(), 0
-                missed, self._missed = self._missed, 0
-            if missed and not self._put(seal({"do": "lost", "calls": missed})):
-                with self._lock:
-                    self._missed += missed
-            for call in waiting:
-                if self._put(encode_call(call, self._names, self._began)):
-                    self.calls += 1
-                else:
-                    with self._lock:
-                        self._missed += 1
-                        self.lost += 1
-            now = self._clock.now()
-            if now >= self._told + _STATE and (tiers := self._cache.tiers()):
+            self._write_waiting()
+            if tiers:
                 self._told = now
                 self._put(encode_state(tiers, now - self._began))
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            waiting, self._waiting, self._held = self._waiting, deque(), 0
+            missed, self._missed = self._missed, 0
+        if missed and not self._put(seal({"do": "lost", "calls": missed})):
+            with self._lock:
+                self._missed += missed
+        for call in waiting:
+            if self._put(encode_call(call, self._names, self._began)):
+                self.calls += 1
+            else:
+                with self._lock:
+                    self._missed += 1
+                    self.lost += 1
 
     def _run(self) -> None:
         while not self._ending.wait(_BEAT):
