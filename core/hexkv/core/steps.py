@@ -46,6 +46,12 @@ class Spent(NamedTuple):
     parts: Sequence[tuple[str, str, float, float]] = ()
     """Each part's name and tier, when it began, and its seconds; empty where that is not known."""
 
+    begun: float | None = None
+    """Where the host works in between: when the call began, which lasts until it is told of."""
+
+    parent: str | None = None
+    """What that belongs to; ``None``: whatever is in force at its end."""
+
 
 class Laps:
     """The parts of one call, one after the other: together they take as long as the call."""

@@ -11,7 +11,8 @@ thread, opens no file, and loads neither pydantic nor torch.
   :class:`Deadline`
 * results: :class:`Lookup`, :class:`Retrieved`, :class:`StoreReport`, :class:`Health`,
   :class:`TierHealth`
-* what is told of it all: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`
+* what is told of it all: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and which
+  trace a call belongs to: :func:`traced`
 * errors, all of them :class:`HexKVError`: :mod:`hexkv.ports.errors` has the tree
 """
 
@@ -57,6 +58,7 @@ from hexkv.ports import (
     TierHealth,
     Tokens,
     Transfer,
+    traced,
 )
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "Tokens",
     "Transfer",
     "open_cache",
+    "traced",
 ]
 
 Config: TypeAlias = str | os.PathLike[str] | Mapping[str, object]

@@ -111,6 +111,7 @@ def build(
         observation = open_observation(loaded, registry, clock, rank=shown)
         opened.callback(observation.close)
         observation.record(namespace, settings.chunk.size)
+        observation.trace(namespace.model)
         half, tail, peers = open_half(
             opened, loaded, namespace, registry, clock, telemetry, events, observation
         )
@@ -199,7 +200,8 @@ def _over_node(
     opened.callback(service.close)
     observation.tell(service)
     prefetch = PrefetchRules(**settings.prefetch.model_dump())
-    half = LeasedHalf(service, clock, Threads(), telemetry, prefetch, observation.calls)
+    calls, spans = observation.calls, observation.spans
+    half = LeasedHalf(service, clock, Threads(), telemetry, prefetch, calls, spans)
     return half, settings.chunk.tail, None
 
 
@@ -291,7 +293,7 @@ def open_stack(
         )
         joined.reporting.start()
     if observation is not None:
-        runtime = replace(runtime, calls=observation.calls)
+        runtime = replace(runtime, calls=observation.calls, spans=observation.spans)
         kinds = {tier.name: in_memory(tier.store) for tier in tiers}
         if (feed := observation.follow(kinds)) is not None:
             runtime = replace(runtime, events=(*runtime.events, feed))

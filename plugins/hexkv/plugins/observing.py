@@ -27,6 +27,7 @@ from hexkv.ports import (
     Observer,
     PromptSink,
     RecordedCache,
+    SpanSink,
     SupportsRecording,
     TierHealth,
     frame_bytes,
@@ -97,6 +98,9 @@ class Observation:
         self.calls: CallSink | None = None
         """What is to learn the calls of the engine; ``None``: nothing does."""
 
+        self.spans: SpanSink | None = None
+        """What is told of calls that are over; ``None``: nothing is."""
+
         self._served: Callable[[], Counted | None] = _nobody
 
     def follow(self, tiers: Mapping[str, bool]) -> ContentFeed | None:
@@ -124,6 +128,12 @@ class Observation:
         )
         with naming(self._loaded, ("observe",)):
             self.calls = observer.recording(cache, rank=self._rank)
+
+    def trace(self, model: str) -> None:
+        """Trace calls for *model*, if somebody is to know of them; see :meth:`Observer.trace`."""
+        if self._observer is not None:
+            with naming(self._loaded, ("observe",)):
+                self.spans = self._observer.trace(model, rank=self._rank)
 
     def tell(self, service: object) -> None:
         """Have *service*, a node that publishes what it holds, learn the tokens of prompts."""

@@ -3,8 +3,8 @@
 Nothing in here does work: value objects, protocols, errors, on the standard library alone. Read
 the modules in this order: ``layout``, ``keys``, ``frame``, ``memory``, ``outcomes``, ``store``;
 then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``, ``peers``,
-``telemetry``, ``clock``, ``errors`` as needed. An engine's side begins with ``prefix_cache``, and
-with ``results``; an operator's with ``administration``.
+``telemetry``, ``spans``, ``clock``, ``errors`` as needed. An engine's side begins with
+``prefix_cache``, and with ``results``; an operator's with ``administration``.
 """
 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration
@@ -132,6 +132,7 @@ from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
 from hexkv.ports.sink import PIECE, Destination, LeaseSink, Sink
+from hexkv.ports.spans import EndedCall, SpanSink, traced, traceparent
 from hexkv.ports.steps import SupportsSteps, TraceStep
 from hexkv.ports.store import (
     ChunkStore,
@@ -222,6 +223,7 @@ __all__ = [
     "DeviceRoom",
     "Directory",
     "EncodedSpan",
+    "EndedCall",
     "EngineBusy",
     "EngineClosed",
     "Entry",
@@ -294,6 +296,7 @@ __all__ = [
     "SharedMedium",
     "Sink",
     "Span",
+    "SpanSink",
     "Step",
     "StoreBusy",
     "StoreError",
@@ -339,4 +342,6 @@ __all__ = [
     "namespace_of",
     "release_all",
     "share_all",
+    "traced",
+    "traceparent",
 ]

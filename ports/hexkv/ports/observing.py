@@ -1,7 +1,8 @@
 """What a process shows of itself from outside: numbers, whether it works, and what it holds.
 
 An adapter of the kind ``observe`` is an :class:`Observer`. The composition root has it follow the
-tiers of the process, if it publishes events, and serve what an :class:`Observed` says.
+tiers of the process, if it publishes events, trace its calls, and serve what an :class:`Observed`
+says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from hexkv.ports.keys import ChunkKey
+from hexkv.ports.spans import SpanSink
 from hexkv.ports.telemetry import CacheEvent
 
 
@@ -76,8 +78,17 @@ class Observer(Protocol):
         """
         ...
 
+    def trace(self, model: str, *, rank: int = 0) -> SpanSink | None:
+        """Trace the calls of one engine; ``None`` if nobody is to know of them. Sends nothing yet.
+
+        Args:
+            model: whose KV it is.
+            rank: as of :meth:`follow`. Each one traces.
+        """
+        ...
+
     def serve(self, observed: Observed, *, rank: int = 0) -> None:
-        """Serve *observed* and publish what was followed, each where the settings say.
+        """Serve *observed*, publish what was followed and send what was traced, as settings say.
 
         Until :meth:`close`. A call that raised may be made again.
 

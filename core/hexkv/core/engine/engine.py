@@ -30,7 +30,7 @@ from hexkv.core.requests.accounts import Accounts
 from hexkv.core.requests.checks import check_seconds, check_window, skipped
 from hexkv.core.requests.layers import TimeBudget
 from hexkv.core.requests.prefetch import AT_ONCE
-from hexkv.core.steps import Laps, Spent
+from hexkv.core.steps import Laps
 from hexkv.core.tiers.tenants import Tenant, TenantsBySalt
 from hexkv.ports import (
     Announcing,
@@ -191,8 +191,8 @@ class CacheEngine:
                 end = start + len(list(run))
                 tiers[name] = tiers.get(name, 0) + here.ends[end - 1] - here.starts[start]
                 start = end
-            self._accounts.looked_up(prompt, tiers, began, pin)
-            return Lookup(prompt.length, found.tokens, tiers, found.missing)
+            answer = Lookup(prompt.length, found.tokens, tiers, found.missing)
+            return self._accounts.looked_up(prompt, answer, began, pin)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -257,7 +257,7 @@ class CacheEngine:
                     owner,
                     patience,
                     lambda got: self._accounts.retrieved(
-                        prompt, skip, got, Spent(patience.spent), lookup_id
+                        prompt, skip, got, patience.so_far(), lookup_id
                     ),
                     skip=skip,
                     lookup_id=lookup_id,
@@ -317,7 +317,7 @@ class CacheEngine:
                     lambda kept: (
                         StoreReport(prompt.length, frozen=True)
                         if frozen
-                        else self._accounts.stored(prompt, kept, Spent(patience.spent))
+                        else self._accounts.stored(prompt, kept, patience.so_far())
                     ),
                     wait=wait,
                 )

@@ -30,6 +30,7 @@ from hexkv.ports import (
     LayeredWrite,
     Reason,
     Retrieved,
+    SpanSink,
     StoreReport,
     Telemetry,
 )
@@ -48,6 +49,8 @@ class Base(Protocol):
     def steps(self) -> StepRing: ...
     @property
     def calls(self) -> CallSink | None: ...
+    @property
+    def spans(self) -> SpanSink | None: ...
 
 
 class Waiting(Protocol):

@@ -13,13 +13,18 @@ from hexkv.ports import (
     CallSink,
     ChunkSpec,
     Clock,
+    EndedCall,
+    Lookup,
     Reason,
     RecordedCall,
     RecordedKind,
     RecordedStep,
     Retrieved,
+    SpanSink,
     StoreReport,
     Telemetry,
+    TraceStep,
+    traceparent,
 )
 
 
@@ -32,25 +37,30 @@ class Told(Protocol):
     def telemetry(self) -> Telemetry: ...
     @property
     def calls(self) -> CallSink | None: ...
+    @property
+    def spans(self) -> SpanSink | None: ...
 
 
 class Accounts:
-    """Counts calls, and has them recorded if they are to be."""
+    """Counts calls, and has them recorded and traced if they are to be."""
 
     def __init__(self, told: Told, *, by_key: bool = False) -> None:
         """Tell *told*. *by_key*: hosts name the chunks themselves."""
         self._clock = told.clock
         self._telemetry = told.telemetry
         self._sink = told.calls
+        self._spans = told.spans
         self._by_key = by_key
 
     def looked_up(
-        self, prompt: Prompt, tiers: Mapping[str, int], began: float, request: str | None
-    ) -> None:
-        """A lookup of *prompt* for *request* found so many tokens of it on *tiers*."""
+        self, prompt: Prompt, answer: Lookup, began: float, request: str | None
+    ) -> Lookup:
+        """The *answer* of a lookup of *prompt* for *request*."""
+        spent = Spent(self._clock.now() - began)
         if self._sink is not None and request is not None and prompt.keys:
-            spent = Spent(self._clock.now() - began)
-            self._record(RecordedKind.LOOKUP, prompt, spent, tiers, request=request)
+            self._record(RecordedKind.LOOKUP, prompt, spent, answer.tiers, request=request)
+        self._trace("lookup", spent, answer)
+        return answer
 
     def retrieved(
         self, prompt: Prompt, skip: int, got: Arrived, spent: Spent, request: str | None = None
@@ -62,6 +72,7 @@ class Accounts:
             self._record(
                 RecordedKind.RETRIEVE, prompt, spent, got.tokens, misses, request=request or ""
             )
+        self._trace("retrieve", spent, answer)
         return answer
 
     def stored(self, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
@@ -69,7 +80,18 @@ class Accounts:
         answer = stored(self._telemetry, prompt, kept, spent)
         if self._sink is not None and prompt.keys:
             self._record(RecordedKind.STORE, prompt, spent, kept.tiers, present=kept.present)
+        self._trace("store", spent, answer)
         return answer
+
+    def _trace(self, name: str, spent: Spent, answer: Lookup | Retrieved | StoreReport) -> None:
+        """Tell who traces, if anybody does, of the call *name* that is over."""
+        if self._spans is None:
+            return
+        now = self._clock.now()
+        begun = now - spent.seconds if spent.begun is None else spent.begun
+        parent = traceparent() if spent.parent is None else spent.parent
+        parts = [TraceStep(what, "", at, took, tier) for what, tier, at, took in spent.parts]
+        self._spans.ended(EndedCall(name, begun, now - begun, answer, parts, parent))
 
     def _record(
         self,

@@ -26,6 +26,7 @@ from hexkv.ports import (
     Peers,
     Reason,
     Serde,
+    SpanSink,
     Telemetry,
 )
 
@@ -83,6 +84,9 @@ class Runtime:
 
     calls: CallSink | None = None
     """Told of each call of the engine, where that is recorded."""
+
+    spans: SpanSink | None = None
+    """Who traces calls, if anybody does."""
 
     ages: Ages = field(init=False)
     """How long chunks lie unused."""

@@ -1,4 +1,4 @@
-"""The numbers of the events themselves, and of the record."""
+"""The numbers of the events themselves, of the record and of the spans."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hexkv.adapters.observe.feed import Feed
 from hexkv.plugins.families import Family, Sample, text_format
 
 if TYPE_CHECKING:
+    from hexkv.adapters.observe.exporter import Exporter
     from hexkv.adapters.observe.publisher import Publisher
     from hexkv.adapters.observe.recorder import Recorder
+    from hexkv.adapters.observe.spans import CallQueue
 
 _PASSED_OVER = ("block", "model", "orphan", "rank", "salt", "version")
 """Why chunks that were named are not announced; ``docs/observing.md`` explains them."""
@@ -79,8 +81,19 @@ def recorded(recorder: Recorder) -> str:
     )
 
 
-def _total(name: str, text: str, count: int) -> Family:
-    return Family(f"hexkv_events_{name}_total", "counter", text, [Sample((), count)])
+def counted_spans(calls: CallQueue, exporter: Exporter) -> str:
+    """Likewise of what goes to a collector."""
+    return text_format(
+        [
+            _total("sent", "Spans that the collector took.", exporter.spans, "spans"),
+            _total("lost", "Spans that the collector did not take.", exporter.lost, "spans"),
+            _total("dropped_calls", "Calls that found no room to wait.", calls.dropped, "spans"),
+        ]
+    )
+
+
+def _total(name: str, text: str, count: int, what: str = "events") -> Family:
+    return Family(f"hexkv_{what}_{name}_total", "counter", text, [Sample((), count)])
 
 
 def _by(name: str, kind: str, text: str, label: str, counts: Mapping[str, int]) -> Family:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import is_local, read_secret
-from hexkv.adapters.net.tls import server_context
-from hexkv.adapters.observe.counting import counted, recorded
+from hexkv.adapters.net.tls import Trust, server_context
+from hexkv.adapters.observe.counting import counted, counted_spans, recorded
 from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.http import HealthServer
+from hexkv.adapters.observe.place import Collector
 from hexkv.adapters.observe.recorder import Recorder
 from hexkv.adapters.observe.settings import ServerSettings
 from hexkv.plugins.spec import about
@@ -25,11 +26,14 @@ from hexkv.ports import (
     Observed,
     Observer,
     RecordedCache,
+    SpanSink,
     SupportsRecording,
 )
 
 if TYPE_CHECKING:
+    from hexkv.adapters.observe.exporter import Exporter
     from hexkv.adapters.observe.publisher import Publisher
+    from hexkv.adapters.observe.spans import CallQueue
 
 
 class ServerObserver:
@@ -47,6 +51,8 @@ class ServerObserver:
         self._feed: Feed | None = None
         self._publisher: Publisher | None = None
         self._recorder: Recorder | None = None
+        self._calls: CallQueue | None = None
+        self._exporter: Exporter | None = None
         self._secret = settings.secret.reveal().encode()
         if settings.secret_file:
             with about("secret_file"):
@@ -86,10 +92,25 @@ class ServerObserver:
                 )
         return self._recorder
 
+    def trace(self, model: str, *, rank: int = 0) -> SpanSink | None:
+        settings = self._settings
+        if not settings.traces:
+            return None
+        try:
+            from hexkv.adapters.observe.spans import CallQueue
+        except ModuleNotFoundError as error:
+            hint = "pip install 'hexkv-observe[traces]'"
+            raise AdapterUnavailable("server", f"needs {error.name} for traces", hint) from error
+        share, limit = settings.traces_share, settings.traces_memory
+        self._calls = CallQueue(model, rank, share=share, limit=limit)
+        return self._calls
+
     def serve(self, observed: Observed, *, rank: int = 0) -> None:
         settings = self._settings
         if self._feed is not None and self._publisher is None:
             self._publisher = self._publish(self._feed)
+        if self._calls is not None and self._exporter is None:
+            self._exporter = self._export(self._calls)
         if not settings.address or self._server is not None:
             return
         with about("address"):
@@ -117,12 +138,42 @@ class ServerObserver:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            exporter.close()
         feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.close()
+
+    def _export(self, calls: CallQueue) -> Exporter:
+        """Begin to send *calls*.
+
+        Raises:
+            ConfigError: they would leave this machine in the clear, or a file cannot be used.
+        """
+        from hexkv.adapters.observe.exporter import Exporter
+        from hexkv.adapters.observe.spans import Encoder
+
+        settings = self._settings
+        collector = Collector.parse(settings.traces)
+        tls = None
+        with about("traces"):
+            if collector.tls:
+                trust = Trust(settings.traces_authorities)
+                tls = trust.context(setting="traces_authorities")
+            elif not settings.exposed:
+                place = numeric(Address(collector.host, collector.port))
+                if not is_local(place):
+                    raise ConfigError(
+                        f"{collector.host} is another machine: a collector there is reached by"
+                        " https, or with exposed: true"
+                    )
+        encoder = Encoder(settings.traces_service, calls.model, calls.rank)
+        said = settings.traces_authorization.reveal()
+        return Exporter(calls, encoder, collector, self._clock, authorization=said, tls=tls)
 
     def _publish(self, feed: Feed) -> Publisher:
         """Bind where events are published.
@@ -162,8 +213,10 @@ class ServerObserver:
 
     def _counted(self) -> str:
         feed, publisher, recorder = self._feed, self._publisher, self._recorder
+        calls, exporter = self._calls, self._exporter
         events = "" if feed is None or publisher is None else counted(feed, publisher)
-        return events + ("" if recorder is None else recorded(recorder))
+        spans = "" if calls is None or exporter is None else counted_spans(calls, exporter)
+        return events + spans + ("" if recorder is None else recorded(recorder))
 
 
 def shifted(address: Address, rank: int) -> Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hexkv.adapters.net.address import Address
+from hexkv.adapters.observe.place import Collector
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import SettingError, about
 
@@ -16,6 +17,8 @@ _BOUNDS = (
     ("events_beat", 0.05, 3600.0),
     ("record_bytes", 1 << 20, 1 << 40),
     ("record_files", 1, 1000),
+    ("traces_share", 0.0, 1.0),
+    ("traces_memory", 1 << 16, 1 << 40),
 )
 _SMALLEST_FILE = 1 << 16
 
@@ -82,6 +85,25 @@ class ServerSettings:
     record_files: int = 8
     """Files in that folder, likewise."""
 
+    traces: str = ""
+    """URL of a collector that takes OTLP over HTTP, for a span of each call; empty: nowhere."""
+
+    traces_authorization: Secret = NO_SECRET
+    """What it is told in the header ``Authorization``."""
+
+    traces_authorities: str = ""
+    """A file with the certificates that sign the collector's; empty: the system's."""
+
+    traces_service: str = "hexkv"
+    """What traces call this process."""
+
+    traces_share: float = 1.0
+    """Share of the calls without a parent of which there is a span, from 0.0 to 1.0. A call whose
+    parent was not sampled has none."""
+
+    traces_memory: int = 4 * 2**20
+    """Bytes of calls that wait to be sent; further ones are dropped."""
+
     def __post_init__(self) -> None:
         if self.address:
             with about("address"):
@@ -94,6 +116,9 @@ class ServerSettings:
             if getattr(self, name):
                 with about(name):
                     Address.parse(getattr(self, name))
+        if self.traces:
+            with about("traces"):
+                Collector.parse(self.traces)
         if self.replay and not self.events:
             raise SettingError("replay", "needs events")
         for name, least, most in _BOUNDS:

@@ -71,6 +71,9 @@ class Load:
     kept: Kept = Kept()  # noqa: RUF009 - frozen
     """What to let go of then."""
 
+    parent: str = ""
+    """W3C's ``traceparent`` of the request; empty where it is not traced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Save:
@@ -84,6 +87,8 @@ class Save:
     blocks: Sequence[int]
     hashes: Sequence[bytes] = ()
     """vLLM's, of the blocks from the one before *start* (or the first) on, if somebody listens."""
+
+    parent: str = ""
 
 
 class Missed(NamedTuple):

@@ -212,6 +212,15 @@ class Tracked:
         return known.tobytes()
 
     @property
+    def parent(self) -> str:
+        """The span that the request came with, as W3C's ``traceparent``; empty if there is none.
+
+        vLLM passes it on with ``--otlp-traces-endpoint`` alone (vllm/v1/request.py).
+        """
+        headers = getattr(self.request, "trace_headers", None) or {}
+        return str(headers.get("traceparent", ""))
+
+    @property
     def prompt(self) -> int:
         """Tokens of the prompt."""
         return self.request.num_prompt_tokens
@@ -247,6 +256,7 @@ class Tracked:
             tuple(self.blocks),
             self.later,
             self.kept,
+            self.parent,
         )
 
     def completed(self, chunk: int, tail: int, *, generated: bool) -> int:
@@ -280,6 +290,7 @@ class Tracked:
             end,
             tuple(self.blocks[: end // block_tokens]),
             hashes,
+            self.parent,
         )
 
     def spoiled(self, bad: set[int], block_tokens: int, chunk: int) -> bool:

@@ -336,6 +336,7 @@ class SchedulerConnector:
                 scope=list(tracked.scope),
                 waits=tracked.takes_over and tracked.asked_at < tracked.waits_until,
                 node=tracked.prefill_node,
+                parent=tracked.parent,
             )
             if not number:
                 tracked.found = Found(why=Reason.NO_ANSWER)

@@ -12,7 +12,7 @@ from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.rank_cache import RankLookups
 from hexkv.adapters.vllm.under_way import Receiver, UnderWay
-from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, StoreUnreachable, traced
 
 _SCOPES = 256
 
@@ -123,7 +123,8 @@ class LookupServer:
             case "find", str(request):
                 scope, waits = _scope(question.get("scope")), question.get("waits") is True
                 node = str(question.get("node") or "")
-                found = self._find(request, scope, tokens.cast("I"), node, waits=waits)
+                with traced(str(question.get("parent") or "")):
+                    found = self._find(request, scope, tokens.cast("I"), node, waits=waits)
                 # Threads overtake each other: this one may hold what was let go of meanwhile.
                 if self._left.get(request, 0) > _number(question):
                     self.release(request)

@@ -30,6 +30,7 @@ from hexkv.ports import (
     LayeredRead,
     Namespace,
     Retrieved,
+    traced,
 )
 
 log = logging.getLogger("vllm.hexkv")
@@ -286,13 +287,14 @@ class WorkerConnector(Generic[Window]):
         return arrived
 
     def _read(self, load: Load, namespace: Namespace, window: Window) -> Retrieved:
-        return self._engine.retrieve(
-            memoryview(load.tokens).cast("I"),
-            window,
-            skip=load.start,
-            namespace=namespace,
-            lookup_id=load.request,
-        )
+        with traced(load.parent):
+            return self._engine.retrieve(
+                memoryview(load.tokens).cast("I"),
+                window,
+                skip=load.start,
+                namespace=namespace,
+                lookup_id=load.request,
+            )
 
     def _load_beside(self, load: Load, order: int, beside: AbstractContextManager[object]) -> int:
         with beside:
@@ -339,13 +341,14 @@ class WorkerConnector(Generic[Window]):
         tokens = memoryview(save.tokens).cast("I")
         self._announce(save, tokens, namespace)
         began = time.monotonic()
-        report = self._engine.store(
-            tokens,
-            self._windows.window(save.blocks, 0),
-            skip=save.start,
-            namespace=namespace,
-            wait=False,
-        )
+        with traced(save.parent):
+            report = self._engine.store(
+                tokens,
+                self._windows.window(save.blocks, 0),
+                skip=save.start,
+                namespace=namespace,
+                wait=False,
+            )
         kept = report.stored_tokens + report.queued_tokens
         size = kept * self._engine.namespace.layout.token_bytes
         self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
@@ -385,4 +388,5 @@ class WorkerConnector(Generic[Window]):
             namespace=namespace,
             lookup_id=load.request,
         )
-        self._layered.append(_Layered(load, self._contexts.enter_context(context)))
+        with traced(load.parent):
+            self._layered.append(_Layered(load, self._contexts.enter_context(context)))

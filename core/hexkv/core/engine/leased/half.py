@@ -30,6 +30,7 @@ from hexkv.ports import (
     Health,
     Reason,
     Retrieved,
+    SpanSink,
     StoreReport,
     Telemetry,
 )
@@ -44,11 +45,13 @@ class ServiceRuntime:
         executor: Executor,
         telemetry: Telemetry,
         calls: CallSink | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         self.clock = clock
         self.executor = executor
         self.telemetry = telemetry
         self.calls = calls
+        self.spans = spans
         self.steps = StepRing()
 
 
@@ -67,12 +70,14 @@ class LeasedHalf:
         telemetry: Telemetry,
         prefetch: PrefetchRules = PrefetchRules(),  # noqa: B008 - frozen
         calls: CallSink | None = None,
+        spans: SpanSink | None = None,
     ) -> None:
         """Take over *service*; prefetches take memory of it by the rules of *prefetch*.
 
-        *calls* is told of each call of the engine, where that is recorded.
+        *calls* is told of each call of the engine, where that is recorded; and *spans*, where
+        it is traced.
         """
-        self.runtime = ServiceRuntime(clock, executor, telemetry, calls)
+        self.runtime = ServiceRuntime(clock, executor, telemetry, calls, spans)
         self.copier = Copier()
         self.prefetches = HeldPrefetches(service, prefetch, clock)
         self._service = service

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockPool
-from hexkv.ports import Clock, Deadline
+from hexkv.core.steps import Spent
+from hexkv.ports import Clock, Deadline, traceparent
 
 
 class TimeBudget:
@@ -18,6 +19,8 @@ class TimeBudget:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.spent = 0.0
         self._clock = clock
+        self._begun = clock.now()
+        self._parent = traceparent()
         self._seconds = seconds
 
     @contextmanager
@@ -28,6 +31,10 @@ class TimeBudget:
             yield Deadline.after(self._clock, max(0.0, self._seconds - self.spent))
         finally:
             self.spent += self._clock.now() - start
+
+    def so_far(self) -> Spent:
+        """The time of the call up to now."""
+        return Spent(self.spent, begun=self._begun, parent=self._parent)
 
     def end(self) -> Deadline:
         """The deadline of what has to end before the call can: as far away as the first step's."""
