@@ -2,7 +2,8 @@
 
 Lookups of a long prompt, and stores, of an engine that publishes KV events beside one that does
 not, in turns, by CPU seconds of the whole process, the publisher's thread included. Then a scrape
-of an engine with five tiers: alone, and while four threads load and one tier hangs. And the memory
+of an engine with five tiers by another process: alone, and while four threads load and one tier
+hangs. And the memory
 of a chunk whose tokens are known. Prints, and writes ``benchmarks/results/observe.json``.
 """
 
@@ -12,20 +13,20 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from socket import socket
 from threading import Event, Thread
 from typing import Any
 
 from benchmarks.machine import describe, load
-from benchmarks.measure import must, quantiles, timed
+from benchmarks.measure import must, quantiles
 from hexkv.adapters.observe.ledger import Ledger, Medium, NewTokens
 from hexkv.contracts.faults import FaultyStore, Scripted
 from hexkv.contracts.heap_kv import HeapKV
@@ -150,14 +151,28 @@ def five_tiers(folder: Path) -> Iterator[tuple[PrefixCache, FaultyStore, int]]:
         yield cache, hanging[0], port
 
 
-def scrape(port: int) -> int:
-    """Bytes of a page."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("GET", "/metrics")
-        return len(connection.getresponse().read())
-    finally:
-        connection.close()
+SCRAPER = """
+import sys, time
+from http.client import HTTPConnection
+for _ in range(int(sys.argv[2])):
+    began = time.perf_counter()
+    connection = HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+    connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
+    size = len(connection.getresponse().read())
+    connection.close()
+    print(time.perf_counter() - began, size)
+    time.sleep(0.02)
+"""
+
+
+def scraped(port: int, count: int) -> tuple[list[float], int]:
+    """Seconds of each scrape by another process, as Prometheus is one, and bytes of the page.
+
+    A client in this one would wait for turns of its interpreter, too.
+    """
+    command = [sys.executable, "-c", SCRAPER, str(port), str(count)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return [float(seconds) for seconds in said[::2]], int(said[-1])
 
 
 def scrapes(count: int) -> list[Row]:
@@ -168,14 +183,11 @@ def scrapes(count: int) -> list[Row]:
         cache, hanging, port = found
         cache.store(tokens, HeapKV(LAYOUT, len(tokens)))
         cache.flush()
-        size = scrape(port)
         cpu = time.process_time()
-        alone = [timed(lambda: scrape(port)) for _ in range(count)]
+        alone, size = scraped(port, count)
         cpu = (time.process_time() - cpu) / count
         rows.append({"name": "scrape, five tiers", "bytes": size} | quantiles(alone))
-        # Both ends are in this process: the CPU is the client's, too.
-        rows[-1] |= {"cpu_ms": round(cpu * 1e3, 2), "goal_ms": 5.0}
-        rows[-1]["reached"] = rows[-1]["median_ms"] <= rows[-1]["goal_ms"]
+        rows[-1] |= {"cpu_ms": round(cpu * 1e3, 2), "goal_cpu_ms": 5.0, "reached": cpu <= 5e-3}
         ended = Event()
 
         def work() -> None:
@@ -188,7 +200,7 @@ def scrapes(count: int) -> list[Row]:
         threads = [stored, *(Thread(target=work) for _ in range(4))]
         for thread in threads:
             thread.start()
-        busy = [timed(lambda: scrape(port)) for _ in range(count)]
+        busy, _ = scraped(port, count)
         ended.set()
         hanging.release()
         for thread in threads:

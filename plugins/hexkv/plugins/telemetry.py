@@ -155,16 +155,14 @@ class Totals:
     ) -> tuple[
         dict[tuple[CounterName, str, str], int], dict[tuple[HistogramName, str], _Durations]
     ]:
-        with self._lock:
-            durations = {}
-            for key, told in self._durations.items():
-                durations[key] = copied = _Durations(())
-                copied.bounds, copied.classes, copied.total = (
-                    told.bounds,
-                    [*told.classes],
-                    told.total,
-                )
-            return dict(self._counts), durations
+        # Without the lock: a scrape that waited for it would wait for every thread that counts, and
+        # each of these for its turn of the interpreter. A copy of a dictionary or of a list is one
+        # step of it; of a histogram that is being told, the sum may lack what the classes have.
+        durations = {}
+        for key, told in list(self._durations.items()):
+            durations[key] = copied = _Durations(told.bounds)
+            copied.classes, copied.total = told.classes.copy(), told.total
+        return dict(self._counts), durations
 
 
 def render(engine: Counted | Mapping[str, Counted], totals: Totals | None = None) -> str:

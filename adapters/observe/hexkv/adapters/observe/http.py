@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RDWR, SO_SNDBUF, SOL_SOCKET, socket
 from threading import Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, cast
@@ -31,6 +31,8 @@ _PATIENCE = 5.0
 """Seconds that a client may be silent in the middle of a request or an answer."""
 
 _CLOSING = 1.0
+_PAGE = 256 << 10
+"""Bytes that are sent at once: a page of an engine with five tiers has 33 kB."""
 
 
 class HealthServer:
@@ -68,6 +70,8 @@ class HealthServer:
         self.secret = secret
         self._tls = tls
         self._listener = listen(address.host, address.port)
+        # Connections inherit it: a page fits, so that sending one is not to wait for its reader.
+        self._listener.setsockopt(SOL_SOCKET, SO_SNDBUF, _PAGE)
         self._closed = False
         self._threads = [
             Thread(target=self._serve, name="hexkv observe", daemon=True)
@@ -118,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: HealthServer  # type: ignore[assignment]  # all that it asks of one
     timeout = _PATIENCE
+    # Heads and pages go out together: whatever a socket is asked for may cost a turn, too.
+    wbufsize = _PAGE
     server_version = "hexkv"
     sys_version = ""
 
