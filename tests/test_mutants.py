@@ -23,6 +23,8 @@ CORRECT = [
     "TestCacheEngine",
     "TestLocalChannel",
     "TestLocalCollective",
+    "TestDecodingKV",
+    "TestBoard",
 ]
 MODEST = {
     "TestPlainStore": (

@@ -10,7 +10,9 @@ from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import Int4, Int8
 from hexkv.adapters.cachegen.serde import DeviceSerde, LossySerde
+from hexkv.contracts.device import Holed
 from hexkv.contracts.doubles import deadline
+from hexkv.contracts.encoded import EncodedContract
 from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
@@ -24,6 +26,7 @@ from hexkv.ports import (
     Span,
     SupportsEncoded,
 )
+from raw_pages import RawPages
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
@@ -185,3 +188,40 @@ def test_places_that_leave_the_payload_are_refused(changes):
     window, _ = paged(layout, range(8))
     with pytest.raises(CorruptFrame):
         window.scatter_encoded(Lying(changes), [EncodedSpan(0, 8, payload)])
+
+
+@pytest.mark.thorough
+class TestPagesDecode(EncodedContract):
+    """Both kinds of planes: int8, and the arithmetic coder's."""
+
+    layout = layout_of(DType.BFLOAT16, heads=1, key=8, value=8)
+
+    @pytest.fixture(params=["default", "int8"])
+    def serde(self, request):
+        return SERDES[request.param]
+
+    @pytest.fixture
+    def both(self):
+        return self.window([*range(BLOCK, 7 * BLOCK), 0])
+
+    @pytest.fixture
+    def device(self, both):
+        return both[0]
+
+    @pytest.fixture
+    def raw(self, both):
+        return both[1]
+
+    @pytest.fixture
+    def holed(self):
+        return Holed(*self.window([-1 if at in (5, 9) else at for at in range(25)]), {5, 9})
+
+    def window(self, slots):
+        window, pages = paged(self.layout, slots)
+
+        words = [[page.view(torch.int16) for page in planes] for planes in pages]
+
+        def place(layer, plane, at):
+            return words[layer][plane], divmod(slots[at], BLOCK)
+
+        return window, RawPages([word for planes in words for word in planes], place)

@@ -23,6 +23,7 @@ from hexkv.kernels import (
 from hexkv.kernels.dtypes import bits
 from hexkv.kernels.in_triton.rows import Rows, word_of
 from hexkv.ports import DType, InvalidRequest, KVLayout, LayerGroup, LayoutMismatch, Plane, Span
+from raw_pages import RawPages
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SOME = settings(max_examples=examples(8))
@@ -204,27 +205,6 @@ def test_words_are_as_wide_as_everything_allows():
     assert word_of([rows(8, 0, torch.int16).transpose(2, 3)]) == 0
     with pytest.raises(LayoutMismatch, match="side by side"):
         Rows([rows(8, 0, torch.int16).transpose(2, 3)])
-
-
-class RawPages:
-    """The back door to pages as bytes: *place* gives what of them belongs to a token."""
-
-    def __init__(self, pages, place):
-        self.pages = pages
-        self.place = place
-
-    def get(self, layer, plane, position):
-        page, where = self.place(layer, plane, position)
-        return page[where].cpu().contiguous().numpy().tobytes()
-
-    def put(self, layer, plane, position, row):
-        page, where = self.place(layer, plane, position)
-        old = page[where]
-        new = torch.frombuffer(bytearray(row), dtype=old.dtype).view(old.shape)
-        page[where] = new.to(DEVICE)
-
-    def everything(self):
-        return b"".join(page.cpu().contiguous().numpy().tobytes() for page in self.pages)
 
 
 class TestPagedByOneLaunch(DeviceContract):

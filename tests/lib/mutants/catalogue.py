@@ -15,7 +15,9 @@ from hexkv.contracts.chunker import ChunkerContract
 from hexkv.contracts.collective import CollectiveContract
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.directory import DirectoryContract
+from hexkv.contracts.encoded import EncodedContract
 from hexkv.contracts.memory import MemoryContract
+from hexkv.contracts.observer import ObserverContract
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.prefix_cache import PrefixCacheContract
@@ -82,6 +84,8 @@ PORTS = (
     Port("channel", ChannelContract, ("channels",)),
     Port("announcing", AnnouncingContract, ("announcings",)),
     Port("collective", CollectiveContract, ("collectives",)),
+    Port("encoded", EncodedContract, ("encodings",)),
+    Port("observer", ObserverContract, ("observers",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
 )
 

@@ -11,7 +11,9 @@ from mutants.channels import LocalContract
 from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
 from mutants.collectives import LocalContract as LocalCollectiveContract
+from mutants.encodings import DecodingContract
 from mutants.memories import PlainMemoryContract
+from mutants.observers import BoardContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from mutants.prefix_caches import EngineContract
@@ -80,6 +82,14 @@ class TestSlotKV(SlotContract):
 
 
 class TestBlockwiseKV(BlockwiseContract):
+    pass
+
+
+class TestDecodingKV(DecodingContract):
+    pass
+
+
+class TestBoard(BoardContract):
     pass
 
 

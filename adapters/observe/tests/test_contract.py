@@ -1,0 +1,66 @@
+"""The server keeps the contract of observers."""
+
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+
+from collectors import collecting
+from hexkv.adapters.observe.observer import ServerObserver
+from hexkv.adapters.observe.settings import ServerSettings
+from hexkv.contracts.observer import CHUNK, ObserverContract, Reading
+from hexkv.plugins.clock import SystemClock
+from processes import PATIENCE, held_port
+from routers import Router
+
+pytestmark = pytest.mark.thorough
+
+
+def ask(port, path):
+    """What an answer says; ``None`` if nobody listens."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        except ConnectionError:
+            return None
+
+
+class TestServer(ObserverContract):
+    @pytest.fixture
+    def ports(self):
+        return {name: held_port() for name in ("address", "events", "replay")}
+
+    @pytest.fixture
+    def collector(self):
+        with collecting() as collector:
+            yield collector
+
+    @pytest.fixture
+    def observer(self, ports, collector):
+        places = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        block = {"events_block": CHUNK, "events_beat": 0.05}
+        settings = ServerSettings(**places, **block, traces=collector.url)
+        return ServerObserver(settings, SystemClock())
+
+    @pytest.fixture
+    def reading(self, ports):
+        def unready():
+            said = ask(ports["address"], "/readyz")
+            return None if said is None else said.strip().removesuffix("ok")
+
+        return Reading(lambda: ask(ports["address"], "/metrics"), unready)
+
+    @pytest.fixture
+    def announced(self, ports):
+        with Router(ports["events"], ports["replay"], CHUNK) as router:
+
+            def announced(tokens):
+                router.listen()
+                return router.match(tokens)[-1]
+
+            yield announced
+
+    @pytest.fixture
+    def collected(self, collector):
+        return lambda: len(collector.spans)

@@ -1,0 +1,237 @@
+"""What every window promises that decodes chunks itself, whatever its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+import pytest
+
+from hexkv.contracts.device import Holed, RawKV
+from hexkv.contracts.device._base import chunk, fill, same
+from hexkv.contracts.doubles import deadline
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.whole import Whole
+from hexkv.ports import (
+    CorruptFrame,
+    DeviceKV,
+    EncodedSpan,
+    InvalidRequest,
+    KVLayout,
+    Serde,
+    SupportsEncoded,
+)
+
+TOKENS = 24
+"""The least that the window of the ``device`` fixture must have."""
+
+
+class DecodingKV(DeviceKV, SupportsEncoded, Protocol):
+    """A window that decodes."""
+
+
+class Foreign:
+    """A serde that no device has heard of."""
+
+    name, lossless, per_layer = "foreign/0", True, False
+
+    def bound(self, raw_bytes: int) -> int:
+        """As much as there is."""
+        return raw_bytes
+
+    def encode(self, chunk: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> int:
+        """The chunk as it is."""
+        del layout, tokens
+        into[: len(chunk)] = chunk
+        return len(chunk)
+
+    def decode(self, payload: memoryview, layout: KVLayout, tokens: int, into: memoryview) -> None:
+        """The payload as it is."""
+        del layout, tokens
+        into[:] = payload
+
+
+class EncodedContract(Whole):
+    """Subclass this and give it the fixtures ``device``, ``raw`` and ``serde``.
+
+    ``device`` is a window of 24 tokens or more that decodes what ``serde`` encodes, ``raw`` the
+    back door to its memory as of :class:`~hexkv.contracts.device.DeviceContract`. Optional is
+    ``holed``, such a window in which some positions have no place.
+    """
+
+    @pytest.fixture
+    def device(self) -> DecodingKV:
+        """A window of 24 tokens or more; every position has a place."""
+        raise NotImplementedError(f"give {type(self).__name__} a `device` fixture")
+
+    @pytest.fixture
+    def raw(self) -> RawKV:
+        """The back door to the memory of this very window."""
+        raise NotImplementedError(f"give {type(self).__name__} a `raw` fixture")
+
+    @pytest.fixture
+    def serde(self) -> Serde:
+        """What it decodes."""
+        raise NotImplementedError(f"give {type(self).__name__} a `serde` fixture")
+
+    @pytest.fixture
+    def holed(self) -> Holed:
+        """A window that decodes, in which some positions have no place."""
+        not_offered("holed")
+
+    @promise(
+        "encoded.1",
+        "says of a serde whether it decodes it, and of one that it never heard of that it does not",
+        level="L1",
+        clause="SupportsEncoded.decodes",
+        why="it would be given payloads that it takes for something else",
+    )
+    def test_it_says_what_it_decodes(self, device: DecodingKV, serde: Serde) -> None:
+        """Whoever asks gets a bool, each time the same."""
+        assert isinstance(device, SupportsEncoded)
+        for _ in range(2):
+            assert device.decodes(serde) is True
+            assert device.decodes(Foreign()) is False
+
+    @promise(
+        "encoded.2",
+        "puts what the serde decodes where the span says, bit for bit, and nothing beside it",
+        level="L1",
+        clause="SupportsEncoded.scatter_encoded",
+        why="a model would go on with other KV than the host would have given it",
+    )
+    def test_what_arrives_is_what_the_serde_decodes(
+        self, device: DecodingKV, raw: RawKV, serde: Serde
+    ) -> None:
+        """Several spans in one call, with gaps and in no order, one of a single token."""
+        fill(device, raw)
+        cuts = [(9, 17), (0, 1), (2, 8)]
+        spans = [_span(device, serde, *cut, seed=i) for i, cut in enumerate(cuts)]
+        wanted = [_decoded(device, serde, span) for span in spans]
+        beside = {p: chunk(device, raw, p, p + 1) for p in _rest(device, cuts)}
+        assert device.scatter_encoded(serde, spans).wait(deadline()) is True
+        for span, data in zip(spans, wanted, strict=True):
+            same(chunk(device, raw, span.start, span.end), data, f"tokens {span.start} and on")
+        for position, data in beside.items():
+            same(chunk(device, raw, position, position + 1), data, f"beside them, at {position}")
+
+    @promise(
+        "encoded.3",
+        "leaves a payload as it is, takes one that is read-only, and needs none once it has waited",
+        level="L2",
+        clause="SupportsEncoded.scatter_encoded",
+        why="what a tier keeps would be damaged, or what comes next into that memory would arrive",
+    )
+    def test_a_payload_is_read_until_the_wait_is_over(
+        self, device: DecodingKV, raw: RawKV, serde: Serde
+    ) -> None:
+        """Its memory is used for something else afterwards."""
+        span = _span(device, serde, 0, 8, seed=5)
+        wanted, kept = _decoded(device, serde, span), bytes(span.payload)
+        lent = EncodedSpan(0, 8, span.payload.toreadonly())
+        assert device.scatter_encoded(serde, [lent]).wait(deadline()) is True
+        same(bytes(span.payload), kept, "the payload")
+        span.payload[:] = bytes(len(span.payload))
+        same(chunk(device, raw, 0, 8), wanted, "after its memory was used again")
+
+    @promise(
+        "encoded.4",
+        "refuses a span that leaves the window before anything moves",
+        level="L1",
+        clause="SupportsEncoded.scatter_encoded",
+        why="somebody else's KV would be overwritten",
+    )
+    def test_a_span_outside_of_the_window_moves_nothing(
+        self, device: DecodingKV, raw: RawKV, serde: Serde
+    ) -> None:
+        """Nor do those that come with it."""
+        good, end = _span(device, serde, 0, 4, seed=1), device.tokens
+        fill(device, raw)
+        before = raw.everything()
+        for start, stop in ((end - 2, end + 2), (end, end + 4), (-4, 0)):
+            wrong = EncodedSpan(start, stop, good.payload)
+            with pytest.raises(InvalidRequest):
+                device.scatter_encoded(serde, [good, wrong]).wait(deadline())
+        same(raw.everything(), before, "after it was refused")
+
+    @promise(
+        "encoded.5",
+        "takes a payload that was damaged for corrupt where the serde does, and else decodes as it",
+        level="L2",
+        clause="SupportsEncoded.scatter_encoded",
+        why="a hostile peer could have anything put anywhere, or end the engine",
+    )
+    def test_a_damaged_payload_is_corrupt_or_what_the_serde_makes_of_it(
+        self, device: DecodingKV, raw: RawKV, serde: Serde
+    ) -> None:
+        """Cut, longer, empty, zeroed, and with bytes changed. What is beside it stays."""
+        good = bytes(_span(device, serde, 4, 12, seed=2).payload)
+        dice = Random(3)  # noqa: S311 - nothing here is secret
+        damaged = [good[:-1], good + b"\0", b"", bytes(len(good)), good[: len(good) // 2]]
+        for _ in range(24):
+            changed = bytearray(good)
+            changed[dice.randrange(len(good))] ^= 1 << dice.randrange(8)
+            damaged.append(bytes(changed))
+        fill(device, raw)
+        beside = [chunk(device, raw, p, p + 1) for p in _rest(device, [(4, 12)])]
+        for payload in damaged:
+            span = EncodedSpan(4, 12, memoryview(bytearray(payload)))
+            try:
+                wanted = _decoded(device, serde, span)
+            except CorruptFrame:
+                with pytest.raises(CorruptFrame):
+                    device.scatter_encoded(serde, [span]).wait(deadline())
+            else:
+                assert device.scatter_encoded(serde, [span]).wait(deadline()) is True
+                same(chunk(device, raw, 4, 12), wanted, "of what the serde takes")
+        there = [chunk(device, raw, p, p + 1) for p in _rest(device, [(4, 12)])]
+        assert there == beside, "something beside the span was written"
+
+    @promise(
+        "encoded.6",
+        "passes over positions that have no place",
+        level="L1",
+        clause="SupportsEncoded.scatter_encoded",
+        why="KV that a host does not keep would land in somebody else's block",
+    )
+    def test_positions_without_a_place_are_passed_over(self, holed: Holed, serde: Serde) -> None:
+        """The others of the span get theirs."""
+        device, raw, holes = holed
+        assert isinstance(device, SupportsEncoded)
+        end = max(holes) + 2
+        fill(device, raw, without=holes)
+        span = _span(device, serde, 0, end, seed=4)
+        wanted = _decoded(device, serde, span)
+        assert device.scatter_encoded(serde, [span]).wait(deadline()) is True
+        at = 0
+        for layer, planes in enumerate(device.layout.planes):
+            for index, plane in enumerate(planes):
+                row = plane.heads * plane.width * device.layout.dtype.itemsize
+                for position in range(end):
+                    if position not in holes:
+                        same(raw.get(layer, index, position), wanted[at : at + row], f"{position}")
+                    at += row
+
+
+def _span(device: DeviceKV, serde: Serde, start: int, end: int, seed: int) -> EncodedSpan:
+    """What *serde* makes of small numbers, which every dtype has."""
+    layout, tokens = device.layout, end - start
+    dice = Random(seed)  # noqa: S311 - nothing here is secret
+    # Bytes below 0x3c: finite and moderate as elements of any float.
+    raw = bytes(dice.randrange(0x3C) for _ in range(layout.chunk_bytes(tokens)))
+    payload = memoryview(bytearray(serde.bound(len(raw))))
+    size = serde.encode(memoryview(bytearray(raw)), layout, tokens, payload)
+    return EncodedSpan(start, end, payload[:size])
+
+
+def _decoded(device: DeviceKV, serde: Serde, span: EncodedSpan) -> bytes:
+    tokens = span.end - span.start
+    into = memoryview(bytearray(device.layout.chunk_bytes(tokens)))
+    serde.decode(span.payload, device.layout, tokens, into)
+    return bytes(into)
+
+
+def _rest(device: DeviceKV, cuts: Sequence[tuple[int, int]]) -> list[int]:
+    inside = {position for start, end in cuts for position in range(start, end)}
+    return [position for position in range(device.tokens) if position not in inside]

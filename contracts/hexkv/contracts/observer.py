@@ -1,0 +1,252 @@
+"""What everything promises that shows a process from outside: numbers, its state, its content."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from time import monotonic
+from typing import ClassVar, NamedTuple
+
+import pytest
+
+from hexkv.contracts.doubles import chunk_key
+from hexkv.contracts.promise import not_offered, promise
+from hexkv.contracts.whole import Whole
+from hexkv.ports import (
+    CacheEvent,
+    Change,
+    ChunkKey,
+    EndedCall,
+    Lookup,
+    NamedPrompt,
+    Observer,
+)
+
+CHUNK = 16
+"""Tokens of each chunk that a contract names."""
+
+TIERS = {"memory": True}
+PROMPT = list(range(100, 100 + 4 * CHUNK))
+_AT_ONCE = 60.0
+"""Seconds that only a hang meets."""
+
+Read = Callable[[], str | None]
+"""What is shown now; ``None`` if nothing is."""
+
+
+class Shown:
+    """A process whose numbers and state are whatever it was told last."""
+
+    def __init__(self) -> None:
+        self.numbers = 1
+        self.why = ""
+
+    def metrics(self) -> str:
+        """One family."""
+        name = "hexkv_contract_total"
+        return f"# HELP {name} Told.\n# TYPE {name} counter\n{name} {self.numbers}\n"
+
+    def unready(self) -> str:
+        """As it was told."""
+        return self.why
+
+
+class Reading(NamedTuple):
+    """How to see what an observer shows."""
+
+    metrics: Read
+    """The page of numbers."""
+
+    unready: Read
+    """Why it takes no requests; empty if it takes some."""
+
+
+class ObserverContract(Whole):
+    """Subclass this and give it the fixtures ``observer`` and ``reading``.
+
+    ``observer`` has not begun to show anything, and ``reading`` says how to see it. Optional are
+    ``announced(tokens)``: how many tokens at the beginning of a prompt whoever follows the content
+    knows of, in blocks that divide :data:`CHUNK`; and ``collected()``: how many calls have come to
+    whoever traces them. The attribute ``patience`` says within which time either is told.
+    """
+
+    patience: ClassVar[float] = 60.0
+
+    @pytest.fixture
+    def observer(self) -> Observer:
+        """One that serves, publishes and sends, once it is told to. Closed by the contract."""
+        raise NotImplementedError(f"give {type(self).__name__} an `observer` fixture")
+
+    @pytest.fixture
+    def reading(self) -> Reading:
+        """How to see what it shows."""
+        raise NotImplementedError(f"give {type(self).__name__} a `reading` fixture")
+
+    @pytest.fixture
+    def announced(self) -> Callable[[Sequence[int]], int]:
+        """How much of a prompt whoever follows the content knows of."""
+        not_offered("announced")
+
+    @pytest.fixture
+    def collected(self) -> Callable[[], int]:
+        """How many calls came to whoever traces them."""
+        not_offered("collected")
+
+    @promise(
+        "observer.1",
+        "shows the numbers and the state that there are, and new ones once they change",
+        level="L1",
+        clause="Observer.serve",
+        why="operators would look at a process that was",
+    )
+    def test_what_is_shown_is_what_there_is(self, observer: Observer, reading: Reading) -> None:
+        """Some look for themselves, others find what was written a moment ago."""
+        shown = Shown()
+        observer.serve(shown)
+        try:
+            for numbers, why in ((1, ""), (20, "it learns"), (300, "")):
+                shown.numbers, shown.why = numbers, why
+                line = f"hexkv_contract_total {numbers}\n"
+                self._until(lambda line=line: line in (reading.metrics() or ""))  # type: ignore[misc]
+                self._until(lambda why=why: reading.unready() == why)  # type: ignore[misc]
+        finally:
+            observer.close()
+
+    @promise(
+        "observer.2",
+        "shows nothing before it serves, and nothing once it is closed, within a second",
+        level="L0",
+        clause="Observer.close",
+        why="a process that ends would be taken for one that works, or could not end",
+    )
+    def test_nothing_is_shown_before_and_after(self, observer: Observer, reading: Reading) -> None:
+        """Closing twice is closing once."""
+        assert reading.metrics() is None
+        observer.serve(Shown())
+        assert reading.metrics() is not None
+        began = monotonic()
+        observer.close()
+        assert monotonic() - began < _AT_ONCE, "closing hangs"
+        assert reading.metrics() is None
+        observer.close()
+
+    @promise(
+        "observer.3",
+        "answers several who look at once",
+        level="L3",
+        clause="Observer.serve",
+        why="one that reads slowly would keep the others from seeing anything",
+    )
+    def test_several_look_at_once(self, observer: Observer, reading: Reading) -> None:
+        """Each gets a whole page."""
+        observer.serve(Shown())
+        try:
+            with ThreadPoolExecutor(8) as many:
+                pages = list(many.map(lambda _: reading.metrics(), range(32)))
+        finally:
+            observer.close()
+        assert [page for page in pages if not page or "hexkv_contract_total 1\n" not in page] == []
+
+    @promise(
+        "observer.4",
+        "follows for the first rank alone",
+        level="L1",
+        clause="Observer.follow",
+        why="a router would be told of a chunk by each rank, and forget it with the first",
+    )
+    def test_other_ranks_publish_nothing(self, observer: Observer) -> None:
+        """Whatever settings say."""
+        try:
+            assert observer.follow(TIERS, rank=1) is None
+        finally:
+            observer.close()
+
+    @promise(
+        "observer.5",
+        "takes what it is told before it serves, while nobody listens, and after its end",
+        level="L4",
+        clause="ContentFeed",
+        why="a store would wait for a router, or fail with it",
+    )
+    def test_it_is_told_without_being_heard(self, observer: Observer) -> None:
+        """More than any queue holds. No call raises or blocks."""
+        feed, sink = observer.follow(TIERS), observer.trace("contract")
+        if feed is None and sink is None:
+            not_offered("content and traces")
+
+        def tell(many: int) -> None:
+            for number in range(many):
+                if feed is not None:
+                    keys = (chunk_key(f"{number}"),)
+                    feed.emit(CacheEvent(Change.STORED, "memory", keys))
+                    feed.named(_named(PROMPT[:CHUNK], keys))
+                if sink is not None:
+                    sink.ended(EndedCall("lookup", 0.0, 0.1, Lookup(1, 1), (), ""))
+
+        with ThreadPoolExecutor(1) as told:
+            told.submit(tell, 5_000).result(_AT_ONCE)
+            observer.serve(Shown())
+            told.submit(tell, 100).result(_AT_ONCE)
+            observer.close()
+            told.submit(tell, 100).result(_AT_ONCE)
+
+    @promise(
+        "observer.6",
+        "publishes what a tier holds of prompts whose tokens were named, until it is gone",
+        level="L1",
+        clause="Observer.follow",
+        why="routers would send prompts to where they are not, or not to where they are",
+    )
+    def test_content_is_published(
+        self, observer: Observer, announced: Callable[[Sequence[int]], int]
+    ) -> None:
+        """The tokens are the caller's again once they are named."""
+        feed = observer.follow(TIERS)
+        assert feed is not None, "nothing is followed"
+        observer.serve(Shown())
+        try:
+            keys = tuple(chunk_key(f"chunk {i}") for i in range(4))
+            tokens = array("I", PROMPT)
+            feed.named(_named(tokens, keys))
+            tokens[:] = array("I", bytes(4 * len(tokens)))
+            feed.emit(CacheEvent(Change.STORED, "memory", keys))
+            self._until(lambda: announced(PROMPT) == len(PROMPT))
+            feed.emit(CacheEvent(Change.REMOVED, "memory", keys[2:]))
+            self._until(lambda: announced(PROMPT) == 2 * CHUNK)
+        finally:
+            observer.close()
+
+    @promise(
+        "observer.7",
+        "sends the calls that it was told of, those that ended just before its own end included",
+        level="L1",
+        clause="Observer.trace",
+        why="a trace would lack what a process did last",
+    )
+    def test_calls_are_sent(self, observer: Observer, collected: Callable[[], int]) -> None:
+        """Each once."""
+        sink = observer.trace("contract")
+        assert sink is not None, "nothing is traced"
+        observer.serve(Shown())
+        for _ in range(3):
+            sink.ended(EndedCall("lookup", 0.0, 0.1, Lookup(1, 1), (), ""))
+        self._until(lambda: collected() == 3)
+        sink.ended(EndedCall("lookup", 0.0, 0.1, Lookup(1, 1), (), ""))
+        observer.close()
+        self._until(lambda: collected() == 4)
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        """Look again and again: what another process learns can only be asked for."""
+        began, pause = monotonic(), Event()
+        while not reached():
+            assert monotonic() - began < self.patience, "it did not come to that"
+            pause.wait(0.01)
+
+
+def _named(tokens: Sequence[int], keys: Sequence[ChunkKey]) -> NamedPrompt:
+    ends = [CHUNK * (i + 1) for i in range(len(keys))]
+    identity = '{"model": "contract", "salt": "", "parallel": [0, 1], "lora": ""}'
+    packed = tokens if isinstance(tokens, array) else array("I", tokens)
+    return NamedPrompt(identity, tuple(keys), ends, memoryview(packed).cast("B"))
