@@ -87,11 +87,14 @@ class Accounts:
         """Tell who traces, if anybody does, of the call *name* that is over."""
         if self._spans is None:
             return
-        now = self._clock.now()
-        begun = now - spent.seconds if spent.begun is None else spent.begun
+        seconds, now = spent.seconds, self._clock.now()
+        if spent.begun is not None:
+            begun, seconds = spent.begun, now - spent.begun
+        else:
+            begun = spent.parts[0][2] if spent.parts else now - seconds
         parent = traceparent() if spent.parent is None else spent.parent
         parts = [TraceStep(what, "", at, took, tier) for what, tier, at, took in spent.parts]
-        self._spans.ended(EndedCall(name, begun, now - begun, answer, parts, parent))
+        self._spans.ended(EndedCall(name, begun, seconds, answer, parts, parent))
 
     def _record(
         self,
