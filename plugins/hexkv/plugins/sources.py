@@ -20,6 +20,11 @@ from hexkv.ports import ConfigError
 
 PREFIX = "HEXKV_"
 FILE_VARIABLE = "HEXKV_CONFIG"
+_SERVICE_LINK = re.compile(
+    r"HEXKV_\w+?_(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)"
+)
+"""What Kubernetes tells every container of a service whose name begins with ``hexkv-``."""
+
 MAX_FILE_BYTES = 256 * 1024
 """A configuration is written by people; anything larger is some other file."""
 
@@ -137,14 +142,15 @@ def merge_file(layers: Layers, path: FilePath) -> None:
 def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
     """Lay the variables ``HEXKV_*`` over *layers*, ``HEXKV_CONFIG`` excepted.
 
-    ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``; values are YAML.
+    ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``; values are YAML. Those that
+    Kubernetes adds for services are passed over.
 
     Raises:
         ConfigError: a name that leads nowhere, or a value that is no YAML.
     """
     found: list[tuple[list[tuple[int, str]], str]] = []
     for name in environ:
-        if name.startswith(PREFIX) and name != FILE_VARIABLE:
+        if name.startswith(PREFIX) and name != FILE_VARIABLE and not _is_service_link(name):
             words = name.removeprefix(PREFIX).lower().split("__")
             if not all(words):
                 raise ConfigError(f"environment variable {name}: names nothing")
@@ -155,6 +161,10 @@ def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
         origin = f"env {name}"
         value, _ = parse_yaml(environ[name], origin)
         layers.assign([word for _, word in order], value, origin)
+
+
+def _is_service_link(name: str) -> bool:
+    return "__" not in name and _SERVICE_LINK.fullmatch(name) is not None
 
 
 def _position(word: str) -> int | None:

@@ -93,10 +93,15 @@ def commands():
     ]
 
 
+def transfer(words):
+    """What vLLM is told of its connector."""
+    [given] = re.findall(r"--kv-transfer-config[ =](\{.*?\})", " ".join(words))
+    return json.loads(given)
+
+
 @each("words", commands(), ids=["systemd", "first", "second", "kubernetes"])
 def test_vllm_is_given_the_connector_and_recomputes_what_cannot_be_loaded(words):
-    [given] = re.findall(r"--kv-transfer-config[ =](\{.*?\})", " ".join(words))
-    assert json.loads(given) == {
+    assert transfer(words) == {
         "kv_connector": "HexKVConnector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
@@ -111,3 +116,29 @@ def test_passwords_reach_the_tier_that_needs_them():
         tiers = yaml.safe_load((DEPLOY / place / "hexkv.yaml").read_text())["tiers"]
         number = [tier["store"] for tier in tiers].index("redis")
         assert f"HEXKV_TIERS__{number}__SETTINGS__PASSWORD" in names
+
+
+def servers_of_charts():
+    """By chart, the container's words, its environment, and its volumes."""
+    folder = Path(__file__).parents[4] / "examples" / "deploy" / "helm"
+    stack = yaml.safe_load((folder / "production-stack.yaml").read_text())
+    [model] = stack["servingEngineSpec"]["modelSpec"]
+    given = model["vllmConfig"]["extraArgs"], model["env"]
+    yield given, model["extraVolumes"], model["extraVolumeMounts"]
+    decode = yaml.safe_load((folder / "llm-d.yaml").read_text())["decode"]
+    [container] = decode["containers"]
+    yield (container["args"], container["env"]), decode["volumes"], container["volumeMounts"]
+
+
+def test_values_of_charts_configure_an_engine_whose_disk_has_room(tmp_path):
+    for (words, environment), [volume], [mount] in servers_of_charts():
+        assert transfer(words)["kv_connector"] == "HexKVConnector"
+        named = {it["name"]: it["value"].replace("/var/cache", str(tmp_path)) for it in environment}
+        links = {"HEXKV_REDIS_SERVICE_HOST": "10.0.0.1", "HEXKV_REDIS_PORT_6379_TCP": "tcp://x:1"}
+        loaded = load(environ=named | links)
+        _, disk = loaded.settings.tiers
+        assert disk.settings["root"] == mount["mountPath"].replace("/var/cache", str(tmp_path))
+        claim = volume["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"]
+        assert int(claim["storage"].removesuffix("Gi")) << 30 > disk.budget
+        with build(load(environ=named, overrides={"pool": {"bytes": "1MiB"}}), TINY) as engine:
+            assert [tier.name for tier in engine.health().tiers] == ["memory", "disk"]
