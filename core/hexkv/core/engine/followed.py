@@ -13,7 +13,7 @@ from itertools import compress
 from threading import Condition
 
 from hexkv.core.engine.announced import PEERS, Announced
-from hexkv.ports import ChunkKey, Clock, Deadline, Executor, HexKVError, Peer
+from hexkv.ports import ChunkKey, Clock, Deadline, Executor, Peer
 
 Have = Callable[[Sequence[ChunkKey]], Sequence[bool]]
 Want = Callable[[Peer, Sequence[ChunkKey], bool, Deadline], Sequence[bool]]
@@ -103,7 +103,7 @@ class Followed:
     def _ask(self, peer: Peer, keys: Sequence[ChunkKey], until: Deadline, *, here: bool) -> None:
         try:
             flags = self._want(peer, keys, here, until)
-        except HexKVError:
+        except Exception:  # noqa: BLE001 - a channel may be anybody's; the worker goes on
             # A machine that is only busy may answer next time.
             if until.expired:
                 return

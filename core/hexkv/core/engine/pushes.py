@@ -18,7 +18,6 @@ from hexkv.ports import (
     Clock,
     Deadline,
     Executor,
-    HexKVError,
     Miss,
     Peer,
     Stored,
@@ -180,7 +179,7 @@ class Pushes:
         outcomes: Sequence[TransferOutcome | None]
         try:
             outcomes = self._push(peer, keys, Deadline.after(self._clock, _SENDING))
-        except HexKVError:
+        except Exception:  # noqa: BLE001 - a channel may be anybody's; the worker goes on
             outcomes = [None] * len(keys)
         with self._lock:
             for key, outcome in zip(keys, outcomes, strict=True):
