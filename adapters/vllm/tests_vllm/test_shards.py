@@ -12,6 +12,7 @@ from hexkv.contracts.chunk_cache._base import soon
 from hexkv.ports import ConfigError
 from nodes import Node
 from processes import until
+from pushing import DECODE, nodes
 from vllm_toy import alone
 
 CHUNK = 32
@@ -175,6 +176,29 @@ def test_each_shard_is_kept_until_its_rank_has_it(pair, node, ranks):
     assert decode.cached["d"] == 134
     until(lambda: not node.served.health().pins)
     until(lambda: set(node.served.stack.tiers[0].index.keys()) == kept)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [(Ranks(2), Ranks(1)), (Ranks(1), Ranks(2))], ids=str)
+def test_shards_are_pushed_to_the_node_of_a_decoder_with_other_ranks(start, tmp_path, ranks):
+    with nodes(tmp_path, Node, slots=512, memory=256, frame=2 * CHUNK * 1024) as machines:
+        connector = {"shards": {"heads": 2}, "wait_seconds": 60.0}
+        prefill, decode = (
+            start(toy=RankedToy, node=node.path, connector=connector, ranks=each, budget=48)
+            for node, each in zip(machines, ranks, strict=True)
+        )
+        words = prompt(1, 100)
+        params = {"do_remote_decode": True, "hexkv": {"decode_node": DECODE}}
+        prefill.add("p", words, count=1, params=params)
+        prefill.run(300)
+        decode.add("d", words, params=prefill.told["p"])
+        decode.run(300)
+        assert decode.answers()["d"] == alone(words, 4)
+        assert decode.cached["d"] == 99
+        for node in machines:
+            until(lambda node=node: not node.served.health().pins)
+        prefill.close()
+        decode.close()
 
 
 @pytest.mark.thorough

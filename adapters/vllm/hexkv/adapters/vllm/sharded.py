@@ -197,7 +197,8 @@ class ShardedCache:
         return min([pin(tokens, name, seconds=seconds, namespace=its) for name, its in pins])
 
     def unpin(self, owner: str) -> int:
-        return sum(self._engine.unpin(name) for name in set(self._owners(owner)))
+        # What another node was pushed is pinned there for all shards at once.
+        return sum(self._engine.unpin(name) for name in {owner, *self._owners(owner)})
 
     def retrieve(
         self,
