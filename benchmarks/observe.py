@@ -64,11 +64,11 @@ def events() -> dict[str, object]:
     return {"address": "", **places}
 
 
-def cpu_of(call: Callable[[], object]) -> float:
+def cpu_of(call: Callable[[], object], settle: float = 0.1) -> float:
     """CPU seconds of the process while *call* runs, and until what it set off is done."""
     start = time.process_time()
     call()
-    time.sleep(0.1)  # the publisher gathers for a hundredth of a second
+    time.sleep(settle)  # the publisher gathers for a hundredth of a second
     return time.process_time() - start
 
 
