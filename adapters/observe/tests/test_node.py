@@ -1,5 +1,6 @@
 """What a node's tiers hold is published by the node: its engines tell it the tokens."""
 
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -109,3 +110,30 @@ def test_no_bytes_are_taken_for_tokens_that_are_none(body):
             continue
         assert len(prompt.tokens) == 4 * prompt.ends[-1]
         assert len(prompt.keys) == len(prompt.ends)
+
+
+@pytest.mark.thorough
+def test_an_engine_whose_node_is_gone_is_not_open_until_it_is_there_again(tmp_path):
+    shown = held_port()
+    page = f"http://127.0.0.1:{shown}"
+
+    def opened():
+        text = urlopen(f"{page}/metrics", timeout=60).read().decode()
+        (line,) = [line for line in text.splitlines() if line.startswith("hexkv_open")]
+        return int(line.split()[-1])
+
+    with (
+        NodeProcess(tmp_path, disk=False) as node,
+        node.engine(observe={"address": f"127.0.0.1:{shown}"}) as engine,
+    ):
+        store(engine, PROMPT)
+        assert opened() == 1
+        node.kill()
+        until(lambda: opened() == 0)
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"{page}/readyz", timeout=60)
+        assert refused.value.code == 503
+        assert refused.value.read() == b"it is without a node\n"
+        refused.value.close()
+        node.start()
+        until(lambda: opened() == 1)

@@ -131,6 +131,8 @@ class Health:
     """The state of an engine."""
 
     state: str
+    """``open``, ``paused``, ``closing`` or ``closed``; empty of an open one whose node is gone."""
+
     frozen: bool
     tiers: tuple[TierHealth, ...]
     pool_bytes: int

@@ -184,7 +184,9 @@ class Calls:
         """The state of the engine and of all below it, of which some may take *seconds* to ask."""
         with self.door.passing():
             below = self._half.health(Deadline.after(self._clock, seconds))
-            return replace(below, state=self.state, frozen=self.frozen)
+            # Over a node that is gone an open engine takes calls in vain.
+            state = self.state if below.state or self.state != "open" else ""
+            return replace(below, state=state, frozen=self.frozen)
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Do *work*, which never raises and does not refer to the engine, when that ends."""
