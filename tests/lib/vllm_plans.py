@@ -13,7 +13,8 @@ BLOCK, CHUNK = 16, 32
 class Rank:
     """Answers as it is told to, and remembers what it was asked."""
 
-    def __init__(self, *, hit=0, tiers=None, late=False, there=True):
+    def __init__(self, *, hit=0, tiers=None, late=False, there=True, follows=False):
+        self.follows = follows
         self.hit, self.tiers, self.late, self.there = hit, tiers or {"memory": hit}, late, there
         self.asked, self.tokens = [], b""
 
@@ -25,6 +26,8 @@ class Rank:
         return len(self.asked)
 
     def take(self, number, seconds=0.0):
+        if self.follows:
+            return {"follows": True}
         return None if self.late else {"hit": self.hit, "tiers": self.tiers}
 
     def drop(self, number):

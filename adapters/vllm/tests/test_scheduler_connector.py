@@ -27,6 +27,9 @@ def test_a_hit_is_what_every_rank_has():
     for hits, shared in ((112, 112), 112), ((112, 96), 96), ((112, 80), 64), ((96, 80), 64):
         plan = half(*(Rank(hit=hit) for hit in hits), tail=BLOCK)
         assert plan.matched(arrive(plan, request(120)), 0) == (shared, False)
+    # Who gets what another one loads has no say, also on where the tail ends.
+    plan = half(Rank(hit=112), Rank(follows=True), Rank(follows=True), tail=BLOCK)
+    assert plan.matched(arrive(plan, request(120)), 0) == (112, False)
 
 
 def test_the_last_chunk_of_a_prompt_ends_where_its_last_whole_block_does():
