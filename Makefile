@@ -178,6 +178,7 @@ bench: $(VENV)/full
 	$(RUN) -m benchmarks.directory
 	$(RUN) -m benchmarks.channels
 	$(RUN) -m benchmarks.peers
+	$(RUN) -m benchmarks.collective
 	$(RUN) -m benchmarks.observe
 
 gpu: namespace
