@@ -185,7 +185,7 @@ def test_an_adapter_of_ours_that_is_not_installed_says_what_to_install():
     """Not the name of another one that happens to be near: redis was answered by disk."""
     bare = Registry()
     for (kind, name), origin in discover().origin.items():
-        if kind in ("memory", "serde", "store") and origin.distribution.startswith("hexkv-"):
+        if kind not in ("command", "device", "wire") and origin.distribution.startswith("hexkv-"):
             distribution = origin.distribution.split()[0]
             with pytest.raises(ConfigError, match=f"{kind} adapter '{name}': .* {distribution}$"):
                 bare.find(kind, name)

@@ -21,14 +21,15 @@ _BRINGS: dict[str, list[tuple[Kind, str]]] = {
         *(("store", name) for name in ("disk", "fs", "heap", "memory")),
     ],
     "hexkv-lossless": [("serde", "rans"), ("serde", "zstd")],
-    "hexkv-mooncake": [("store", "mooncake")],
-    "hexkv-nixl": [("store", "nixl")],
+    "hexkv-mooncake": [("channel", "mooncake"), ("store", "mooncake")],
+    "hexkv-nixl": [("channel", "nixl"), ("store", "nixl")],
     "hexkv-node": [("memory", "shared"), ("node", "unix")],
     "hexkv-observe": [("observe", "server")],
     "hexkv-peer": [("store", "peers")],
     "hexkv-obstore": [("store", "obstore")],
     "hexkv-redis": [("directory", "redis"), ("store", "redis")],
     "hexkv-s3": [("store", "s3")],
+    "hexkv-shm": [("channel", "shm")],
     "hexkv-tcp": [("channel", "tcp")],
 }
 
