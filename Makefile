@@ -180,6 +180,7 @@ bench: $(VENV)/full
 	$(RUN) -m benchmarks.peers
 	$(RUN) -m benchmarks.collective
 	$(RUN) -m benchmarks.observe
+	$(RUN) -m benchmarks.record
 
 gpu: namespace
 	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json

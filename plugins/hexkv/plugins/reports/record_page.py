@@ -75,15 +75,18 @@ def _tiers(report: Mapping[str, Any]) -> list[str]:
         for tier in report["tiers"]
     ]
     missed = [(why, f"{tokens:,}") for why, tokens in _ordered(report["missed_tokens"])]
+    reasons = [
+        words("What was asked for and not loaded, by the reason."),
+        table(["reason", "tokens"], missed),
+    ]
     return [
         heading("Where hits came from"),
         words(
-            "Hits in tokens, as the engine's own counters have them. Stored is what stores wrote;"
-            " what promotions copied to faster tiers comes on top."
+            "Hits in tokens, as the engine's own counters have them. Stored is what stores had"
+            " written when they returned; what was written later, or promoted, comes on top."
         ),
         table(["tier", "hit", "stored", "used", "budget"], rows),
-        words("What was asked for and not loaded, by the reason."),
-        table(["reason", "tokens"], missed),
+        *(reasons if missed else []),
     ]
 
 
