@@ -19,7 +19,7 @@ from hexkv.adapters.vllm.worker_connector import WorkerConnector
 from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configure
-from hexkv.ports import Cleared, InvalidRequest, Namespace, StoreUnreachable
+from hexkv.ports import Cleared, InvalidRequest, Namespace, StoreUnreachable, traceparent
 
 LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8
 CHUNK = 2 * BLOCK
@@ -361,3 +361,26 @@ def test_loads_of_which_nothing_can_be_said_count_as_lost(rank):
     assert rank.half.lost() == {"r"}
     assert rank.half.bad_blocks() == set(OTHER)
     assert rank.half.lost() == rank.half.arrived() == set()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_calls_for_a_request_belong_to_the_span_that_it_came_with(layerwise, monkeypatch):
+    rank, seen = Rank(layerwise=layerwise), {}
+    for name in ("store", "lookup", "retrieve", "retrieve_layers"):
+        real = getattr(rank.engine, name)
+
+        def noting(*given, name=name, real=real, **more):
+            seen[name] = traceparent()
+            return real(*given, **more)
+
+        monkeypatch.setattr(rank.engine, name, noting)
+    rank.run(Step(1, saves=[replace(save(), parent="stored")]))
+    question = {"op": "find", "id": "r", "scope": list(PLAIN), "parent": "looked up"}
+    assert rank.desk(question, memoryview(packed(PROMPT)))["hit"] == ALL
+    rank.run(Step(2, loads=[replace(load(), parent="loaded")]))
+    assert not rank.half.bad_blocks()
+    rank.half.close()
+    how = "retrieve_layers" if layerwise else "retrieve"
+    assert seen == {"store": "stored", "lookup": "looked up", how: "loaded"}
+    assert traceparent() == ""

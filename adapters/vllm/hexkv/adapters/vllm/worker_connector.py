@@ -381,12 +381,12 @@ class WorkerConnector(Generic[Window]):
             self._engine.unpin(load.request)
             self._report(load, load.start)
             return
-        context = self._engine.retrieve_layers(
-            memoryview(load.tokens).cast("I"),
-            self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
-            skip=load.start,
-            namespace=namespace,
-            lookup_id=load.request,
-        )
         with traced(load.parent):
+            context = self._engine.retrieve_layers(
+                memoryview(load.tokens).cast("I"),
+                self._windows.window(load.blocks[: load.end // self._windows.block], load.start),
+                skip=load.start,
+                namespace=namespace,
+                lookup_id=load.request,
+            )
             self._layered.append(_Layered(load, self._contexts.enter_context(context)))
