@@ -5,6 +5,7 @@ real Prometheus, and every family of metrics against the queries. Needs grafana-
 """
 
 import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -269,14 +270,26 @@ def _drawn(panel: Panel) -> timeseries.Panel:
     return drawn.height(7).span(8).min(0).with_target(query)
 
 
-def rules() -> str:
-    """Recording rules and alerts, as Prometheus reads them."""
-    recorded = [{"record": name, "expr": query} for name, query in RECORDED.items()]
+def rules(minute: int = 60, day: int = 86_400) -> str:
+    """Recording rules and alerts, as Prometheus reads them.
+
+    Args:
+        minute: how many seconds stand for one, where a test has less time than operators.
+        day: likewise.
+    """
+    units = {"m": minute, "h": 60 * minute, "d": day}
+
+    def timed(text: str) -> str:
+        if (minute, day) == (60, 86_400):
+            return text
+        return re.sub(r"\b(\d+)([mhd])\b", lambda m: f"{int(m[1]) * units[m[2]]}s", text)
+
+    recorded = [{"record": name, "expr": timed(query)} for name, query in RECORDED.items()]
     alerts = [
         {
             "alert": alert.name,
-            "expr": alert.query,
-            "for": alert.lasting,
+            "expr": timed(alert.query),
+            "for": timed(alert.lasting),
             "labels": {"severity": alert.severity},
             "annotations": {"summary": alert.summary, "description": alert.action},
         }

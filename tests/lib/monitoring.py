@@ -1,0 +1,109 @@
+"""A real Prometheus with the project's rules, whose minutes may be shorter than others'."""
+
+import importlib.util
+import json
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import yaml
+
+from processes import PATIENCE, free_port, until
+
+HERE = Path(__file__).parents[2] / "examples" / "deploy" / "monitoring"
+
+
+def generator():
+    """The module that writes the dashboard and the rules."""
+    spec = importlib.util.spec_from_file_location("generate", HERE / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Prometheus:
+    """Asked over HTTP."""
+
+    def __init__(self, port):
+        self._port = port
+
+    def get(self, path, **said):
+        """What an answer says; ``None`` while there is none."""
+        url = f"http://127.0.0.1:{self._port}/api/v1/{path}"
+        try:
+            with urlopen(f"{url}?{urlencode(said)}" if said else url, timeout=PATIENCE) as answer:
+                found = json.load(answer)
+        except HTTPError as error:
+            if error.code == 503:  # it has just begun
+                return None
+            raise
+        except URLError as error:
+            if isinstance(error.reason, ConnectionError):
+                return None
+            raise
+        assert found["status"] == "success", said
+        return found["data"]
+
+    def ask(self, query):
+        """The series of an expression, right now."""
+        found = self.get("query", query=query)
+        return [] if found is None else found["result"]
+
+    def alerts(self, state="firing"):
+        """Alerts in *state* now: name, job and tier of each."""
+        found = self.get("alerts") or {"alerts": []}
+        return {
+            (labels["alertname"], labels.get("job", ""), labels.get("tier", ""))
+            for alert in found["alerts"]
+            if alert["state"] == state
+            for labels in [alert["labels"]]
+        }
+
+    def ever(self, seconds):
+        """Which alerts fired within the last *seconds*."""
+        query = f'count by (alertname) (last_over_time(ALERTS{{alertstate="firing"}}[{seconds}s]))'
+        return {row["metric"]["alertname"] for row in self.ask(query)}
+
+
+@contextmanager
+def prometheus(folder, jobs, rules):
+    """One that scrapes each of *jobs*, addresses by name, every second.
+
+    Args:
+        folder: where it keeps its files.
+        jobs: addresses by name.
+        rules: the text of a file of rules.
+    """
+    port = free_port()
+    (folder / "rules.yaml").write_text(rules)
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / "rules.yaml")],
+        "scrape_configs": [
+            {"job_name": name, "static_configs": [{"targets": [address]}]}
+            for name, address in jobs.items()
+        ],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    command = [
+        *("prometheus", f"--config.file={folder / 'prometheus.yaml'}"),
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        found = Prometheus(port)
+
+        def up():
+            assert process.poll() is None, (folder / "prometheus.log").read_text()
+            return len(found.ask("up == 1")) == len(jobs)
+
+        until(up)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
