@@ -14,12 +14,17 @@ from hexkv.plugins.discovery import discover
 
 pytestmark = pytest.mark.thorough
 
-WITHOUT = {"demo": "speaks argparse; it has tests of its own"}
+WITHOUT = {
+    "demo": "speaks argparse; it has tests of its own",
+    "report": "needs a record of calls: not walked yet",
+    "size": "likewise, and a model: not walked yet",
+}
 """Commands that are not walked, and why."""
 
 BAD = {
     "--badge": "nowhere/badge.svg",
     "--dir": "hexkv.yaml/chunks",
+    "--html": "nowhere/page.html",
     "--into": ".",
     "--json": "nowhere/card.json",
     "--model": "./nowhere",
