@@ -17,7 +17,6 @@ pytestmark = pytest.mark.thorough
 WITHOUT = {
     "demo": "speaks argparse; it has tests of its own",
     "report": "needs a record of calls: not walked yet",
-    "size": "likewise, and a model: not walked yet",
 }
 """Commands that are not walked, and why."""
 
@@ -81,6 +80,8 @@ GIVEN = {
     "new-adapter": "store thing",
     "plan": "trace.jsonl",
     "serdes": "--links 1GB",
+    "size": "--layers 4 --heads 2 --width 64 --requests 1 --prompt 100",
+    "size --config": "",
     "tokens": "prompt.json --model recall",
     "top": "{socket}",
     "trace": "{socket}",

@@ -9,12 +9,21 @@ from typing import Annotated
 
 import typer
 
-from hexkv.core.planning import requests_of, unlimited
+from hexkv.core.planning import BadTrace, requests_of, unlimited
 from hexkv.core.planning.cache_size import ModelShape, Sized, Traffic, size_cache
-from hexkv.plugins.cli.output import Json, human_size, new_app, print_json, print_table, run_app
+from hexkv.plugins.cli.output import (
+    Json,
+    human_size,
+    named,
+    new_app,
+    print_json,
+    print_table,
+    refuse,
+    run_app,
+)
 from hexkv.plugins.model_config import read_shape
 from hexkv.plugins.records import read_records
-from hexkv.ports import DType, InvalidRequest
+from hexkv.ports import DType
 
 
 def size(
@@ -54,14 +63,18 @@ def size(
     """Say what a cache takes: bytes of a token, pool, disk and network, each with its formula."""
     if config is not None:
         if layers or heads or width or value_width or latent or rope:
-            raise InvalidRequest("give --config or the model's numbers, not both")
-        shape = read_shape(config, dtype)
+            refuse("--config", "give this or the model's numbers, not both")
+        with named("--config"):
+            shape = read_shape(config, dtype)
     else:
         kind = dtype or DType.BFLOAT16
         shape = ModelShape(kind, layers, heads, width, value_width or width, latent, rope)
     traffic = Traffic(requests, prompt, shared, prefixes)
     if record:
-        traffic = recorded_traffic(record)
+        try:
+            traffic = recorded_traffic(record)
+        except BadTrace as error:
+            refuse("--record", str(error))
     found = size_cache(
         shape,
         traffic,
