@@ -13,6 +13,7 @@ class TestLRU(PolicyContract):
         return LRU()
 
 
+@pytest.mark.thorough
 class TestLFU(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:
