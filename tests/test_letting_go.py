@@ -13,13 +13,16 @@ FOREVER = Deadline(ManualClock(), float("inf"))
 
 
 class Meanwhile(DictStore):
-    """While it deletes, something else happens, once."""
+    """While it deletes, something else happens, once: at first, or when they are gone."""
 
-    happens = None
+    first = happens = None
     deleted = 0
 
     def delete(self, keys, deadline):
         self.deleted += len(keys)
+        first, self.first = self.first, None
+        if first:
+            first()
         done = super().delete(keys, deadline)
         happens, self.happens = self.happens, None
         if happens:
@@ -63,6 +66,33 @@ def test_a_chunk_that_is_being_written_is_not_deleted(held):
     held.delete(gone, FOREVER)
     assert held.store.deleted == before
     held.index.abort(reservation.keys)
+
+
+def test_a_chunk_is_not_written_while_a_late_delete_of_it_is_under_way(held):
+    gone = held.index.discard([KEY])
+    held.delete(gone, FOREVER)
+    tried = []
+    held.store.first = lambda: tried.append(held.index.reserve([KEY], [FRAME]))
+    assert held.delete(gone, FOREVER)
+    assert [(reservation.keys, reservation.busy) for reservation in tried] == [([], [KEY])]
+    write(held)
+    assert stored(held)
+
+
+def test_what_was_found_before_a_delete_is_not_taken_for_somebody_elses_chunk(rig):
+    class Shared(Meanwhile):
+        shared = True
+
+    held = rig([tier("disk", Shared({}))]).tiers["disk"]
+    turn = held.deleting.turn
+    held.adopt_foreign([(KEY, FRAME)], 0.0, turn)
+    assert held.index.contains([KEY]) == [True]
+    during = []
+    held.store.first = lambda: during.append(held.deleting.turn)
+    forget(held, [KEY], FOREVER)
+    for before in (turn, *during):
+        held.adopt_foreign([(KEY, FRAME)], 0.0, before)
+        assert held.index.contains([KEY]) == [False]
 
 
 def test_two_that_delete_one_chunk_ask_the_store_once(held):

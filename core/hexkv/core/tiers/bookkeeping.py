@@ -184,6 +184,37 @@ class Bookkeeping:
         with self._lock:
             return list(self._policy.victims())
 
+    def pending(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """True for each chunk that is reserved or leaving."""
+        with self._lock:
+            return [key in self._reserved or key in self._leaving for key in keys]
+
+    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
+        """True for each chunk that is resident, or reserved to be."""
+        with self._lock:
+            return [key in self._sizes or key in self._reserved for key in keys]
+
+    def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        """Those of *keys* that may be deleted now: neither resident nor reserved.
+
+        Each of them is leaving until :meth:`deleted`, also one that nobody had let go of: it
+        cannot be reserved meanwhile, or the delete would take what was written just then.
+        """
+        with self._lock:
+            if self._torn:
+                self._derive()
+            self._torn = True
+            going = [key for key in keys if key not in self._sizes and key not in self._reserved]
+            for key in going:
+                self._leaving.setdefault(key, Pending(0, Claimed()))
+            self._torn = False
+            return going
+
+    def leaving(self, keys: Sequence[ChunkKey]) -> int:
+        """Bytes that those of *keys* take that are leaving."""
+        with self._lock:
+            return sum(self._leaving[key].size for key in keys if key in self._leaving)
+
     def shares(self) -> Sequence[Self]:
         """The indexes of which each has a policy of its own: this one alone."""
         return [self]

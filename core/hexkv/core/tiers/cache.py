@@ -9,11 +9,12 @@ arrived and was verified.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from threading import Lock
 
-from hexkv.core.io.rules import LaneRules, Priority
+from hexkv.core.io.rules import LaneRules, Priority, Refused
 from hexkv.core.io.scheduler import Ticket
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.clearing import Gone, clear, forget, part_with
@@ -365,8 +366,7 @@ class TierStack:
     def _close_soon(self, tier: Tier) -> Ticket[None]:
         lane = self.runtime.lane(f"{tier.name}/close", LaneRules(workers=1))
 
-        def work(go: bool) -> tuple[None, bool | None]:
-            del go
+        def work(_: bool) -> tuple[None, bool | None]:
             tier.close()
             return None, None
 
@@ -395,4 +395,5 @@ class TierStack:
                 lane.unhold()
             return None, well
 
-        tier.submit(Priority.DELETE, 0, work)
+        with suppress(Refused):  # as where another thread has taken the tier out by now
+            tier.submit(Priority.DELETE, 0, work)

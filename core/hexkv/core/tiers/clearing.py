@@ -101,13 +101,14 @@ def _clear_prefixes(
     free = tier.not_replaced(known)
     gone = tier.let_go(free)
     count = 0
-    for prefix in [b""] if prefixes is None else prefixes:
-        cleared = tier.calls.clear_prefix(prefix, deadline)
-        if cleared is None:
-            tier.put_off(gone)
-            return Gone(gone, _UNDELETED)
-        count += cleared
-    tier.index.deleted(gone)
+    with tier.deleting.now(gone):
+        for prefix in [b""] if prefixes is None else prefixes:
+            cleared = tier.calls.clear_prefix(prefix, deadline)
+            if cleared is None:
+                tier.put_off(gone)
+                return Gone(gone, _UNDELETED)
+            count += cleared
+        tier.index.deleted(gone)
     return Gone(gone, _left(tier, known, free), max(0, count - len(gone)))
 
 

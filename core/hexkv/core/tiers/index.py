@@ -85,21 +85,6 @@ class TierIndex(Bookkeeping):
         with self._lock:
             return [key in self._sizes for key in keys]
 
-    def pending(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """True for each chunk that is reserved or leaving."""
-        with self._lock:
-            return [key in self._reserved or key in self._leaving for key in keys]
-
-    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """True for each chunk that is resident, or reserved to be."""
-        with self._lock:
-            return [key in self._sizes or key in self._reserved for key in keys]
-
-    def leaving(self, keys: Sequence[ChunkKey]) -> int:
-        """Bytes that those of *keys* take that are leaving."""
-        with self._lock:
-            return sum(self._leaving[key].size for key in keys if key in self._leaving)
-
     def reserve(
         self,
         keys: Sequence[ChunkKey],

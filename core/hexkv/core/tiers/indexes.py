@@ -33,7 +33,7 @@ class Index(Protocol):
     def ranked(self) -> list[ChunkKey]: ...
     def shares(self) -> Sequence[Index]: ...
     def pinned_by(self, owner: str) -> list[ChunkKey]: ...
-    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]: ...
+    def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]: ...
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
     ) -> Reservation: ...
@@ -91,8 +91,8 @@ class Unindexed:
         del owner
         return []
 
-    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        return [False] * len(keys)
+    def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        return list(keys)
 
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None

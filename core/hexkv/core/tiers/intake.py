@@ -119,6 +119,7 @@ def read_frames(
     start = runtime.clock.now()
     tier.link.began(start)
     sink = _Verifying(runtime.codec, frames)
+    turn = tier.deleting.turn
     outcomes = tier.calls.read(keys, sink, deadline)
     for _ in range(tier.rules.retries):
         again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
@@ -138,7 +139,7 @@ def read_frames(
         else:
             why.append(_why(outcome, i in frames.wrong))
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
-    evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall()))
+    evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))
     runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
     read = sum(size for _, size in arrived)
     runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)

@@ -174,8 +174,11 @@ class DividedIndex:
             if index is not self._rest:  # which may have let go of them before they were a tenant's
                 self._rest.deleted(run)
 
-    def stays(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        return [self._of(key).stays([key])[0] or self._rest.stays([key])[0] for key in keys]
+    def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        # A tenant's chunk may be among the rest, from before its tenant was met.
+        stay = self._rest.stays(keys)
+        gone = [key for key, stays in zip(keys, stay, strict=True) if not stays]
+        return [key for index, run in self._runs(gone) for key in index.depart(run)]
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):

@@ -20,6 +20,7 @@ from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.backlog import Backlog
 from hexkv.core.tiers.bandwidth import TierBandwidth
 from hexkv.core.tiers.calls import StoreCalls
+from hexkv.core.tiers.deleting import Deleting
 from hexkv.core.tiers.indexes import Index, Unindexed
 from hexkv.core.tiers.rules import TierRules
 from hexkv.core.tiers.runtime import Runtime
@@ -105,10 +106,11 @@ class Tier(ABC):
         self.lanes: Sequence[Lane] = ()
         """That for reading and that for writing; none if it does no I/O."""
 
+        self.deleting = Deleting(self.index)
+
         self._runtime = runtime
         self._undeleted: list[ChunkKey] = []
         self._replaced: set[ChunkKey] = set()
-        self._deleting: set[ChunkKey] = set()
         self._lock = Lock()
 
     @property
@@ -182,12 +184,15 @@ class Tier(ABC):
         rest = iter(self.calls.contains(strange, deadline))
         return [here or next(rest) for here in known]
 
-    def adopt_foreign(self, found: Sequence[tuple[ChunkKey, int]], wall: float) -> list[ChunkKey]:
+    def adopt_foreign(
+        self, found: Sequence[tuple[ChunkKey, int]], wall: float, turn: int
+    ) -> list[ChunkKey]:
         """Take chunks that others have stored into the index, with the size of their frames.
 
-        Victims to evict, where that is more than the budget.
+        Unless something was deleted since *turn*, when the store was asked: that may be one of
+        these. Victims to evict, where that is more than the budget.
         """
-        if not self.shared or not self.index.decides:
+        if not self.shared or not self.index.decides or self.deleting.turn != turn:
             return []
         known = self.index.contains([key for key, _ in found])
         strange = [
@@ -204,29 +209,12 @@ class Tier(ABC):
         is left to delete.
         """
         for start in range(0, len(keys), _AT_ONCE):
-            with self._deleting_now(keys[start : start + _AT_ONCE]) as part:
+            with self.deleting.now(keys[start : start + _AT_ONCE]) as part:
                 if (start and deadline.expired) or (part and not self.calls.delete(part, deadline)):
                     self.put_off(keys[start:])
                     return False
                 self.index.deleted(part)
         return True
-
-    @contextmanager
-    def _deleting_now(self, keys: Sequence[ChunkKey]) -> Iterator[Sequence[ChunkKey]]:
-        """Those of *keys* that nobody else is deleting, and that nobody has stored anew.
-
-        Whoever is late with a delete would take the bytes of a chunk that the index has again.
-        """
-        with self._lock:
-            mine = [key for key in keys if key not in self._deleting]
-            stay = self.index.stays(mine)
-            mine = [key for key, stays in zip(mine, stay, strict=True) if not stays]
-            self._deleting.update(mine)
-        try:
-            yield mine
-        finally:
-            with self._lock:
-                self._deleting.difference_update(mine)
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:
         """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
@@ -272,11 +260,13 @@ class Tier(ABC):
     def quarantine(self, keys: Sequence[ChunkKey], deadline: Deadline) -> None:
         """Make damaged chunks unreadable, and keep them for a person where the store can."""
         free = self.not_replaced(keys)
-        gone = self.let_go(free)
-        if self.calls.quarantine(free, deadline):
-            self.index.deleted(gone)
-        else:
-            self.delete(free, deadline)
+        self.let_go(free)
+        with self.deleting.now(free) as mine:
+            well = self.calls.quarantine(mine, deadline)
+            if well:
+                self.index.deleted(mine)
+        if not well:
+            self.delete(mine, deadline)
 
     @property
     def unwritten(self) -> int:

@@ -155,6 +155,7 @@ class Writer:
         if tier.indexing and not self.learn(tier):
             self.dropped(tier, batch.keys, Reason.NOT_INDEXED)
             return [False] * len(batch.keys), False
+        turn = tier.deleting.turn
         here = list(tier.contains(batch.keys, deadline))
         todo = [i for i, there in enumerate(here) if not there]
         keys, leases = batch.keys, batch.leases
@@ -164,7 +165,7 @@ class Writer:
                 on_stored(tier, there)
             sizes = [len(lease.frame) for lease in compress(batch.leases, here)]
             found = list(zip(there, sizes, strict=True))
-            self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall()), deadline)
+            self.evict(tier, tier.adopt_foreign(found, runtime.clock.wall(), turn), deadline)
             if not todo:
                 return here, None
             keys, leases = [keys[i] for i in todo], [leases[i] for i in todo]
