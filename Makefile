@@ -60,7 +60,7 @@ SGLANG ?= 0.5.23
 SGLANGS ?= 0.5.12 0.5.17 0.5.20
 SGLANG_ENGINE := $(VENV)/sglang
 DISTS  := . contracts kernels $(patsubst %/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
-ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/vllm
+ENGINE_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/lossless adapters/net adapters/node adapters/observe adapters/peer adapters/redis adapters/tcp adapters/vllm
 PIP_ENGINE   := $(RUN) -m pip --python $(ENGINE)/bin/python --disable-pip-version-check
 INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
