@@ -34,6 +34,7 @@ class TestMRU(PolicyContract):
         return MRU()
 
 
+@pytest.mark.thorough
 class TestARC(PolicyContract):
     @pytest.fixture
     def policy(self) -> Policy:

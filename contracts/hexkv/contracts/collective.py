@@ -250,7 +250,7 @@ class CollectiveContract(Whole):
                 if one.whole:  # it may not have learned of it: its next call tells
                     one.part()
             pause, left = Event(), PATIENCE
-            while not all(one.whole for one in three):
+            while False in [one.whole for one in three]:  # each is asked: it may learn by that
                 pause.wait(0.05)
                 left -= 0.05
                 assert left > 0, "they do not meet again"
