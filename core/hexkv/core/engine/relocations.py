@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
@@ -35,7 +36,7 @@ from hexkv.ports import (
 _LONGEST_TOKEN = 200
 
 
-class Relocations:
+class Relocations(ABC):
     """The verbs; see :class:`hexkv.ports.Relocation`. :class:`KeyedAdmin` has them, too."""
 
     def __init__(self, stack: TierStack, calls: Calls, *, work: float) -> None:
@@ -45,9 +46,9 @@ class Relocations:
         self._work = work
         self._claims = Claims(stack.runtime.clock)
 
+    @abstractmethod
     def namespaces(self) -> Sequence[NamespaceState]:
         """See :class:`hexkv.ports.Administration`."""
-        raise NotImplementedError
 
     def member(self) -> Member | None:
         runtime = self._stack.runtime
