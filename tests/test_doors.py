@@ -157,13 +157,15 @@ def test_a_handler_in_the_middle_of_a_call_is_told_so_at_every_door(rig, calls):
         assert r.at_rest(), call.__name__
 
 
-@pytest.mark.parametrize("call", [store, retrieve])
-def test_what_a_handler_closes_or_releases_goes_when_the_call_is_over(rig, call):
+@pytest.mark.parametrize(
+    ("call", "step"), [(store, 12), (retrieve, 12), *thorough((store, 3), (retrieve, 3))]
+)
+def test_what_a_handler_closes_or_releases_goes_when_the_call_is_over(rig, call, step):
     r = ready(rig, call)
     with Interrupt() as interrupt:
         call(r.engine)
     over = 0
-    for number in first_visits(interrupt.lines)[::3]:
+    for number in first_visits(interrupt.lines)[::step]:
         r = ready(rig, call)
         until = Deadline.after(r.clock, PATIENCE)
         specs = specs_of(r.engine, ELSE)
