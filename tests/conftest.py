@@ -5,14 +5,20 @@ import pytest
 from rigging import rigging
 
 
+def pytest_collection():
+    """What is collected stays: no garbage collection is to walk through it again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish():
-    """What was collected stays: no garbage collection is to walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish():
     gc.unfreeze()
+    gc.enable()
 
 
 @pytest.fixture

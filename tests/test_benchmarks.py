@@ -180,6 +180,7 @@ def test_room_is_checked_before_anything_is_written(machine, tmp_path):
         machine.check_room(tmp_path, 1 << 62)
 
 
+@pytest.mark.thorough
 def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tmp_path):
     scratch, output = tmp_path / "scratch", tmp_path / "out.json"
     command = [sys.executable, "-m", "benchmarks", "--quick"]

@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 import hexkv.core
 import hexkv.plugins
 import hexkv.ports
+from depth import thorough
 from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
@@ -170,7 +171,13 @@ def test_the_guide_names_everything_that_an_author_may_give_a_contract():
         assert words == found, contract
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
+LONG = ROOT / "docs" / "writing-an-adapter.md"
+"""Takes as long as all others; `test_check.py` of the contracts checks its package in make test."""
+
+WITH_CODE = [path for path in PAGES if path != LONG and any(kind for kind, _ in blocks(path))]
+
+
+@pytest.mark.parametrize("path", [*WITH_CODE, *thorough(LONG)], ids=name)
 def test_the_code_of_a_document_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     """A ``yaml`` block is the file that its first line names; ``console`` runs ``$`` lines."""
     monkeypatch.chdir(tmp_path)
@@ -204,7 +211,7 @@ def run(line):
 CONFIGURATIONS = [(path, code) for path in PAGES for kind, code in blocks(path) if kind == "yaml"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "code"),
     CONFIGURATIONS,
     ids=[f"{name(path)} {code.split(maxsplit=2)[1]}" for path, code in CONFIGURATIONS],

@@ -38,6 +38,7 @@ class OverAFile:
         self.line.read(into)
 
 
+@pytest.mark.thorough  # ``hexkv check`` tries every level of it in ``make test``
 class TestHexkvStore(OverTheWire):
     pass
 

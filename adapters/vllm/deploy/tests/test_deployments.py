@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -55,16 +54,16 @@ def test_a_configuration_builds_an_engine(path, tmp_path):
 
 
 @each("found", objects(), ids=lambda x: f"{x['kind']} {x['metadata']['name']}")
-def test_a_manifest_is_what_kubernetes_takes(found):
-    kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+def test_a_manifest_is_what_kubernetes_takes(validator, found):
+    validator.validate(found, validator.latest_version(), strict=True)
 
 
-def test_a_wrong_manifest_is_refused():
+def test_a_wrong_manifest_is_refused(validator):
     """The control: the validator reads what it is given."""
     wrong = kubernetes("StatefulSet", "vllm")
     wrong["spec"]["replica"] = 2
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+    with pytest.raises(validator.ValidationError):
+        validator.validate(wrong, validator.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("right", [True, False])

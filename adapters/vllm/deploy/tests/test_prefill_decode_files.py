@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -27,10 +26,10 @@ def transfers(words):
     return found
 
 
-def test_the_manifest_is_what_kubernetes_takes_and_its_servers_are_those_of_the_proxy():
+def test_the_manifest_is_what_kubernetes_takes_and_its_servers_are_those_of_the_proxy(validator):
     deployment, service = yaml.safe_load_all((EXAMPLE / "kubernetes.yaml").read_text())
     for found in (deployment, service):
-        kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+        validator.validate(found, validator.latest_version(), strict=True)
     pod = deployment["spec"]["template"]["spec"]
     containers = {one["name"]: one for one in pod["containers"]}
     for name, port in (("prefill", 8100), ("decode", 8200)):

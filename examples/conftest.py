@@ -1,0 +1,12 @@
+import pytest
+
+TAPE = "TestTapeStore"
+"""It says nothing of ``thorough``: it is what the tutorial quotes. ``make test`` has it checked
+by ``hexkv check`` for its badge, in ``contracts/tests/test_check.py``."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.cls is not None and item.cls.__name__ == TAPE:
+            item.add_marker(pytest.mark.thorough)
