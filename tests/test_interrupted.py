@@ -71,7 +71,9 @@ def unharmed(r):
         *thorough(*((call, "both", 1) for call in CALLS)),
         *thorough(*((call, "memory", 1) for call in (store, retrieve))),
     ],
-    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", f"by {value}"),
+    ids=lambda value: (
+        value if isinstance(value, str) else getattr(value, "__name__", f"by {value}")
+    ),
 )
 @pytest.mark.usefixtures("one_by_one")
 def test_an_interrupt_at_any_line_leaves_nothing_behind(rig, call, tiers, step):

@@ -112,6 +112,7 @@ def test_what_is_not_to_be_learned_teaches_nothing(part):
     assert torch.allclose(*seen, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_command_saves_a_model_of_its_seed_in_bfloat16_and_its_recipe(
     part, tmp_path, monkeypatch
 ):

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from families import CHUNK, ends, families, longest
 from hexkv.contracts.chunk_cache._base import LAYOUT
 from hexkv.contracts.heap_kv import HeapKV
@@ -29,7 +30,7 @@ def loaded(engine, tokens, lookup_id, *, by_layer):
     return got
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(
     prompts=families(),
     step=st.sampled_from([1, 4, 8, 16]),

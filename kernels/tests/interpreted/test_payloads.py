@@ -76,7 +76,7 @@ def gathered(window, start, end):
     return bytes(data)
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(4))
 @given(
     st.sampled_from([*SERDES]),
     st.sampled_from(DTYPES),
