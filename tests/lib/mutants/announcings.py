@@ -109,6 +109,12 @@ class TestHasNoTime(AnnouncedContract):
 
     breaks = "announcing.5"
 
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch):
+        monkeypatch.setattr(
+            "hexkv.contracts.announcing.soon", lambda: Deadline.after(SystemClock(), 3.0)
+        )
+
     class Make(Announced):
         def announce(self, client, owner, group, keys, seconds):
             return super().announce(client, owner, group, keys, seconds * 100)

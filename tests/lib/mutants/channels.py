@@ -196,6 +196,12 @@ class TcpContract(ChannelContract):
     def change(self, monkeypatch):
         """Nothing."""
 
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch):
+        """What they hang in is waited for a little only."""
+        monkeypatch.setattr("hexkv.contracts.channel._base.PATIENCE", 5.0)
+        monkeypatch.setattr("hexkv.contracts.channel._faults._LATE", 5.0)
+
     def channel(self, secret):
         limits = Limits(64 << 20, patience=3.0)
         place = Address("127.0.0.1")
@@ -240,13 +246,13 @@ class TestWritesLate(TcpContract):
     breaks = "channel.16"
 
     def change(self, monkeypatch):
-        def land(line, index, part, size, sink, deadline):
+        def land(line, index, part, size, after, sink, deadline):
             there = sink.room(index, size)
             until = Deadline.after(deadline.clock, 60)
 
             def receive():
                 with suppress(Exception):
-                    line.stream.fill(there.into, until)
+                    line.stream.fill_both(there.into, after, until)
                 late.discard(line.stream)
                 line.stream.close()
 
@@ -270,8 +276,8 @@ class TestHasNoShare(TcpContract):
     breaks = "channel.17"
 
     def change(self, monkeypatch):
-        def land(line, index, part, size, sink, deadline):
-            line.stream.fill(sink.room(index, size).into, deadline)
+        def land(line, index, part, size, after, sink, deadline):
+            line.stream.fill_both(sink.room(index, size).into, after, deadline)
             return Hit(size)
 
         monkeypatch.setattr(Line, "_land", land)
@@ -297,9 +303,9 @@ class TestCallsHalfAFrameAHit(TcpContract):
     def change(self, monkeypatch):
         right = Line._land
 
-        def land(line, index, part, size, sink, deadline):
+        def land(line, index, part, size, after, sink, deadline):
             try:
-                return right(line, index, part, size, sink, deadline)
+                return right(line, index, part, size, after, sink, deadline)
             except ConnectionBroken:
                 return Hit(size)
 

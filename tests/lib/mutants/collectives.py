@@ -99,6 +99,11 @@ class LocalMember:
 class LocalContract(CollectiveContract):
     Make = LocalMember
 
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch):
+        """Some would take all the time there is."""
+        monkeypatch.setattr("hexkv.contracts.collective.PATIENCE", 5.0)
+
     @pytest.fixture
     def members(self):
         made = []
@@ -192,11 +197,6 @@ class TestWaitsAgain(LocalContract):
     """Who is apart waits for the others until the deadline, each time."""
 
     breaks = "collective.4"
-
-    @pytest.fixture(autouse=True)
-    def _impatient(self, monkeypatch):
-        """This one would take all the time there is."""
-        monkeypatch.setattr("hexkv.contracts.collective.PATIENCE", 3.0)
 
     class Make(LocalMember):
         def _here(self, deadline):

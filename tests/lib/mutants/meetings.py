@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from threading import Barrier, Condition, Event, current_thread, main_thread
 
-PATIENCE = 60.0
+PATIENCE = 10.0
 """Seconds that a thread waits for another, and then goes on alone."""
 
 

@@ -40,6 +40,12 @@ SECONDS = 60.0
 BRIEF = 1.0
 """A deadline that passes."""
 
+PATIENCE = 30.0
+"""Seconds after which what others are about to do does not happen any more."""
+
+_POLL = 0.01
+"""Seconds between two looks at it."""
+
 Make = Callable[[], TransferChannel]
 Memory = Callable[[int], MemoryRegion]
 Proxied = Callable[[Peer], AbstractContextManager[tuple[FaultProxy, Peer]]]
@@ -69,10 +75,10 @@ def until(reached: Callable[[], object], what: str) -> None:
         AssertionError: says *what* is wrong, for it did not come to that.
     """
     pause = Event()
-    for _ in range(3000):
+    for _ in range(round(PATIENCE / _POLL)):
         if reached():
             return
-        pause.wait(0.01)
+        pause.wait(_POLL)
     raise AssertionError(what)
 
 
