@@ -118,6 +118,25 @@ def test_evicted_says_when_and_by_which_policy(rig):
     assert (why.reason, why.when, why.detail) == (Reason.EVICTED, clock.wall(), "by FIFO")
 
 
+def test_a_retrieve_counts_as_evicted_what_explain_says_was_evicted(rig):
+    """Until it is stored again and goes another way; also layer by layer, and in a hold."""
+    r = rig([memory(budget=6 * FRAME, policy="fifo")])
+    engine = r.engine
+    engine.store(PROMPT, computed())
+    engine.store(OTHER, computed(OTHER))
+    misses = {Reason.EVICTED: 6}
+    assert engine.retrieve(PROMPT, empty()).misses == misses
+    with engine.retrieve_layers(PROMPT, empty()) as layers:
+        for _ in layers:
+            pass
+        assert layers.result().misses == misses
+    told = engine.admin.explain(PROMPT).reasons["memory"]
+    assert told == {"evicted": 6}
+    engine.store(PROMPT, computed())
+    engine.clear(PROMPT)
+    assert engine.retrieve(PROMPT, empty()).misses == {Reason.ABSENT: 6}
+
+
 def test_a_chunk_behind_a_missing_one_is_there_but_no_use(rig):
     r = rig([memory()])
     r.engine.store(PROMPT, computed())

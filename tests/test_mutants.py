@@ -54,8 +54,13 @@ OPENLY = [
 ]
 
 
+STALE = ("positional argument", "unexpected keyword argument")
+"""What a mutant says that no longer fits what it changes: it is caught for nothing it means."""
+
+
 def missed(found, some):
     """Those of *some* mutants that were not caught by the promise they break."""
+    assert [text for text in STALE if text in found.output] == []
     return {
         mutant.case: found.verdicts[mutant.case]
         for mutant in some

@@ -101,3 +101,11 @@ class Reason(StrEnum):
 
     PRESENT = "present"
     """It is there."""
+
+    @property
+    def gone(self) -> bool:
+        """True if nothing is stored under the key, whatever became of it.
+
+        The chunks behind the first one that is gone count as gone for the same reason.
+        """
+        return self in (Reason.ABSENT, Reason.EVICTED, Reason.EXPIRED)

@@ -95,7 +95,6 @@ class TieredHalf:
         self._pool = stack.pool
         self._pace = Pipelining.of(stack.pool)
         self._hosts = Hosts()
-        self._computes = stack.runtime.compute_rate
         # The same calls, of whom they are.
         self.fits = self._pool.fits
         self.assign = stack.assign
@@ -164,7 +163,7 @@ class TieredHalf:
         stack = self.stack
         prefix = match_prefix(stack, prompt, deadline, stack.serving if served else stack.tiers)
         missing = prefix.missing
-        why = None if missing is None else why_absent(stack.tiers, self._computes, missing)
+        why = None if missing is None else why_absent(stack.tiers, stack.runtime, missing)
         return Located(prefix.found, [tier.name for tier in prefix.tiers], why)
 
     def load(

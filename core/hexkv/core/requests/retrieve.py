@@ -92,7 +92,7 @@ class Arrived:
         next_end = ends[bisect_right(ends, here, hi=len(ends) - 1)]
         self._miss(why, 1, next_end - here)
         if lost > 1:
-            rest = why if why is Reason.ABSENT else Reason.BEHIND_A_MISS
+            rest = why if why.gone else Reason.BEHIND_A_MISS
             self._miss(rest, lost - 1, ends[-1] - next_end)
 
     def _miss(self, why: Reason, chunks: int, tokens: int) -> None:
@@ -342,7 +342,7 @@ def load_prefix(
     finally:
         arriving.drop()
     if arrived.chunks == len(found) and (missing := prefix.missing) is not None:
-        why = why_absent(stack.tiers, stack.runtime.compute_rate, missing)
+        why = why_absent(stack.tiers, stack.runtime, missing)
     arrived.end(prefix.asked.bounds, why, short=prefix.short)
     return arrived
 

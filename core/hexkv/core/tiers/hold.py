@@ -155,8 +155,8 @@ class TieredHold:
                     self._reasons[number] = Reason.REFUSED
         for number, tier in enumerate(found):
             if tier is None:
-                rate = self._stack.runtime.compute_rate
-                self._reasons[number] = why_absent(self._stack.tiers, rate, keys[number])
+                stack = self._stack
+                self._reasons[number] = why_absent(stack.tiers, stack.runtime, keys[number])
 
     def _lend(self, numbers: Sequence[int], tier: Tier, specs: Sequence[ChunkSpec]) -> bool:
         """Take neighbouring chunks of a tier in memory. True if any is there."""

@@ -7,10 +7,12 @@ own lane, so that a slow one costs its deadline and delays nobody else's answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.io.scheduler import Ticket
+from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason
 
@@ -112,14 +114,24 @@ def serving(tiers: Sequence[Tier], compute_rate: float | None) -> Sequence[Tier]
     return [tier for tier in tiers if tier.link.serves(compute_rate)]
 
 
-def why_absent(tiers: Sequence[Tier], compute_rate: float | None, key: ChunkKey) -> Reason:
-    """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all."""
-    slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(compute_rate))
+def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason:
+    """Why no tier that serves requests has a chunk. Asks no store: a slow one least of all.
+
+    Of what tiers let go, the history's newest note is the reason: more room, or more time, would
+    have made it a hit.
+    """
+    rate = runtime.compute_rate
+    slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(rate))
     if any(not tier.index.decides or all(tier.index.contains([key])) for tier in slow):
         return Reason.SLOWER
     # Of what only a store can say, nothing is known while nobody asks it.
     if any(tier.rules.reads and tier.remote and tier.off for tier in tiers):
         return Reason.TIER_OFF
+    if len(runtime.history):
+        notes = [runtime.history.find(key, tier.name) for tier in tiers if tier.rules.reads]
+        newest = max((note for note in notes if note), key=attrgetter("when"), default=None)
+        if newest is not None and newest.cause.gone:
+            return newest.cause
     return Reason.ABSENT
 
 

@@ -201,7 +201,7 @@ class Tracked:
         rest = -(-(self.asked - end) // chunk)
         missed = [Missed(found.why, 1, end - here)]
         if rest:
-            behind = found.why if found.why is Reason.ABSENT else Reason.BEHIND_A_MISS
+            behind = found.why if found.why.gone else Reason.BEHIND_A_MISS
             missed.append(Missed(behind, rest, self.asked - end))
         return missed
 

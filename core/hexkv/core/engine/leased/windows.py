@@ -172,7 +172,7 @@ class Loading:
         arrived = Arrived()
         asked, short = len(self._whole.keys), False
         why = self._load(arrived)
-        if self._whole.tails is not None and why in (None, Reason.ABSENT):
+        if self._whole.tails is not None and (why is None or why.gone):
             here = [""] * arrived.chunks
             found = find_tail(self._service, self._whole, here, self._deadline)
             self._prompt = found.prompt

@@ -113,8 +113,7 @@ class LayeredRetrieve:
             if self._hit < len(self._found):
                 self._why = Reason.REFUSED
             elif (missing := self._prefix.missing) is not None:
-                tiers, rate = self._stack.tiers, self._stack.runtime.compute_rate
-                self._why = why_absent(tiers, rate, missing)
+                self._why = why_absent(self._stack.tiers, self._stack.runtime, missing)
             layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
             self._groups = layer_groups(layout, tokens)
             self._reader.divide(part_groups(layout, tokens))
