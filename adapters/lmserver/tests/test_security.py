@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from hexkv.adapters.lmserver.serve import run
-from hexkv.adapters.net.security import is_local
+from hexkv.adapters.net.security import is_exposed, is_local
 from hexkv.contracts.doubles import ListSink
 from hexkv.ports import ConfigError, Failed, Hit, Item, Stored, StoreUnreachable
 from lm_servers import SMALL, served
@@ -114,6 +114,21 @@ def test_no_other_address_is_served_without_authentication(host, capsys):
 def test_what_only_this_machine_can_reach_is_local():
     assert all(map(is_local, ["127.0.0.1", "127.8.8.8", "::1"]))
     assert not any(map(is_local, ["0.0.0.0", "::", "10.0.0.1", "192.168.127.0", "1127.0.0.1"]))
+
+
+def test_a_file_is_readable_by_its_owner_or_by_the_group_that_root_gave_its_reader():
+    """The second is a volume of secrets in a pod: root's, mode 0440, its group the pod's."""
+
+    def exposed(mode, owner, user):
+        return is_exposed(os.stat_result((mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0)), user)
+
+    own = {mode for mode in range(0o1000) if not exposed(mode, 1000, 1000)}
+    assert own == {mode for mode in range(0o1000) if not mode & 0o077}
+    assert own == {mode for mode in range(0o1000) if not exposed(mode, 0, 0)}
+    assert own == {mode for mode in range(0o1000) if not exposed(mode, 1001, 1000)}
+    assert own | {mode | 0o040 for mode in own} == {
+        mode for mode in range(0o1000) if not exposed(mode, 0, 1000)
+    }
 
 
 @pytest.mark.parametrize(

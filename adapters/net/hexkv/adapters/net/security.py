@@ -12,22 +12,33 @@ _SHORTEST = 16
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in a file that nobody but its owner can read.
+    """The secret in a file that only this process's user, or a group that root gave it, can read.
 
     Raises:
         ConfigError: it cannot be read, others can read it too, or it is easily guessed.
     """
     try:
         with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             secret = file.read(4096).rstrip(b"\r\n")
     except OSError as error:
         raise ConfigError(f"the secret in {path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
+    if is_exposed(found, os.geteuid()):
         raise ConfigError(f"{path} can be read by others than its owner: chmod 600 it")
     if len(secret) < _SHORTEST:
         raise ConfigError(f"the secret in {path} must have {_SHORTEST} bytes at least")
     return secret
+
+
+def is_exposed(file: os.stat_result, user: int) -> bool:
+    """True if others than *user* may read or change the file: any group or other bit is set.
+
+    One exception. A volume of secrets in Kubernetes belongs to root, and a process of another user
+    reads it through the group of the pod (``fsGroup``, mode 0440): it cannot own the file. So the
+    group of root's file may read it, and do nothing else.
+    """
+    allowed = stat.S_IRGRP if file.st_uid == 0 != user else 0
+    return bool(stat.S_IMODE(file.st_mode) & 0o077 & ~allowed)
 
 
 def check_exposure(host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
