@@ -7,17 +7,16 @@ from contextlib import contextmanager
 import pytest
 
 from administration import Managed, short_folder
+from call_records import a_call, keys_of, write_record
 from configured import CHUNK, built
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.cli import output
 from hexkv.plugins.discovery import discover
+from hexkv.ports import RecordedKind
 
 pytestmark = pytest.mark.thorough
 
-WITHOUT = {
-    "demo": "speaks argparse; it has tests of its own",
-    "report": "needs a record of calls: not walked yet",
-}
+WITHOUT = {"demo": "speaks argparse; it has tests of its own"}
 """Commands that are not walked, and why."""
 
 BAD = {
@@ -79,6 +78,7 @@ GIVEN = {
     "fsck": "disk",
     "new-adapter": "store thing",
     "plan": "trace.jsonl",
+    "report": "calls.record",
     "serdes": "--links 1GB",
     "size": "--layers 4 --heads 2 --width 64 --requests 1 --prompt 100",
     "size --config": "",
@@ -152,6 +152,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "tier.yaml").write_text("store: memory\nname: new\n")
     trace = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}
     (tmp_path / "trace.jsonl").write_text(json.dumps(trace) + "\n")
+    chunks = keys_of(1, 2, 3)
+    write_record(tmp_path / "calls.record", [a_call(RecordedKind.RETRIEVE, 1.0, chunks)])
     former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     with short_folder() as folder:
         socket = str(folder / "admin.sock")

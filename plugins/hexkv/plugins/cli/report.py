@@ -13,6 +13,7 @@ from hexkv.plugins.cli.output import (
     Json,
     human_size,
     installed,
+    named,
     new_app,
     print_json,
     print_table,
@@ -50,7 +51,8 @@ def report(
     record = read_records(records)
     head = record.heads[0]
     names = policy_names(policies)
-    policy_names(policy)
+    with named("--policy"):
+        installed().find("policy", policy)
     found = measured(record)
     requests = requests_of(record.calls, head.chunk_tokens)
     plan = Plan(records, head.chunk_tokens, head.chunk_bytes, recorded=True)
