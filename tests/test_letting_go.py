@@ -2,10 +2,10 @@
 
 import pytest
 
-from dict_store import DictStore
+from dict_store import CapableStore, DictStore
 from hexkv.contracts.doubles import ManualClock
-from hexkv.core.tiers.clearing import forget
-from hexkv.ports import ChunkKey, Deadline, Item
+from hexkv.core.tiers.clearing import clear, forget
+from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, namespace_of
 from rigging import FRAME, tier
 
 KEY = ChunkKey(bytes(range(32)))
@@ -93,6 +93,27 @@ def test_what_was_found_before_a_delete_is_not_taken_for_somebody_elses_chunk(ri
     for before in (turn, *during):
         held.adopt_foreign([(KEY, FRAME)], 0.0, before)
         assert held.index.contains([KEY]) == [False]
+
+
+@pytest.mark.parametrize("way", ["one by one", "the whole namespace"])
+def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
+    class Listed(CapableStore):
+        def scan(self):
+            yield from list(super().scan())
+            (held,) = r.engine._half.stack.tiers
+            if way == "one by one":
+                forget(held, [key], FOREVER)
+            else:
+                clear(held, [namespace_of(key)], FOREVER)
+
+    key = ChunkKey(bytes(range(KEY_BYTES)))
+    store = Listed({key: bytes(FRAME)})
+    r = rig([])
+    r.engine.admin.attach(tier("disk", store))
+    assert r.engine.flush()
+    (held,) = r.engine._half.stack.tiers
+    assert not held.indexing
+    assert (store.medium, held.index.keys(), held.index.used) == ({}, [], 0)
 
 
 def test_two_that_delete_one_chunk_ask_the_store_once(held):

@@ -101,8 +101,9 @@ def _clear_prefixes(
     free = tier.not_replaced(known)
     gone = tier.let_go(free)
     count = 0
-    with tier.deleting.now(gone):
-        for prefix in [b""] if prefixes is None else prefixes:
+    wanted = [b""] if prefixes is None else list(prefixes)
+    with tier.deleting.now(gone, wanted):
+        for prefix in wanted:
             cleared = tier.calls.clear_prefix(prefix, deadline)
             if cleared is None:
                 tier.put_off(gone)

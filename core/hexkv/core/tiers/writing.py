@@ -118,10 +118,15 @@ class Writer:
 
         Until it is, nothing is written: a budget holds only where everything is counted.
         """
-        entries = tier.calls.scan()
-        if entries is None:
-            return False
-        self.evict(tier, tier.index.restore(entries), background_deadline(self._runtime))
+        with tier.deleting.followed() as deleted:
+            entries = tier.calls.scan()
+            if entries is None:
+                return False
+            victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
+            # And what was deleted between that question and its answer.
+            late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
+            tier.index.deleted(late)
+        self.evict(tier, victims, background_deadline(self._runtime))
         tier.indexing = False
         self._runtime.tell(Change.STORED, tier.name, tier.index.keys())
         return True
