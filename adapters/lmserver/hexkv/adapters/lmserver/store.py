@@ -47,6 +47,7 @@ from hexkv.ports import (
     Item,
     Miss,
     ReadOutcome,
+    SharedMedium,
     Sink,
     Stored,
     StoreError,
@@ -108,6 +109,11 @@ class HexkvStore:
             return Peer(stream, greet(stream, secret, deadline, nonce, checked=checked))
 
         self._pool = Pool(address, ready, tls=tls, most=connections)
+
+    @property
+    def shared(self) -> bool:
+        """Any number of engines may use a server, which also evicts by itself."""
+        return True
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         return self._flags(Kind.CONTAINS, keys, deadline)
@@ -331,5 +337,5 @@ def _outcome(verdict: int, size: int) -> WriteOutcome:
 
 def _is_a_store(
     store: HexkvStore,
-) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsClear]:
-    return store, store, store, store  # mypy checks here that it keeps the ports' promises
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsClear, SharedMedium]:
+    return store, store, store, store, store  # mypy checks here that it keeps the ports' promises
