@@ -1,6 +1,7 @@
 """``python -m benchmarks.shared_files``: the store ``fs`` beside the file system's own calls.
 
 A local directory stands for the shared one: what a network adds is the same for both sides.
+``--store nixl`` measures NIXL's plug-in POSIX so, beside direct I/O.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -24,14 +26,36 @@ from benchmarks.rig import Buffers, buffers
 from benchmarks.scale import FULL, QUICK, Scale
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Hit, Item, Stored
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.spec import OpenContext
+from hexkv.ports import KEY_BYTES, ChunkKey, ChunkStore, Deadline, Hit, Item, Stored
 
 HERE = Path(__file__).resolve().parent
 CHUNKS = 4
 
 
-def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
+class Side(NamedTuple):
+    """What is measured, and how the files beside it are opened."""
+
+    open: Callable[[Path], Any]
+    flags: int
+    limit: str
+
+
+def _nixl(root: Path) -> ChunkStore:
+    context = OpenContext(SystemClock(), budget=1 << 40)
+    return discover().open("store", "nixl", {"root": str(root)}, context)  # type: ignore[return-value]
+
+
+SIDES = {
+    "fs": Side(lambda root: SharedFileStore(root, SystemClock(), ttl=None), 0, ""),
+    "nixl": Side(_nixl, os.O_DIRECT, "direct "),
+}
+
+
+def comparisons(name: str, scale: Scale, root: Path) -> Generator[Comparison, None, None]:
     """Writing new chunks and reading them, beside ``pwrite`` and ``preadv`` of whole files."""
+    side = SIDES[name]
     size = scale.layout.chunk_bytes(scale.chunk) + 4096
     clock = SystemClock()
     keys = [ChunkKey(i.to_bytes(KEY_BYTES, "big")) for i in range(CHUNKS)]
@@ -40,7 +64,7 @@ def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
         frames = opened.enter_context(buffers(CHUNKS, size))
         for i, frame in enumerate(frames):
             frame[:] = bytes([i]) * size
-        store = opened.enter_context(closing(SharedFileStore(root / "store", clock, ttl=None)))
+        store = opened.enter_context(closing(side.open(root / "store")))
         items = [Item(key, frame) for key, frame in zip(keys, frames, strict=True)]
         sink = Buffers(frames)
 
@@ -50,7 +74,7 @@ def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
 
         def bare_write() -> None:
             for path, frame in zip(paths, frames, strict=True):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | side.flags, 0o600)
                 must(os.pwrite(file, frame, 0) == size, "a partial write")
                 os.close(file)
 
@@ -60,7 +84,7 @@ def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
 
         def bare_read() -> None:
             for path, frame in zip(paths, frames, strict=True):
-                file = os.open(path, os.O_RDONLY)
+                file = os.open(path, os.O_RDONLY | side.flags)
                 must(os.preadv(file, [frame], 0) == size, "a partial read")
                 os.close(file)
 
@@ -71,14 +95,14 @@ def comparisons(scale: Scale, root: Path) -> Generator[Comparison, None, None]:
 
         total = CHUNKS * size
         yield Comparison(
-            *("fs: store", "pwrite of new files", total),
+            *(f"{name}: store", f"{side.limit}pwrite of new files", total),
             *(Turn(write, empty), Turn(bare_write, empty), Goal("speed", 0.9)),
         )
         empty()
         write()
         bare_write()
         yield Comparison(
-            *("fs: retrieve", "preadv of files", total),
+            *(f"{name}: retrieve", f"{side.limit}preadv of files", total),
             *(Turn(read), Turn(bare_read), Goal("speed", 0.9)),
         )
         for i, frame in enumerate(frames):
@@ -89,12 +113,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_files", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only to see it work")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "shared_files.json")
+    parser.add_argument("--store", choices=SIDES, default="fs", help="which is measured")
+    parser.add_argument("--output", type=Path, help="JSON; by default in benchmarks/results")
     asked = parser.parse_args(arguments)
+    file = "shared_files.json" if asked.store == "fs" else f"{asked.store}_files.json"
+    output = asked.output or HERE / "results" / file
     scale = QUICK if asked.quick else FULL
     with (
         tempfile.TemporaryDirectory(dir=HERE) as folder,
-        closing(comparisons(scale, Path(folder))) as all_,
+        closing(comparisons(asked.store, scale, Path(folder))) as all_,
     ):
         results = [compare(one, scale.rounds, turn=scale.turn) for one in all_]
     Console().print(table(results))
@@ -107,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "versions": versions(),
         "results": [to_json(result) for result in results],
     }
-    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    output.write_text(json.dumps(run, indent=1) + "\n")
     return 0
 
 
