@@ -1,6 +1,5 @@
 """Engines that serve each other over TCP, for tests."""
 
-import socket
 import time
 from contextlib import ExitStack, contextmanager
 from threading import Event
@@ -12,6 +11,7 @@ from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import Deadline, Peer
+from processes import held_port
 
 MOST = 60.0
 """Seconds after which what is to happen counts as not happening."""
@@ -45,9 +45,8 @@ def directory_of(*addresses):
 
 
 def free_address():
-    """Where nothing listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return f"127.0.0.1:{found.getsockname()[1]}"
+    """Where nothing listens but what is told of it."""
+    return f"127.0.0.1:{held_port()}"
 
 
 def peers_of(engine):
