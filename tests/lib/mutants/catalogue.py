@@ -81,7 +81,7 @@ PORTS = (
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
     Port("directory", DirectoryContract, ("directories",)),
-    Port("channel", ChannelContract, ("channels",)),
+    Port("channel", ChannelContract, ("channels", "channels_direct")),
     Port("announcing", AnnouncingContract, ("announcings",)),
     Port("collective", CollectiveContract, ("collectives",)),
     Port("encoded", EncodedContract, ("encodings",)),
