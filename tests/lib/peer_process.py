@@ -6,6 +6,7 @@ came, which were right, and in how many seconds.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,13 +21,14 @@ from hexkv.plugins.config import load
 class PeerProcess:
     """The other end of such a process."""
 
-    def __init__(self, config, prefix=()):
+    def __init__(self, config, prefix=(), **environment):
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "peer_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parent,
+            env=os.environ | environment,
         )
         self.address = self._ask(json.dumps(config))
 

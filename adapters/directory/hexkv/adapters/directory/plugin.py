@@ -110,7 +110,8 @@ class StaticSettings(_Access):
     """Settings of the directory ``static``."""
 
     peers: tuple[str, ...] = ()
-    """``host:port`` at which each other node listens."""
+    """``host:port`` at which each other node listens; ``/path`` or ``@name`` over a channel within
+    the machine."""
 
     over_channel: bool = False
     """Whether *peers* are where nodes serve their chunks, and are asked there: then nothing else
@@ -129,7 +130,9 @@ class StaticSettings(_Access):
         _Access.__post_init__(self)
         with about("peers"):
             for peer in self.peers:
-                Address.of_url(peer, _SCHEME)
+                # Channels within a machine have names of sockets.
+                if not (self.over_channel and peer.startswith(("/", "@"))):
+                    Address.of_url(peer, _SCHEME)
         if self.listen:
             with about("listen"):
                 Address.of_url(self.listen, _SCHEME)
