@@ -85,7 +85,9 @@ def test_a_prompt_with_images_is_loaded_between_steps_beside_others_in_them(load
     assert plan.matched(read, 0) == (96 if later else 95, later)
     plan.allocated(seen, blocks(96), 96)
     plan.allocated(read, blocks(96), 95)
-    assert [load.later for load in plan.plan([]).loads] == [True, later]
+    step = plan.plan([])
+    assert [load.later for load in step.loads] == [True, later]
+    assert step.idle
 
 
 def test_a_prompt_shorter_than_a_chunk_is_not_asked_for():

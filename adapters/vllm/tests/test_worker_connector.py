@@ -3,12 +3,13 @@
 import gc
 import random
 from array import array
-from concurrent.futures import wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 
 import pytest
 import torch
 
+from hexkv.adapters.vllm import worker_connector
 from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
@@ -220,6 +221,18 @@ def test_a_load_between_steps_is_reported_once_when_it_is_over(rank):
     assert rank.half.bad_blocks() == set()
     assert rank.half.finished_steps() == {}
     assert rank.equal(OTHER, MINE)
+
+
+def test_a_step_that_computes_nothing_waits_for_loads_and_another_one_does_not(rank, monkeypatch):
+    waits = []
+    monkeypatch.setattr(worker_connector, "wait", lambda loads, *how: waits.append((loads, *how)))
+    store(rank)
+    for idle in (False, True):
+        rank.run(Step(2, loads=[load(later=True)], idle=idle))
+        _, future = rank.half._outside.running["r"]
+        future.exception(timeout=60)
+        assert rank.half.arrived() == {"r"}
+        assert waits == [([future], 0.001, FIRST_COMPLETED)][: int(idle)]
 
 
 def test_a_load_between_steps_that_fails_is_reported_with_its_blocks(rank):

@@ -108,3 +108,5 @@ class Step:
     saves: list[Save] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
+    idle: bool = False
+    """True if no request computes anything in it."""

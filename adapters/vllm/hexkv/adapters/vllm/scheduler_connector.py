@@ -185,6 +185,7 @@ class SchedulerConnector:
         step, self._step = self._step, Step()
         self._number += 1
         step.number = self._number
+        step.idle = not scheduled
         block = self._shape.block
         if self._shape.checked_later and (now := [load for load in step.loads if not load.later]):
             self._unconfirmed[step.number] = {

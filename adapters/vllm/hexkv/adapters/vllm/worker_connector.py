@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,10 @@ log = logging.getLogger("vllm.hexkv")
 
 _LOADS = 1 << 16
 """More than the loads of a step."""
+
+_YIELD = 0.001
+"""Seconds for which a step that computes nothing waits for loads. A host that steps on and on keeps
+the interpreter's lock from the threads that load: their every system call waits 5 ms for it."""
 
 _FORGETTING = 1.0
 """Seconds for what is to be deleted once it has arrived."""
@@ -133,6 +137,7 @@ class WorkerConnector(Generic[Window]):
         self._outside = _Outside()
         self._layered: list[_Layered] = []
         self._contexts = ExitStack()
+        self._idle = False
         self._bad: set[int] = set()
         self._spoiled: set[int] = set()
         self._finished_steps: dict[int, int] = {}
@@ -140,6 +145,7 @@ class WorkerConnector(Generic[Window]):
     def start(self, step: Step) -> None:
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
+        self._idle = step.idle
         self._count(step.missed)
         for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
@@ -193,6 +199,8 @@ class WorkerConnector(Generic[Window]):
         """Requests whose loads outside of steps are over since the last call."""
         if not self._outside.running:
             return set()
+        if self._idle:
+            wait([done for _, done in self._outside.running.values()], _YIELD, FIRST_COMPLETED)
         over = {name for name, (_, done) in self._outside.running.items() if done.done()}
         for name in over:
             load, future = self._outside.running[name]
