@@ -2,7 +2,7 @@
 
 The first line of its input is its configuration. Then each line is a command, answered by a line:
 ``store N`` has it store the prompt of that number, and ``read N`` retrieve it: how many tokens
-came, which were right, and in how many seconds.
+came, which were right, and in how many seconds. ``lent`` says how many bytes it gave to peers.
 """
 
 import json
@@ -16,6 +16,7 @@ from configured import LAYOUT, NAMESPACE, computed, prompt
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
+from hexkv.ports import CounterName
 
 
 class PeerProcess:
@@ -40,6 +41,10 @@ class PeerProcess:
         """The tokens that it can retrieve of a prompt, and the seconds that it took."""
         tokens, seconds = self._ask(f"read {number}").split()
         return int(tokens), float(seconds)
+
+    def lent(self):
+        """Bytes that it has given to peers."""
+        return int(self._ask("lent"))
 
     def kill(self):
         """As a machine goes down: no farewell."""
@@ -69,8 +74,11 @@ def main():
     with build(load(None, {}, json.loads(sys.stdin.readline())), NAMESPACE) as engine:
         say(engine.admin.chunks.peers.member.address)
         for line in sys.stdin:
-            verb, number = line.split()
-            tokens = prompt(int(number))
+            verb, *number = line.split()
+            if verb == "lent":
+                say(str(int(engine.telemetry.total(CounterName.LENT_BYTES))))
+                continue
+            tokens = prompt(int(number[0]))
             if verb == "store":
                 engine.store(tokens, computed(tokens))
                 say("stored")
