@@ -1,11 +1,11 @@
 """``python -m benchmarks.peer_faults``: what a broken peer costs who reads from it.
 
 A holder in a process of its own behind a proxy, a directory in another one, and an engine here
-that reads a prompt from it again and again, with a deadline of one second. The holder is broken in
-one way after the other. Written down are the longest retrieve, what it took beyond its deadline,
-the longest that a thread which sleeps meanwhile was late, and the seconds until all of the prompt
-comes again. Each row says whether it kept the bounds; the exit code is 1 if one did not. Wrong
-bytes, and leases that are left, end it at once. Run it with the tests' helpers:
+that reads a prompt from it again and again, with a deadline of one second. The holder, and then the
+directory, is broken in one way after the other. Written down are the longest retrieve, what it took
+beyond its deadline, the longest that a thread which sleeps meanwhile was late, and the seconds
+until all of the prompt comes again. Each row says whether it kept the bounds; the exit code is 1 if
+one did not. Wrong bytes, and leases that are left, end it at once. Run it with the tests' helpers:
 ``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``.
 """
 
@@ -85,7 +85,7 @@ def read(engine: PrefixCache) -> tuple[int, float]:
 
 
 def case(name: str, seconds: float) -> dict[str, object]:
-    """One way to break the holder."""
+    """One way to break the holder, or the directory."""
     whole = len(prompt(NUMBER))
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="peers-")))
@@ -124,6 +124,8 @@ def case(name: str, seconds: float) -> dict[str, object]:
             "a byte a second": lambda: proxies[-1].bandwidth(1.0),
             "silent": lambda: proxies[-1].stall(),
             "cut off": proxies[-1].cut,
+            "directory killed": directory.kill,
+            "directory stopped": lambda: freeze(directory.process),
         }
         breaks[name]()
         took = []
@@ -135,6 +137,10 @@ def case(name: str, seconds: float) -> dict[str, object]:
             start()
         elif name == "stopped":
             peer.process.send_signal(signal.SIGCONT)
+        elif name == "directory killed":
+            directory.start()
+        elif name == "directory stopped":
+            directory.process.send_signal(signal.SIGCONT)
         else:
             proxies[-1].mend()
         mended = time.monotonic()
@@ -167,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     machine = describe(asked.output.parent)
-    faults = ["killed", "stopped", "a byte a second", "silent", "cut off"]
+    holder = ["killed", "stopped", "a byte a second", "silent", "cut off"]
+    faults = [*holder, "directory killed", "directory stopped"]
     rows = []
     for name in faults:
         rows.append(case(name, asked.seconds))
