@@ -146,6 +146,13 @@ class RankedToy(Toy):
         return worker
 
     @property
+    def _layers(self):
+        layers = {}
+        for cache, layer, _ in self.parts:
+            layers.setdefault(name_of(layer), []).append(cache)
+        return layers
+
+    @property
     def engines(self):
         return [worker._rig.half._engine for worker in self.worker.workers]
 

@@ -185,7 +185,33 @@ class Toy:
                     self.told[one.request_id] = one.kv_transfer_params
         return output.total_num_scheduled_tokens
 
+    @property
+    def _layers(self):
+        """The tensors of each layer, by its name, in the order in which they are computed."""
+        return {name: [cache] for name, cache in self.caches.items()}
+
     def _forward(self, output):
+        """Compute layer by layer, and give the next token of who is at its end."""
+        self._written = []
+        sampled = self._compute(output)
+        if self._written:
+            # Only these: loads write to other blocks meanwhile.
+            blocks, offsets = torch.tensor(self._written).T
+            layers = self._layers
+            computed = {
+                name: [cache[blocks, :, offsets] for cache in caches]
+                for name, caches in layers.items()
+            }
+            for caches in layers.values():
+                for cache in caches:
+                    cache[blocks, :, offsets] = -1.0
+            for name, caches in layers.items():
+                for cache, content in zip(caches, computed[name], strict=True):
+                    cache[blocks, :, offsets] = content
+                self.worker.save_kv_layer(name, None, None)
+        return sampled
+
+    def _compute(self, output):
         """Write the KV of what is scheduled, and give the next token of who is at its end."""
         cached = output.scheduled_cached_reqs
         computed = {}
@@ -210,6 +236,7 @@ class Toy:
             for at in range(start, start + count):
                 state = link(state, tokens[at])
                 self._write(name, at, state)
+                self._written.append((self._tables[name][at // BLOCK], at % BLOCK))
             sampled[name] = [state % 1000] if start + count == len(tokens) else []
         return sampled
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hexkv.adapters.vllm.requests import PAD, Tracked
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
+from hexkv.adapters.vllm.saving import Saving
 from hexkv.plugins.pushing import Pushing
 from nodes import Node
 from pushing import DECODE, nodes
@@ -75,13 +75,13 @@ def believes_no_name(prefill, decode):
 
 
 def drops_the_tail(monkeypatch):
-    before = WorkerConnector._save
+    before = Saving._store
 
-    def save(self, save):
-        if memoryview(save.tokens).cast("I")[-1] != PAD:
-            before(self, save)
+    def store(self, save):
+        whole = memoryview(save.tokens).cast("I")[-1] != PAD
+        return before(self, save) if whole else None
 
-    monkeypatch.setattr(WorkerConnector, "_save", save)
+    monkeypatch.setattr(Saving, "_store", store)
 
 
 def lets_go_early(monkeypatch):

@@ -21,14 +21,14 @@ from hexkv.adapters.vllm.identity import Rank, namespace_of
 from hexkv.adapters.vllm.inspection import Memory
 from hexkv.adapters.vllm.lora import Adapters, watch
 from hexkv.adapters.vllm.metrics import Tally
-from hexkv.adapters.vllm.rank_cache import RankCache, Together
+from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
 from hexkv.adapters.vllm.serving import Handing, LookupServer, Scopes
 from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, slices_of
 from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.adapters.vllm.windows import BlockPages
-from hexkv.adapters.vllm.worker_connector import Window, Windows, WorkerConnector
+from hexkv.adapters.vllm.worker_connector import Window, WorkerConnector
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
@@ -54,6 +54,9 @@ def read(config: VllmConfig, memory: Memory) -> Configuration:
     extra = config.kv_transfer_config.kv_connector_extra_config
     configured = configure(extra, discover(), block_tokens=memory.block)
     loading = configured.connector.loading
+    # A layer is computed twice then, half a step each time.
+    if configured.connector.storing == "layerwise" and config.parallel_config.use_ubatching:
+        raise ConfigError("storing: layerwise is not possible where steps are cut (enable_dbo)")
     if loading == "async" or not goes_only_forward(config):
         return configured
     log.info("loading is async instead of %s: this vLLM cannot take back part of a step", loading)
@@ -204,6 +207,7 @@ def worker_connector(
         cache: RankCache[Window],
         windows: Windows[Window],
         together: Together[Window] | None = None,
+        parts: LayerParts[Window] | None = None,
     ) -> WorkerConnector[Window]:
         return WorkerConnector(
             cache,
@@ -221,9 +225,15 @@ def worker_connector(
             own_tiers=not settings.node,
             handing=handing,
             together=together,
+            parts=parts,
         )
 
-    worker = half(sharded, ShardedPages(slices)) if sharded else half(engine, base.pages, together)
+    worker: Half
+    if sharded is not None:
+        early = sharded if ours.storing == "layerwise" else None
+        worker = half(sharded, ShardedPages(slices), parts=early)
+    else:
+        worker = half(engine, base.pages, together)
     frames = [each.pages.layout.chunk_bytes(settings.chunk.size) for each in slices]
     log.info(
         "hexkv %s under vLLM %s, rank %d of %d: %s; pool of %s; a chunk of %d tokens is %s",

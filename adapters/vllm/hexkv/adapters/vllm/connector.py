@@ -132,7 +132,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
             ConfigError: nothing can be built from the configuration.
         """
         verify(extra_config, discover())
-        return extra_config.get("loading") == "layerwise"
+        return "layerwise" in (extra_config.get("loading"), extra_config.get("storing"))
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
@@ -201,6 +201,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._rig is not None:
             self._rig.half.wait_for_layer(layer_name)
 
+    @guarded(None)
     def save_kv_layer(
         self,
         layer_name: str,
@@ -208,7 +209,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         attn_metadata: AttentionMetadata,
         **kwargs: Any,
     ) -> None:
-        """Nothing: a whole step's KV is copied at its end, which is one call and not many."""
+        del kv_layer, attn_metadata, kwargs
+        if self._rig is not None and self.has_connector_metadata():
+            planned = self._get_connector_metadata()
+            # Of what is lost it is said at the end, and nothing computed from it may be stored.
+            if isinstance(planned, PlannedStep) and not planned.lost.loads:
+                self._rig.half.computed_layer(planned.step, layer_name)
 
     def wait_for_save(self) -> None:
         if self._rig is not None and self.has_connector_metadata():

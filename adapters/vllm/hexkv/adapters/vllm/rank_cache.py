@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from hexkv.adapters.vllm.messages import Load
@@ -24,6 +25,7 @@ Window = TypeVar("Window", contravariant=True)
 """On a request's KV: a ``DeviceKV``, or one for each shard."""
 
 _Whole = TypeVar("_Whole")
+_Made = TypeVar("_Made", covariant=True)
 
 
 class RankLookups(Protocol):
@@ -91,6 +93,36 @@ class RankCache(RankLookups, Protocol[Window]):
     ) -> StoreReport: ...
 
 
+class LayerParts(Protocol[Window]):
+    """A rank's cache whose chunks are kept in parts by layers, each under a key of its own."""
+
+    @property
+    def layer_parts(self) -> Sequence[Sequence[int]]:
+        """Numbers of the rank's layers that are stored with each other."""
+        ...
+
+    def store_part(
+        self,
+        part: int,
+        tokens: memoryview,
+        device: Window,
+        *,
+        skip: int = 0,
+        namespace: Namespace | None = None,
+    ) -> StoreReport:
+        """Store one of :attr:`layer_parts`, without waiting for it to be written."""
+        ...
+
+
+class Windows(Protocol[_Made]):
+    """The rank's KV memory: :class:`~hexkv.adapters.vllm.windows.BlockPages`, for instance."""
+
+    @property
+    def block(self) -> int: ...
+
+    def window(self, blocks: Sequence[int], start: int) -> _Made: ...
+
+
 class Together(Protocol[_Whole]):
     """:class:`~hexkv.adapters.vllm.together.LoadsTogether`, for ranks with one window each."""
 
@@ -103,3 +135,10 @@ class Together(Protocol[_Whole]):
     ) -> Retrieved: ...
 
     def close(self) -> None: ...
+
+
+def stored_by_all(reports: Sequence[StoreReport]) -> StoreReport:
+    """What is stored of a prompt whose parts are stored so."""
+    # A chunk of which one part was dropped is of no use.
+    least = max(reports, key=lambda report: report.dropped_tokens)
+    return replace(least, stored_bytes=sum(report.stored_bytes for report in reports))

@@ -74,6 +74,10 @@ class ConnectorSettings:
     """Before the step that needs it; between steps, while others are served; or layer by layer
     during the step. ``auto``: between steps where a tier is remote, else before the step."""
 
+    storing: Literal["step", "layerwise"] = "step"
+    """At the end of the step; or, where ``shards`` cuts the layers of a rank, each part of them as
+    soon as it is computed, beside the later ones."""
+
     async_lookup: bool | None = None
     """Let others be served while a tier is asked, instead of waiting for its answer. ``None``:
     where a tier is remote."""
@@ -127,6 +131,8 @@ class ConnectorSettings:
             raise SettingError("loading", "must not be layerwise where ranks load together")
         if self.collective and self.shards:
             raise SettingError("collective", "must be empty where KV is kept in shards")
+        if self.storing == "layerwise" and (self.shards is None or self.shards.layers == 1):
+            raise SettingError("storing", "must be step where shards.layers is 1")
 
     def resolved(self, *, remote: bool) -> ConnectorSettings:
         """These with nothing left open, where a tier is *remote*, or none is.

@@ -6,7 +6,7 @@ copied or put together: each frame goes straight to and from its heads and layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +16,7 @@ import torch
 
 from hexkv.adapters.vllm.identity import Rank
 from hexkv.adapters.vllm.inspection import Memory, inside_of_blocks, tokens_lie_apart
+from hexkv.adapters.vllm.rank_cache import stored_by_all
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.adapters.vllm.shards import Shard, narrowed, own_partition, shards_of
 from hexkv.adapters.vllm.windows import BlockPages, Pages, pages_of
@@ -250,13 +251,44 @@ class ShardedCache:
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
-        reports = [
-            self._engine.store(tokens, window, skip=skip, namespace=its, wait=wait)
-            for window, its in zip(device, self._names(namespace), strict=True)
+        return stored_by_all(
+            self._store_slices(range(len(self._slices)), tokens, device, skip, namespace, wait)
+        )
+
+    @property
+    def layer_parts(self) -> Sequence[Sequence[int]]:
+        """Which layers of the rank are stored with each other, for each part of them."""
+        return sorted({piece.positions for piece in self._slices})
+
+    def store_part(
+        self,
+        part: int,
+        tokens: memoryview,
+        device: Sequence[DeviceKV],
+        *,
+        skip: int = 0,
+        namespace: Namespace | None = None,
+    ) -> StoreReport:
+        """As :meth:`store` of one of :attr:`layer_parts`, without waiting for writes."""
+        layers = self.layer_parts[part]
+        slices = [at for at, piece in enumerate(self._slices) if piece.positions == layers]
+        return stored_by_all(
+            self._store_slices(slices, tokens, device, skip, namespace, wait=False)
+        )
+
+    def _store_slices(
+        self,
+        slices: Iterable[int],
+        tokens: memoryview,
+        device: Sequence[DeviceKV],
+        skip: int,
+        namespace: Namespace | None,
+        wait: bool,
+    ) -> list[StoreReport]:
+        store, names = self._engine.store, self._names(namespace)
+        return [
+            store(tokens, device[at], skip=skip, namespace=names[at], wait=wait) for at in slices
         ]
-        # A chunk of which one shard was dropped is of no use.
-        least = max(reports, key=lambda report: report.dropped_tokens)
-        return replace(least, stored_bytes=sum(report.stored_bytes for report in reports))
 
     def _names(self, namespace: Namespace | None) -> Sequence[Namespace]:
         return self._named(self.namespace if namespace is None else namespace)

@@ -14,13 +14,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from hexkv.adapters.vllm.events import BlockEvent, BlockInfo, Ledger
+from hexkv.adapters.vllm.events import BlockEvent, Ledger
 from hexkv.adapters.vllm.messages import Computed, Load, Missed, Save, Step
 from hexkv.adapters.vllm.metrics import EngineReport, Tally
-from hexkv.adapters.vllm.rank_cache import RankCache, Together
+from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Windows
 from hexkv.adapters.vllm.requests import PAD
+from hexkv.adapters.vllm.saving import Saving
 from hexkv.adapters.vllm.serving import Handing, Scopes
 from hexkv.adapters.vllm.under_way import UnderWay
 from hexkv.plugins.clock import SystemClock
@@ -47,16 +48,6 @@ _FORGETTING = 1.0
 
 
 Window = TypeVar("Window")
-_Made = TypeVar("_Made", covariant=True)
-
-
-class Windows(Protocol[_Made]):
-    """The rank's KV memory: :class:`~hexkv.adapters.vllm.windows.BlockPages`, for instance."""
-
-    @property
-    def block(self) -> int: ...
-
-    def window(self, blocks: Sequence[int], start: int) -> _Made: ...
 
 
 @dataclass(slots=True)
@@ -115,6 +106,7 @@ class WorkerConnector(Generic[Window]):
         own_tiers: bool = True,
         handing: Handing = Handing(),  # noqa: B008 - frozen
         together: Together[Window] | None = None,
+        parts: LayerParts[Window] | None = None,
     ) -> None:
         self._engine = engine
         self._report_of = EngineReport(
@@ -133,6 +125,11 @@ class WorkerConnector(Generic[Window]):
         self._each = handing.shards or 1
         self._ledger = ledger
         self._chunk = chunk
+        self._saving = Saving(
+            engine, windows, scopes, ledger=ledger, chunk=chunk, each=self._each, tally=self.tally
+        )
+        if parts is not None:
+            self._saving.begin_early(parts, layer_names, beside)
         self._threads = ThreadPoolExecutor(loaders, thread_name_prefix="hexkv-load")
         self._outside = _Outside()
         self._layered: list[_Layered] = []
@@ -170,6 +167,11 @@ class WorkerConnector(Generic[Window]):
                 next(layered.layers)
                 layered.done += 1
 
+    def computed_layer(self, step: Step, name: str) -> None:
+        """The model has computed this layer, all of *step*."""
+        if self._saves and not self._layered:  # whose KV may turn out not to have arrived
+            self._saving.computed(step, name, self._sound)
+
     def end_loads(self, step: Step) -> None:
         """After the model ran: see what became of the loads that kept pace with it."""
         if any(not load.later for load in step.loads):
@@ -187,9 +189,7 @@ class WorkerConnector(Generic[Window]):
     def save(self, step: Step) -> None:
         """Then copy out what is to be stored. Writing goes on by itself."""
         if self._saves:
-            for save in step.saves:
-                if self._spoiled.isdisjoint(save.blocks):
-                    self._save(save)
+            self._saving.save(step, self._sound)
         if self._under_way is not None:
             for prompt in step.computed:
                 self._keep(prompt)
@@ -258,7 +258,12 @@ class WorkerConnector(Generic[Window]):
         if self._together is not None:
             self._together.close()
         self._contexts.close()
+        self._saving.close()
         self._engine.close()
+
+    def _sound(self, save: Save) -> bool:
+        """True if what *save* stores was not computed from KV that did not arrive."""
+        return self._spoiled.isdisjoint(save.blocks)
 
     def _count(self, missed: Sequence[Missed]) -> None:
         """Count what no load asks the engine for, because it was not found."""
@@ -341,47 +346,6 @@ class WorkerConnector(Generic[Window]):
             keys += self._engine.chunk_keys(whole, namespace=namespace)[len(keys) - self._each :]
         fresh = keys[load.kept.fresh // self._chunk * self._each :]
         self._engine.chunks.forget(fresh, Deadline.after(SystemClock(), _FORGETTING))
-
-    def _save(self, save: Save) -> None:
-        namespace = self._scopes.namespace(save.scope)
-        if namespace is None:
-            return
-        tokens = memoryview(save.tokens).cast("I")
-        self._announce(save, tokens, namespace)
-        began = time.monotonic()
-        with traced(save.parent):
-            report = self._engine.store(
-                tokens,
-                self._windows.window(save.blocks, 0),
-                skip=save.start,
-                namespace=namespace,
-                wait=False,
-            )
-        kept = report.stored_tokens + report.queued_tokens
-        size = kept * self._engine.namespace.layout.token_bytes
-        self.tally.stored(kept, report.dropped_tokens, size, time.monotonic() - began)
-
-    def _announce(self, save: Save, tokens: memoryview, namespace: Namespace) -> None:
-        """Tell the ledger what vLLM calls the full chunks that are about to be stored.
-
-        Not of tails: their blocks are told of as part of a chunk, and would be said to be gone
-        when the tail is evicted.
-        """
-        if self._ledger is None or not save.hashes:
-            return
-        block, size = self._windows.block, self._chunk
-        end = save.end // size * size
-        names = self._engine.chunk_keys(tokens[:end], namespace=namespace)[:: self._each]
-        own = (save.end - save.start) // block
-        parent = save.hashes[0] if len(save.hashes) > own else None
-        hashes, chunks = save.hashes[-own:], []
-        for start in range(save.start, end, size):
-            first = (start - save.start) // block
-            mine = tuple(hashes[first : first + size // block])
-            said = tuple(tokens[start : start + size])
-            chunks.append(BlockInfo(mine, parent, said, block, save.scope.lora))
-            parent = mine[-1]
-        self._ledger.expect(names[save.start // size :], chunks)
 
     def _begin(self, load: Load) -> None:
         namespace = self._scopes.namespace(load.scope)
