@@ -9,7 +9,8 @@ is the time from the prefill's end until then, which is what handing over adds t
 the decoder's node asks for all of them once the prefill has ended. *bare*: as many bytes over the
 same kind of link by a socket, into memory, in the same round. The link has a rate, at which a proxy
 passes bytes on; a row without one is the loopback device alone. A step takes ``--slower`` times as
-long as its bytes on the link. Run it with the tests' helpers:
+long as its bytes on the link. With ``--layers`` a chunk is in parts of its layers, each published
+as soon as it is computed. Run it with the tests' helpers:
 ``PYTHONPATH=tests/lib python -m benchmarks.push``.
 """
 
@@ -43,10 +44,10 @@ from pushing import DECODE, PREFILL, sections
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "push.json"
 TOKENS = 256
-LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=8, heads=2, key_width=64)
+LAYERS = 8
+LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=LAYERS, heads=2, key_width=64)
 CHUNK = LAYOUT.chunk_bytes(TOKENS)
 FRAME = frame_bytes(CHUNK)
-IDENTITY = json.dumps({"model": "benchmark", "layout": LAYOUT.describe()})
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -111,11 +112,18 @@ class Pair:
             self.nodes.append(opened.enter_context(node))
             self.clients.append(opened.enter_context(closing(node.client())))
 
-    def turn(self, name: str, chunks: int, steps: int, pause: float, *, pushed: bool) -> float:
+    def turn(
+        self, name: str, chunks: int, steps: int, pause: float, *, layers: int, pushed: bool
+    ) -> float:
         """Hand over one prompt; seconds from the end of the prefill."""
         prefill, decode = self.clients
+        layout = part_of_layers(layers)
+        identity = json.dumps({"model": "benchmark", "layout": layout.describe()})
+        # Step by step, and in each part by part: what is computed at the same time.
+        chunks, steps = chunks * layers, steps * layers
+        pause /= layers
         specs = [
-            ChunkSpec(chunk_key(f"{name} {i}"), IDENTITY, LAYOUT, TOKENS) for i in range(chunks)
+            ChunkSpec(chunk_key(f"{name} {i}"), identity, layout, TOKENS) for i in range(chunks)
         ]
         keys = [spec.key for spec in specs]
         prefill.announce(name, "prefill", keys, 600.0, soon())
@@ -138,7 +146,7 @@ class Pair:
         while any(left):
             left = decode.expect(keys, "decode", soon())
             keys = [key for key, still in zip(keys, left, strict=True) if still]
-        into = bytearray(CHUNK)
+        into = bytearray(layout.chunk_bytes(TOKENS))
         with decode.hold(specs, "decode", soon()) as hold:
             hold.wait(soon())
             for index, lease in enumerate(hold.leases):
@@ -151,11 +159,19 @@ class Pair:
         return took
 
 
-def measure(rate: float | None, steps: int, said: argparse.Namespace) -> dict[str, object]:
+def part_of_layers(parts: int) -> KVLayout:
+    """The layout of one of so many parts of a chunk."""
+    count = LAYERS // parts
+    return KVLayout.attention(DType.BFLOAT16, layers=count, heads=2, key_width=64)
+
+
+def measure(
+    rate: float | None, steps: int, layers: int, said: argparse.Namespace
+) -> dict[str, object]:
     """One row: a link and a number of steps."""
     size = said.chunks * FRAME
     with ExitStack() as opened:
-        pair = Pair(rate, 4 * said.chunks, opened)
+        pair = Pair(rate, 4 * said.chunks * layers, opened)
         bare = BareLink(size, rate, opened)
         bare.seconds()
         seconds = statistics.median(bare.seconds() for _ in range(3))
@@ -171,7 +187,12 @@ def measure(rate: float | None, steps: int, said: argparse.Namespace) -> dict[st
                     continue
                 name = f"{side} {number}"
                 rows[side][number] = pair.turn(
-                    name, said.chunks, steps, pause, pushed=side == "pushed"
+                    name,
+                    said.chunks,
+                    steps,
+                    pause,
+                    layers=layers,
+                    pushed=side == "pushed",
                 )
                 spent[side] += sum(map(cpu, pair.nodes)) - before
         for row in rows.values():
@@ -181,6 +202,7 @@ def measure(rate: float | None, steps: int, said: argparse.Namespace) -> dict[st
     return {
         "link_bytes_per_second": rate,
         "steps": steps,
+        "parts of the layers": layers,
         "bytes": size,
         "step_seconds": round(pause, 4),
         **{
@@ -207,13 +229,19 @@ def main() -> None:
     parse.add_argument("--slower", type=float, default=1.5, help="than the link")
     parse.add_argument("--rates", type=float, nargs="*", default=[64e6, 0], help="0: no limit")
     parse.add_argument("--steps", type=int, nargs="*", default=[1, 8, 16])
+    parse.add_argument("--layers", type=int, nargs="*", default=[1], help=f"parts of {LAYERS}")
     parse.add_argument("--output", type=Path, default=OUTPUT)
     said = parse.parse_args()
     result = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe(Path()),
         "slower": said.slower,
-        "rows": [measure(rate or None, steps, said) for rate in said.rates for steps in said.steps],
+        "rows": [
+            measure(rate or None, steps, layers, said)
+            for rate in said.rates
+            for steps in said.steps
+            for layers in said.layers
+        ],
         "load": load(),
     }
     text = json.dumps(result, indent=1)
