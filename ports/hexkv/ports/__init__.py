@@ -10,6 +10,8 @@ then ``chunker``, ``policy``, ``serde``, ``device``, ``encoded``, ``transfer``, 
 from hexkv.ports.admin_access import AdminAccess, ServedAdministration
 from hexkv.ports.administration import Administration
 from hexkv.ports.announcing import MAX_ANNOUNCED, Announcing, SupportsPushing
+from hexkv.ports.blend_report import BLEND_KINDS, BlendOutcome, BlendReport
+from hexkv.ports.blending import PromptParts, RetrievedParts, SegmentRun
 from hexkv.ports.chunk import RAW, ChunkSpec, KeySpace
 from hexkv.ports.chunk_cache import SHARED_OWNER, ChunkCache, ChunkLeases
 from hexkv.ports.chunker import Bounds, Chunker
@@ -129,6 +131,8 @@ from hexkv.ports.region import (
 from hexkv.ports.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
 from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
+from hexkv.ports.segment_finder import Piece, SegmentFinder
+from hexkv.ports.segments import LayeredSegments, SegmentAccess, SegmentCache
 from hexkv.ports.serde import LayerSerde, Serde
 from hexkv.ports.service import ChunkService, ServiceHold, SupportsListing
 from hexkv.ports.sink import PIECE, Destination, LeaseSink, Sink
@@ -164,6 +168,7 @@ from hexkv.ports.transfer import (
 )
 
 __all__ = [
+    "BLEND_KINDS",
     "CLAIM_SECONDS",
     "CONTRACT",
     "DIGEST_BYTES",
@@ -192,6 +197,8 @@ __all__ = [
     "Administration",
     "Announcing",
     "Answer",
+    "BlendOutcome",
+    "BlendReport",
     "Bounds",
     "CacheEvent",
     "CacheLifecycle",
@@ -247,6 +254,7 @@ __all__ = [
     "LayerGroup",
     "LayerSerde",
     "LayeredRead",
+    "LayeredSegments",
     "LayeredWrite",
     "LayerwiseCache",
     "LayoutMismatch",
@@ -271,11 +279,13 @@ __all__ = [
     "PeerAccess",
     "PeerSource",
     "Peers",
+    "Piece",
     "Plane",
     "Policy",
     "PoolExhausted",
     "PrefixCache",
     "Progress",
+    "PromptParts",
     "PromptSink",
     "Publishing",
     "ReadOnlyStore",
@@ -288,7 +298,12 @@ __all__ = [
     "Relocation",
     "Report",
     "Retrieved",
+    "RetrievedParts",
     "RoomSpan",
+    "SegmentAccess",
+    "SegmentCache",
+    "SegmentFinder",
+    "SegmentRun",
     "Selection",
     "Serde",
     "ServedAdministration",

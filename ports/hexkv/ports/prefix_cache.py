@@ -19,11 +19,12 @@ from hexkv.ports.keys import ChunkKey, Namespace
 from hexkv.ports.layerwise import LayerwiseCache
 from hexkv.ports.lifecycle import CacheLifecycle
 from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
+from hexkv.ports.segments import SegmentAccess
 from hexkv.ports.tokens import Tokens
 
 
 @runtime_checkable
-class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, Protocol):
+class PrefixCache(LayerwiseCache, CacheLifecycle, KeyedAccess, SegmentAccess, Protocol):
     """Stores KV under the tokens that it was computed from, and gives back the longest prefix."""
 
     @property

@@ -52,6 +52,15 @@ class CounterName(StrEnum):
     POOL_RECLAIMS = "pool_reclaims"
     """Times that the pool had no block free and something gave some up."""
 
+    BLEND_REQUESTS = "blend_requests"
+    """Requests that might have been blended; the reason is what became of them."""
+
+    BLEND_TOKENS = "blend_tokens"
+    """Tokens in them; the reason is ``prefix``, ``reused``, ``recomputed`` or ``computed``."""
+
+    BLEND_SEGMENTS = "blend_segments"
+    """Chunks of segments that were to be loaded; the reason is ``loaded``, or why it was not."""
+
 
 class HistogramName(StrEnum):
     """Durations in seconds."""
@@ -68,6 +77,15 @@ class HistogramName(StrEnum):
 
     REUSE_GAP = "reuse_gap_seconds"
     """Between two uses of a chunk on a tier; of the same sample."""
+
+    BLEND_SELECT = "blend_select_seconds"
+    """For the choice of what is computed again of a request that is blended."""
+
+    BLEND_ROTATE = "blend_rotate_seconds"
+    """For turning the keys of its segments."""
+
+    BLEND_KL = "blend_kl"
+    """Not seconds but nats: how far blended expectations are from full ones, where compared."""
 
 
 @runtime_checkable
