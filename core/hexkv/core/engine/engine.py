@@ -22,6 +22,7 @@ from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import keyed_admin
 from hexkv.core.engine.naming import Naming, meet
+from hexkv.core.engine.segments import SegmentRules, Segments
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.keys.hashing import SHA256
@@ -78,6 +79,7 @@ class CacheEngine:
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         tenants: Sequence[Tenant] = (),
         told: PromptSink | None = None,
+        segments: SegmentRules = SegmentRules(),  # noqa: B008 - frozen
     ) -> None:
         """Take over *half* and all that it has.
 
@@ -92,6 +94,7 @@ class CacheEngine:
             deadlines: of each kind of call.
             tenants: whose chunks are kept apart, in tiers that have a divided index.
             told: learns the tokens of each prompt.
+            segments: how segments are found in prompts.
 
         Raises:
             ConfigError: a chunk does not fit the memory, or *namespace* no header.
@@ -105,23 +108,19 @@ class CacheEngine:
         self._clock = half.runtime.clock
         self._accounts = Accounts(half.runtime)
         self._deadlines = deadlines
-        by_salt = TenantsBySalt(tenants)
         # Not methods of the engine: what outlives it must not keep it.
-        namer = ChunkHasher(
-            chunker,
-            algorithm,
-            partial(meet, half, by_salt),
-            seeded=seeded,
-            longest=longest,
-            told=told,
-        )
-        self._naming = Naming(namespace, namer, half, chunker.size)
+        met = partial(meet, half, TenantsBySalt(tenants))
+        namer = ChunkHasher(chunker, algorithm, met, seeded=seeded, longest=longest, told=told)
+        self._naming = Naming(namespace, namer, half, chunker.size, met)
         for tenant in tenants:
             namer.keyer(replace(namespace, salt=tenant.salt))
         namer.keyer(namespace)
         self._calls = Calls(half, deadlines.close)
         self._door = self._calls.door
         self.chunks: ChunkCache = KeyedCache(half, self._calls, deadlines.pin)
+        self.segments = Segments(
+            self._naming, half, self._calls, deadlines, chunker.size, algorithm, segments
+        )
         self._keyed_admin = keyed_admin(half, self._calls, deadlines, tenants)
 
     @property
@@ -362,7 +361,8 @@ class CacheEngine:
             if everything:
                 return self._half.clear(None, tiers, until)
             if namespace is not None:
-                return self._half.clear([self._naming.prefix(namespace)], tiers, until)
+                both = self._naming.prefix(namespace), self.segments.prefix(namespace)
+                return self._half.clear(both, tiers, until)
             return self._half.clear(self._half.prefixes, tiers, until)
 
     def freeze(self, frozen: bool = True) -> None:

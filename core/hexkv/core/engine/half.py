@@ -136,6 +136,13 @@ class ChunkHalf(ChunkLeases, Protocol):
         """True if a chunk of *payload_bytes* could ever be leased."""
         ...
 
+    def worth_loading(self, tier: str, saved: float) -> bool:
+        """Whether KV from *tier* comes sooner than the share *saved* of it is computed.
+
+        True where that is not known.
+        """
+        ...
+
     def assign(self, prefix: bytes, tenant: str) -> None:
         """Chunks whose keys begin with *prefix*, a namespace's, are *tenant*'s."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.keys.hashing import NamespaceHasher
@@ -16,9 +16,18 @@ class Naming:
     """Names what an engine is asked for, once it was checked that it can be kept at all."""
 
     def __init__(
-        self, namespace: Namespace, namer: ChunkHasher, half: ChunkHalf, chunk_tokens: int
+        self,
+        namespace: Namespace,
+        namer: ChunkHasher,
+        half: ChunkHalf,
+        chunk_tokens: int,
+        met: Callable[[Namespace, bytes], None],
     ) -> None:
-        """By *namer*, in *namespace* where a call gives none of its own."""
+        """By *namer*, in *namespace* where a call gives none of its own.
+
+        *met* is to be told of each namespace, and how its keys begin, before any key is used.
+        """
+        self.met = met
         self._namespace = namespace
         self._namer = namer
         self._half = half
@@ -32,14 +41,22 @@ class Naming:
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch
         """
+        return self._namer.name(tokens, self.checked(namespace), deadline)
+
+    def checked(self, namespace: Namespace | None) -> Namespace:
+        """*namespace*, or that of calls that give none of their own.
+
+        Raises:
+            InvalidRequest, LayoutMismatch
+        """
         if namespace is None:
-            return self._namer.name(tokens, self._namespace, deadline)
+            return self._namespace
         check_namespace(namespace)
         if not self._half.fits(namespace.layout.chunk_bytes(self._chunk_tokens)):
             raise LayoutMismatch(
                 f"a chunk of {namespace.layout.describe()} is larger than the pool's blocks"
             )
-        return self._namer.name(tokens, namespace, deadline)
+        return namespace
 
     def prefix(self, namespace: Namespace) -> bytes:
         """How every key of *namespace* begins."""

@@ -108,6 +108,13 @@ class TieredHalf:
     def prefixes(self) -> Collection[bytes]:
         return self.stack.tenants
 
+    def worth_loading(self, tier: str, saved: float) -> bool:
+        if self._computes is None or not saved:
+            return bool(saved)
+        # A token's KV takes that much less to compute.
+        rate = self._computes / saved
+        return all(there.link.serves(rate) for there in self.stack.tiers if there.name == tier)
+
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         found = self.stack.match(keys, deadline)
         return [None if tier is None else tier.name for tier in found]

@@ -53,24 +53,22 @@ class SegmentChunker:
     *minimum* are dropped: they are not worth an object of their own.
 
     Neither separator nor *minimum* is part of the scheme: the same segment, cut out by
-    another separator, has the same name.
+    another separator, has the same name. Without a separator all tokens are one segment.
 
     Raises:
-        ConfigError: the separator is no token sequence or empty, or no length satisfies
+        ConfigError: the separator is no token sequence, or no length satisfies
             ``1 <= minimum <= maximum``.
     """
 
     __slots__ = ("_separator", "maximum", "minimum")
 
-    def __init__(self, separator: Tokens, *, maximum: int = 256, minimum: int = 1) -> None:
+    def __init__(self, separator: Tokens = (), *, maximum: int = 256, minimum: int = 1) -> None:
         if not 1 <= minimum <= maximum:
             raise ConfigError(f"no segment has at least {minimum} and at most {maximum} tokens")
         try:
             self._separator = bytes(pack(separator))
         except InvalidTokens as error:
             raise ConfigError(f"the separator: {error}") from error
-        if not self._separator:
-            raise ConfigError("the separator has no tokens")
         self.maximum = maximum
         self.minimum = minimum
 
@@ -93,7 +91,7 @@ class SegmentChunker:
         """Token positions of what lies between the separators, empty segments included."""
         segments: list[tuple[int, int]] = []
         start = search = 0
-        while (found := data.find(self._separator, search)) >= 0:
+        while self._separator and (found := data.find(self._separator, search)) >= 0:
             if off := found % TOKEN_BYTES:
                 search = found + TOKEN_BYTES - off  # straddles tokens: not a match
                 continue

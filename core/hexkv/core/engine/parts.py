@@ -1,0 +1,186 @@
+"""Prompts in parts: what was found of one, and what of that arrived."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import TYPE_CHECKING, Self
+
+from hexkv.core.engine.calls import Door
+from hexkv.core.engine.half import LayersIn
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.ports import (
+    CounterName,
+    InvalidRequest,
+    LayeredSegments,
+    Piece,
+    PromptParts,
+    Reason,
+    Retrieved,
+    RetrievedParts,
+    SegmentRun,
+    Telemetry,
+)
+
+LOADED = "loaded"
+"""Of a chunk of a segment, where others have the reason why it did not arrive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedParts(PromptParts):
+    """Parts as this cache found them, with their chunks by name."""
+
+    front: Prompt = field(repr=False, compare=False)
+    """The chunks of the prefix."""
+
+    identity: str = field(repr=False)
+    """Of the segments' namespace."""
+
+    pieces: tuple[Piece, ...] = field(repr=False)
+    """The chunks of the segments."""
+
+    @classmethod
+    def of(cls, front: Prompt, prefix: int, identity: str, pieces: Sequence[Piece]) -> NamedParts:
+        """A prefix of *prefix* tokens in the chunks of *front*, and *pieces* behind it."""
+        return cls(
+            front.length,
+            prefix,
+            runs_of(pieces),
+            # Not the caller's tokens, which are the caller's again after a call.
+            front=replace(front, tails=None),
+            identity=identity,
+            pieces=tuple(pieces),
+        )
+
+    def limited(self, parts: PromptParts) -> NamedParts:
+        """What of it lies in *parts*, too.
+
+        Raises:
+            InvalidRequest: those are of a prompt of another length.
+        """
+        if parts.tokens != self.tokens:
+            raise InvalidRequest(f"parts of {parts.tokens} tokens for a prompt of {self.tokens}")
+        front = self.front.part(0, bisect_right(self.front.ends, parts.prefix))
+        some = [
+            piece
+            for piece in self.pieces
+            if any(run.start <= piece.start and piece.end <= run.end for run in parts.segments)
+        ]
+        prefix = front.ends[-1] if front.keys else 0
+        return NamedParts.of(front, prefix, self.identity, some)
+
+    def chunks(self) -> Prompt:
+        """The chunks of the segments, where they lie in the prompt."""
+        keys = [piece.key for piece in self.pieces]
+        starts = [piece.start for piece in self.pieces]
+        ends = [piece.end for piece in self.pieces]
+        layout = self.front.layout
+        return Prompt(layout, self.identity, self.tokens, keys, starts, ends, placed=False)
+
+    def arrived(self, prefix: int, came: Sequence[bool]) -> PromptParts:
+        """The *prefix*, and of the chunks of segments those that *came*."""
+        return PromptParts(self.tokens, prefix, runs_of([*compress(self.pieces, came)]))
+
+
+def runs_of(pieces: Sequence[Piece]) -> tuple[SegmentRun, ...]:
+    """Chunks as runs: those that continue each other are one."""
+    runs: list[SegmentRun] = []
+    for piece in pieces:
+        last = runs[-1] if runs else None
+        follows = last is not None and last.end == piece.start and piece.position > 0
+        if last is not None and follows and last.offset == piece.start - piece.position:
+            runs[-1] = last._replace(end=piece.end)
+        else:
+            runs.append(SegmentRun(piece.start, piece.end, piece.position))
+    return tuple(runs)
+
+
+def merged(first: Sequence[Piece], second: Sequence[Piece]) -> list[Piece]:
+    """Both in one order; of *second* those that lie over none of *first*."""
+    made = [*first]
+    starts = [piece.start for piece in first]
+    for piece in second:
+        at = bisect_right(starts, piece.start)
+        clear = at == 0 or first[at - 1].end <= piece.start
+        if clear and (at == len(first) or piece.end <= first[at].start):
+            made.append(piece)
+    return sorted(made, key=lambda piece: piece.start)
+
+
+def join(total: Arrived, got: Arrived, wanted: int) -> None:
+    """Add to *total* what one load of *wanted* chunks of segments brought."""
+    total.size += got.size
+    for tier, tokens in got.tokens.items():
+        total.tokens[tier] = total.tokens.get(tier, 0) + tokens
+    if got.chunks < wanted:  # those behind it are asked for once more
+        why = next(iter(got.misses), Reason.ABSENT)
+        total.misses[why] = total.misses.get(why, 0) + 1
+
+
+def answer(
+    telemetry: Telemetry, parts: PromptParts, front: Retrieved | None, total: Arrived, chunks: int
+) -> RetrievedParts:
+    """Count *chunks* of segments that arrived, and answer with all that did."""
+    telemetry.count(CounterName.BLEND_SEGMENTS, chunks, reason=LOADED)
+    for reason, missed in total.misses.items():
+        telemetry.count(CounterName.BLEND_SEGMENTS, missed, reason=reason)
+    tiers = dict(total.tokens)
+    for tier, tokens in {} if front is None else front.tiers.items():
+        tiers[tier] = tiers.get(tier, 0) + tokens
+    loaded = total.size + (0 if front is None else front.loaded_bytes)
+    return RetrievedParts(parts, loaded, tiers, dict(total.misses))
+
+
+class PartsByLayer:
+    """See :class:`hexkv.ports.LayeredSegments`: two reads by layer that go side by side."""
+
+    def __init__(
+        self,
+        found: NamedParts,
+        skip: int,
+        reads: tuple[LayersIn, LayersIn],
+        total: Arrived,
+        telemetry: Telemetry,
+        door: Door,
+    ) -> None:
+        """Of the prefix behind *skip* tokens and of the segments, which are counted in *total*."""
+        self._found = found
+        self._skip = skip
+        self._front, self._segments = reads
+        self._total = total
+        self._telemetry = telemetry
+        self._door = door
+        self._result: RetrievedParts | None = None
+
+    @property
+    def parts(self) -> PromptParts:
+        reached = self._segments.hit_tokens
+        came = [piece.end <= reached for piece in self._found.pieces]
+        return self._found.arrived(max(self._skip, self._front.hit_tokens), came)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        with self._door.passing():
+            next(self._front)
+            return next(self._segments)
+
+    def result(self) -> RetrievedParts:
+        with self._door.passing():
+            if self._result is None:
+                front = self._front.result()
+                self._segments.result()
+                parts, pieces = self.parts, self._found.pieces
+                chunks = sum(piece.end <= self._segments.hit_tokens for piece in pieces)
+                self._result = answer(self._telemetry, parts, front, self._total, chunks)
+            return self._result
+
+
+if TYPE_CHECKING:
+
+    def _is_layered(parts: PartsByLayer) -> LayeredSegments:
+        return parts

@@ -1,0 +1,345 @@
+"""The cache of segments of one engine: what may stand anywhere in a prompt, beside its prefix.
+
+A segment's chunks lie under keys of their own, of the scheme ``segment/<n>``, on the same tiers as
+all others: below the names nothing knows what they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from hexkv.core.engine.calls import Calls, Deadlines
+from hexkv.core.engine.half import ChunkHalf
+from hexkv.core.engine.naming import Naming
+from hexkv.core.engine.parts import NamedParts, PartsByLayer, answer, join, merged
+from hexkv.core.keys.anywhere import AnchorFinder
+from hexkv.core.keys.chunking import SegmentChunker
+from hexkv.core.keys.hashing import NamespaceHasher
+from hexkv.core.keys.prompts import Prompt
+from hexkv.core.keys.tokens import TOKEN_BYTES, pack
+from hexkv.core.requests.accounts import Accounts
+from hexkv.core.requests.checks import check_share, check_window, skipped
+from hexkv.core.requests.layers import TimeBudget
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.steps import Laps
+from hexkv.ports import (
+    BLEND_KINDS,
+    BlendReport,
+    Bounds,
+    ChunkKey,
+    CounterName,
+    Deadline,
+    DeviceKV,
+    HashFunction,
+    HistogramName,
+    Namespace,
+    Piece,
+    PromptParts,
+    Retrieved,
+    RetrievedParts,
+    SegmentCache,
+    StoreReport,
+    Tokens,
+)
+
+_FINDERS = 16
+"""Namespaces whose segments are found at any offset: those that were used last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRules:
+    """How segments are found."""
+
+    separator: Sequence[int] = ()
+    """Token ids that stand between segments; empty: a prompt is not cut."""
+
+    minimum: int = 32
+    """Tokens of the shortest chunk of a segment that is kept."""
+
+    index_bytes: int = 16 << 20
+    """Memory of each namespace to find segments at any offset; 0: only between separators."""
+
+
+class Segments:
+    """See :class:`hexkv.ports.SegmentCache`. Ends with its engine."""
+
+    def __init__(
+        self,
+        naming: Naming,
+        half: ChunkHalf,
+        calls: Calls,
+        deadlines: Deadlines,
+        size: int,
+        algorithm: HashFunction,
+        rules: SegmentRules,
+    ) -> None:
+        """Over *half*, by the *calls* of its engine.
+
+        Args:
+            naming: of prefixes.
+            half: what holds the chunks.
+            calls: through which everything comes in.
+            deadlines: of each kind of call.
+            size: tokens of a chunk.
+            algorithm: names chunks.
+            rules: how segments are found.
+        """
+        self._naming = naming
+        self._half = half
+        self._calls = calls
+        self._deadlines = deadlines
+        self._index_bytes = rules.index_bytes
+        self._separated = bool(rules.separator)
+        least = min(rules.minimum, size)
+        self._cutter = SegmentChunker(rules.separator, maximum=1 << 32)
+        self._between = SegmentChunker(rules.separator, maximum=size, minimum=least)
+        self._whole = SegmentChunker(maximum=size, minimum=least)
+        self._algorithm = algorithm
+        self._clock = half.runtime.clock
+        self._telemetry = half.runtime.telemetry
+        self._accounts = Accounts(half.runtime)
+        self._keyers: OrderedDict[Namespace, tuple[NamespaceHasher, AnchorFinder]] = OrderedDict()
+        self._lock = Lock()
+
+    def cut(self, tokens: Tokens) -> Bounds:
+        return self._cutter.cut(pack(tokens))
+
+    def find(
+        self, tokens: Tokens, *, recomputed: float = 0.0, namespace: Namespace | None = None
+    ) -> PromptParts:
+        saved = 1 - check_share(recomputed)
+        with self._calls.call():
+            return self._find(tokens, namespace, saved, self._until(self._deadlines.lookup))
+
+    def retrieve(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        parts: PromptParts | None = None,
+        recomputed: float = 0.0,
+        namespace: Namespace | None = None,
+    ) -> RetrievedParts:
+        saved = 1 - check_share(recomputed)
+        with self._calls.call() as owner:
+            laps, steps = Laps(self._clock), self._half.runtime.steps
+            until = self._until(self._deadlines.retrieve)
+            found = self._found(tokens, namespace, parts, saved, until)
+            check_window(device, found.front.layout, found.tokens)
+            skip = skipped(skip, None, found.tokens)
+            laps.lap("find")
+            front: Retrieved | None = None
+            if found.prefix > skip:
+                some = found.front.since(skip)
+                got = self._half.load(some, device, owner, until, laps)
+                spent = laps.end(steps, "retrieve", owner, some.keys)
+                front = self._accounts.retrieved(some, skip, got, spent)
+                laps = Laps(self._clock)
+            chunks, total, at = found.chunks(), Arrived(), 0
+            came = [False] * len(chunks)
+            while at < len(chunks) and not until.expired:
+                rest = chunks.part(at, len(chunks))
+                got = self._half.load(rest, device, owner, until, laps)
+                came[at : at + got.chunks] = [True] * got.chunks
+                join(total, got, len(rest))
+                at += got.chunks + 1  # what did not arrive is a hole; what is behind it may come
+            laps.end(steps, "retrieve segments", owner, chunks.keys)
+            prefix = skip if front is None else front.hit_tokens
+            return answer(self._telemetry, found.arrived(prefix, came), front, total, sum(came))
+
+    @contextmanager
+    def retrieve_layers(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        skip: int = 0,
+        parts: PromptParts | None = None,
+        recomputed: float = 0.0,
+        namespace: Namespace | None = None,
+    ) -> Iterator[PartsByLayer]:
+        saved = 1 - check_share(recomputed)
+        door = self._calls.door
+        # Two names: what one of the two reads lets go of, the other one may still need.
+        with self._calls.in_steps() as first, self._calls.in_steps() as second, ExitStack() as held:
+            with door.passing():
+                patience = TimeBudget(self._clock, self._deadlines.retrieve)
+                with patience.step() as until:
+                    found = self._found(tokens, namespace, parts, saved, until)
+                check_window(device, found.front.layout, found.tokens)
+                skip = skipped(skip, None, found.tokens)
+                front = found.front.since(skip)
+                chunks, total = found.chunks(), Arrived()
+
+                def in_front(got: Arrived) -> Retrieved:
+                    return self._accounts.retrieved(front, skip, got, patience.so_far())
+
+                def behind(got: Arrived) -> Retrieved:
+                    join(total, got, len(chunks))
+                    return Retrieved(
+                        found.tokens, got.end_token, sum(got.tokens.values()), got.size
+                    )
+
+                before = self._half.load_layers(
+                    front, device, first, patience, in_front, skip=0, lookup_id=None
+                )
+                held.callback(door.give_back, before.close)
+                before.begin()
+                after = self._half.load_layers(
+                    chunks, device, second, patience, behind, skip=0, lookup_id=None
+                )
+                held.callback(door.give_back, after.close)
+                after.begin()
+            yield PartsByLayer(found, skip, (before, after), total, self._telemetry, door)
+
+    def store(
+        self,
+        tokens: Tokens,
+        device: DeviceKV,
+        *,
+        namespace: Namespace | None = None,
+        wait: bool = True,
+    ) -> StoreReport:
+        with self._calls.call() as owner:
+            laps = Laps(self._clock)
+            until = self._until(self._deadlines.store)
+            packed, segment, finder = self._segment(tokens, namespace, until)
+            check_window(device, segment.layout, segment.length)
+            if self._calls.frozen:
+                return StoreReport(segment.length, frozen=True)
+            laps.lap("name")
+            kept = self._half.save(segment, device, owner, until, laps, wait=wait)
+            _index(finder, packed, segment, len(segment))
+            spent = laps.end(self._half.runtime.steps, "store segment", owner, segment.keys)
+            return self._accounts.stored(segment, kept, spent)
+
+    def register(self, tokens: Tokens, *, namespace: Namespace | None = None) -> int:
+        with self._calls.call():
+            until = self._until(self._deadlines.lookup)
+            packed, segment, finder = self._segment(tokens, namespace, until)
+            tiers = [*self._half.match(segment.keys, until), None]
+            count = tiers.index(None)
+            _index(finder, packed, segment, count)
+            return segment.ends[count - 1] if count else 0
+
+    def forget(self, tokens: Tokens, *, namespace: Namespace | None = None) -> int:
+        with self._calls.call():
+            until = self._until(self._deadlines.store)
+            _, segment, finder = self._segment(tokens, namespace, until)
+            for key in segment.keys[:1]:
+                finder.forget(key)
+            return self._half.forget(segment.keys, until)
+
+    def report(self, blend: BlendReport) -> None:
+        telemetry = self._telemetry
+        telemetry.count(CounterName.BLEND_REQUESTS, 1, reason=blend.outcome)
+        for kind in BLEND_KINDS:
+            telemetry.count(CounterName.BLEND_TOKENS, getattr(blend, kind), reason=kind)
+        for name, value in (
+            (HistogramName.BLEND_SELECT, blend.select_seconds),
+            (HistogramName.BLEND_ROTATE, blend.rotate_seconds),
+            (HistogramName.BLEND_KL, blend.kl),
+        ):
+            if value is not None:
+                telemetry.observe(name, value)
+
+    def prefix(self, namespace: Namespace) -> bytes:
+        """How the keys of all segments of *namespace* begin."""
+        return self._names(namespace)[0].prefix
+
+    def _find(
+        self, tokens: Tokens, namespace: Namespace | None, saved: float, until: Deadline
+    ) -> NamedParts:
+        prompt = self._naming.prompt(tokens, namespace, until)
+        front = self._half.locate(prompt, until, served=True)
+        keyer, finder = self._names(namespace)
+        packed = pack(tokens)
+        cut, anywhere = self._cut(keyer, packed, until), finder.find(packed, until)
+        pieces = [piece for piece in (*cut, *anywhere) if piece.start >= front.tokens]
+        tiers = self._half.match([piece.key for piece in pieces], until)
+        here = {
+            piece
+            for piece, tier in zip(pieces, tiers, strict=True)
+            if tier is not None and self._half.worth_loading(tier, saved)
+        }
+        stored = merged([*filter(here.__contains__, cut)], [*filter(here.__contains__, anywhere)])
+        return NamedParts.of(front.prompt, front.tokens, keyer.identity, stored)
+
+    def _found(
+        self,
+        tokens: Tokens,
+        namespace: Namespace | None,
+        parts: PromptParts | None,
+        saved: float,
+        until: Deadline,
+    ) -> NamedParts:
+        """*parts*, if this cache found them; else what it finds now, within them."""
+        if isinstance(parts, NamedParts) and parts.identity == self._names(namespace)[0].identity:
+            return parts
+        found = self._find(tokens, namespace, saved, until)
+        return found if parts is None else found.limited(parts)
+
+    def _cut(self, keyer: NamespaceHasher, packed: memoryview, until: Deadline) -> list[Piece]:
+        """The chunks between separators, stored or not."""
+        pieces: list[Piece] = []
+        if not self._separated:
+            return pieces
+        bounds = self._between.cut(packed)
+        first = 0
+        for key, start, end in zip(keyer.name(packed, until, bounds=bounds), *bounds, strict=False):
+            first = first if pieces and pieces[-1].end == start else start
+            pieces.append(Piece(key, start, end, start - first))
+        return pieces
+
+    def _segment(
+        self, tokens: Tokens, namespace: Namespace | None, until: Deadline
+    ) -> tuple[memoryview, Prompt, AnchorFinder]:
+        """One segment: its tokens, its chunks at positions from 0 on, and who finds them."""
+        layout = self._naming.checked(namespace).layout
+        keyer, finder = self._names(namespace)
+        packed = pack(tokens)
+        starts, ends = self._whole.cut(packed)
+        keys = keyer.name(packed, until, bounds=Bounds(starts, ends))
+        count, length = len(keys), len(packed) // TOKEN_BYTES
+        segment = Prompt(layout, keyer.identity, length, keys, starts[:count], ends[:count])
+        return packed, segment, finder
+
+    def _names(self, namespace: Namespace | None) -> tuple[NamespaceHasher, AnchorFinder]:
+        """Who names the segments of *namespace*, and who finds them."""
+        space = self._naming.checked(namespace)
+        with self._lock:
+            known = self._keyers.get(space)
+            if known is not None:
+                self._keyers.move_to_end(space)
+                return known
+        keyer = NamespaceHasher(space, self._algorithm, self._whole)
+        self._naming.met(space, keyer.prefix)
+        with self._lock:
+            made = self._keyers.setdefault(space, (keyer, AnchorFinder(keyer, self._index_bytes)))
+            if len(self._keyers) > _FINDERS:
+                self._keyers.popitem(last=False)
+            return made
+
+    def _until(self, seconds: float) -> Deadline:
+        return Deadline.after(self._clock, seconds)
+
+
+def _index(finder: AnchorFinder, packed: memoryview, segment: Prompt, count: int) -> None:
+    """Have the first *count* chunks of *segment* found, as far as there is room."""
+    after: ChunkKey | None = None
+    for key, start, end in zip(segment.keys[:count], segment.starts, segment.ends, strict=False):
+        if not finder.add(key, packed[start * TOKEN_BYTES : end * TOKEN_BYTES], after):
+            return
+        after = key
+
+
+if TYPE_CHECKING:
+
+    def _is_a_cache(segments: Segments) -> SegmentCache:
+        return segments
