@@ -11,6 +11,8 @@ thread, opens no file, and loads neither pydantic nor torch.
   :class:`Deadline`
 * results: :class:`Lookup`, :class:`Retrieved`, :class:`StoreReport`, :class:`Health`,
   :class:`TierHealth`
+* segments in any place: :class:`SegmentCache`, :class:`PromptParts` of :class:`SegmentRun`,
+  :class:`RetrievedParts`, :class:`LayeredSegments`, :class:`BlendReport` and :class:`BlendOutcome`
 * what is told of it all: :class:`Telemetry`, :class:`EventSink`, :class:`CacheEvent`; and which
   trace a call belongs to: :func:`traced`
 * errors, all of them :class:`HexKVError`: :mod:`hexkv.ports.errors` has the tree
@@ -24,6 +26,8 @@ from typing import TypeAlias
 
 from hexkv.ports import (
     AdapterUnavailable,
+    BlendOutcome,
+    BlendReport,
     CacheEvent,
     ChunkKey,
     Clock,
@@ -41,6 +45,7 @@ from hexkv.ports import (
     InvalidTokens,
     KVLayout,
     LayeredRead,
+    LayeredSegments,
     LayeredWrite,
     LayerGroup,
     LayoutMismatch,
@@ -50,7 +55,11 @@ from hexkv.ports import (
     Plane,
     PoolExhausted,
     PrefixCache,
+    PromptParts,
     Retrieved,
+    RetrievedParts,
+    SegmentCache,
+    SegmentRun,
     Span,
     StoreError,
     StoreReport,
@@ -63,6 +72,8 @@ from hexkv.ports import (
 
 __all__ = [
     "AdapterUnavailable",
+    "BlendOutcome",
+    "BlendReport",
     "CacheEvent",
     "ChunkKey",
     "ConfigError",
@@ -80,6 +91,7 @@ __all__ = [
     "KVLayout",
     "LayerGroup",
     "LayeredRead",
+    "LayeredSegments",
     "LayeredWrite",
     "LayoutMismatch",
     "Lookup",
@@ -88,7 +100,11 @@ __all__ = [
     "Plane",
     "PoolExhausted",
     "PrefixCache",
+    "PromptParts",
     "Retrieved",
+    "RetrievedParts",
+    "SegmentCache",
+    "SegmentRun",
     "Span",
     "StoreError",
     "StoreReport",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.leased.half import LeasedHalf
+from hexkv.core.engine.segments import SegmentRules
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.chunking import PrefixChunker
 from hexkv.core.memory.pool import BlockPool
@@ -128,6 +129,9 @@ def build(
                 for tenant in settings.tenants
             ],
             told=observation.prompts,
+            segments=SegmentRules(
+                settings.segments.separator, settings.segments.minimum, settings.segments.index
+            ),
         )
         opened.pop_all()
         opened.callback(engine.close)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from hexkv.ports import CounterName, HistogramName, Reason
+from hexkv.ports import BLEND_KINDS, BlendOutcome, CounterName, HistogramName, Reason
 
 BUCKETS = (
     0.0001,
@@ -33,6 +33,9 @@ BUCKETS = (
 AGE_BUCKETS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
 """Likewise of ages of chunks: a second to a week."""
 
+KL_BUCKETS = (1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+"""Likewise of how far blended expectations are from full ones, in nats."""
+
 _AGES = frozenset({HistogramName.EVICTED_AGE, HistogramName.REUSE_GAP})
 
 HELP: Mapping[CounterName | HistogramName, str] = {
@@ -56,6 +59,9 @@ HELP: Mapping[CounterName | HistogramName, str] = {
     CounterName.WRITTEN_BYTES: "Bytes of frames that a tier took.",
     CounterName.LENT_BYTES: "Bytes of frames that were sent to peers.",
     CounterName.POOL_RECLAIMS: "Times that the pool was full and something gave a block up.",
+    CounterName.BLEND_REQUESTS: "Requests that might have been blended, by outcome.",
+    CounterName.BLEND_TOKENS: "Tokens of requests that might have been blended, by kind.",
+    CounterName.BLEND_SEGMENTS: "Chunks of segments that were to be loaded, by result.",
     HistogramName.READ: "Durations of reads from a tier, with verification.",
     HistogramName.WRITE: "Durations of writes to a tier.",
     HistogramName.RETRIEVE: "Durations of retrieves.",
@@ -63,6 +69,9 @@ HELP: Mapping[CounterName | HistogramName, str] = {
     HistogramName.LOAD_WAIT: "Time that retrieves waited for chunks to come from their tiers.",
     HistogramName.EVICTED_AGE: "Time since the last use of evicted chunks, of a sample.",
     HistogramName.REUSE_GAP: "Time between two uses of a chunk on a tier, of a sample.",
+    HistogramName.BLEND_SELECT: "Time to choose what is computed again of a blended request.",
+    HistogramName.BLEND_ROTATE: "Time to rotate the keys of a blended request's segments.",
+    HistogramName.BLEND_KL: "Divergence of blended expectations from full ones, in nats.",
 }
 
 MISS_REASONS = (
@@ -121,17 +130,33 @@ TIERED: frozenset[CounterName | HistogramName] = frozenset(
 )
 """What is counted by tier."""
 
-REASONS: Mapping[CounterName, Sequence[Reason]] = {
+REASONS: Mapping[CounterName, Sequence[str]] = {
     CounterName.MISSES: MISS_REASONS,
     CounterName.MISSED_TOKENS: MISS_REASONS,
     CounterName.DROPPED: DROP_REASONS,
     CounterName.BREAKER_OPENED: BREAKER_REASONS,
+    CounterName.BLEND_REQUESTS: [*BlendOutcome],
+    CounterName.BLEND_TOKENS: BLEND_KINDS,
+    CounterName.BLEND_SEGMENTS: ["loaded", *MISS_REASONS],
 }
 """What is counted by reason, and the reasons that are known."""
+
+_LABELS = {
+    CounterName.BLEND_REQUESTS: "outcome",
+    CounterName.BLEND_TOKENS: "kind",
+    CounterName.BLEND_SEGMENTS: "result",
+}
+
+
+def reason_label(counter: CounterName) -> str:
+    """What the label is called by which *counter* is counted, where that is not its tier."""
+    return _LABELS.get(counter, "reason")
 
 
 def bounds(histogram: HistogramName) -> Sequence[float]:
     """The upper bounds of the classes of *histogram*, in seconds; one more is open."""
+    if histogram is HistogramName.BLEND_KL:
+        return KL_BUCKETS
     return AGE_BUCKETS if histogram in _AGES else BUCKETS
 
 

@@ -97,6 +97,19 @@ class Chunk(Section):
         return self
 
 
+class SegmentSettings(Section):
+    """How segments are found, whose KV is used in any place of a prompt (blending)."""
+
+    separator: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[], max_length=64)
+    """Token ids that stand between segments; none: a prompt is not cut."""
+
+    minimum: int = Field(default=32, ge=1)
+    """Tokens of the shortest chunk of a segment that is kept."""
+
+    index: Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=2**63)] = 16 * 2**20
+    """Memory to find segments at any offset, for each namespace; 0: only between separators."""
+
+
 class Pool(Section):
     """The memory that chunks pass through."""
 
@@ -282,6 +295,7 @@ class EngineSettings(Section):
 
     model: Model = Model()
     chunk: Chunk = Chunk()
+    segments: SegmentSettings = SegmentSettings()
 
     hash: Literal["sha256", "blake2b", "blake3"] = "sha256"
     """By which keys are derived. Hosts that share a cache must agree on it."""

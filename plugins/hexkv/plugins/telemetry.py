@@ -24,6 +24,7 @@ from hexkv.plugins.families import (
     Sample,
     bounds,
     known_series,
+    reason_label,
     text_format,
 )
 from hexkv.ports import CounterName, Health, HistogramName, Namespace, Telemetry, TierHealth
@@ -218,7 +219,7 @@ def _counted(rows: Sequence[_Row]) -> list[Family]:
             series = dict.fromkeys(known, 0)
             series |= {key[1:]: n for key, n in row.counts.items() if key[0] == counter}
             samples += [
-                Sample((*row.labels, ("tier", tier), ("reason", reason)), amount)
+                Sample((*row.labels, ("tier", tier), (reason_label(counter), reason)), amount)
                 for (tier, reason), amount in sorted(series.items())
             ]
         made.append(Family(f"hexkv_{counter}_total", "counter", HELP[counter], samples))

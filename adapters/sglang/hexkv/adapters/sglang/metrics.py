@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from hexkv.plugins.families import HELP, TIERED, bounds, known_series
+from hexkv.plugins.families import HELP, TIERED, bounds, known_series, reason_label
 from hexkv.plugins.telemetry import BREAKER, Totals
 from hexkv.ports import CounterName, Health, HexKVError, HistogramName, Telemetry
 
@@ -43,7 +43,7 @@ class Published(Totals):
         # No registry: a backend that is attached again would register its names twice.
         self._sums = {
             name: client.Counter(
-                f"hexkv_{name}", HELP[name], ("rank", "tier", "reason"), registry=None
+                f"hexkv_{name}", HELP[name], ("rank", "tier", reason_label(name)), registry=None
             )
             for name in CounterName
         }

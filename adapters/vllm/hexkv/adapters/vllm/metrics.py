@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 
 from hexkv.plugins.families import HELP as ENGINE_HELP
-from hexkv.plugins.families import REASONS, TIERED, known_series
+from hexkv.plugins.families import REASONS, TIERED, known_series, reason_label
 from hexkv.plugins.telemetry import BREAKER, Totals
 from hexkv.ports import CounterName, Health, Telemetry
 
@@ -72,7 +72,11 @@ def labels_of(name: str) -> tuple[str, ...]:
     if name in GAUGES:
         return ("rank", *GAUGES[name][1])
     counter = COUNTERS[name]
-    return ("rank", *("tier",) * (counter in TIERED), *("reason",) * (counter in REASONS))
+    return (
+        "rank",
+        *("tier",) * (counter in TIERED),
+        *(reason_label(counter),) * (counter in REASONS),
+    )
 
 
 def help_of(name: str) -> str:
