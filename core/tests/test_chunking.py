@@ -171,7 +171,6 @@ def test_a_hostile_prompt_is_cut_in_linear_time():
 @each(
     ("separator", "limits"),
     [
-        ([], {}),
         ([-1], {}),
         ([1.5], {}),
         ([1], {"minimum": 0}),

@@ -17,7 +17,7 @@ from hexkv.core.engine.calls import Calls, Deadlines
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.engine.naming import Naming
 from hexkv.core.engine.parts import NamedParts, PartsByLayer, answer, join, merged
-from hexkv.core.keys.anywhere import AnchorFinder
+from hexkv.core.keys.anywhere import WindowFinder
 from hexkv.core.keys.chunking import SegmentChunker
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import Prompt
@@ -95,7 +95,7 @@ class Segments:
         self._deadlines = deadlines
         self._index_bytes = rules.index_bytes
         self._separated = bool(rules.separator)
-        least = min(rules.minimum, size)
+        self._least = least = min(rules.minimum, size)
         self._cutter = SegmentChunker(rules.separator, maximum=1 << 32)
         self._between = SegmentChunker(rules.separator, maximum=size, minimum=least)
         self._whole = SegmentChunker(maximum=size, minimum=least)
@@ -103,7 +103,7 @@ class Segments:
         self._clock = half.runtime.clock
         self._telemetry = half.runtime.telemetry
         self._accounts = Accounts(half.runtime)
-        self._keyers: OrderedDict[Namespace, tuple[NamespaceHasher, AnchorFinder]] = OrderedDict()
+        self._keyers: OrderedDict[Namespace, tuple[NamespaceHasher, WindowFinder]] = OrderedDict()
         self._lock = Lock()
 
     def cut(self, tokens: Tokens) -> Bounds:
@@ -263,11 +263,11 @@ class Segments:
         cut, anywhere = self._cut(keyer, packed, until), finder.find(packed, until)
         pieces = [piece for piece in (*cut, *anywhere) if piece.start >= front.tokens]
         tiers = self._half.match([piece.key for piece in pieces], until)
-        here = {
-            piece
-            for piece, tier in zip(pieces, tiers, strict=True)
-            if tier is not None and self._half.worth_loading(tier, saved)
+        # Asked once for each: of requests that a slow tier would not serve, one is let through.
+        worth = {
+            tier for tier in {*tiers} if tier is not None and self._half.worth_loading(tier, saved)
         }
+        here = {piece for piece, tier in zip(pieces, tiers, strict=True) if tier in worth}
         stored = merged([*filter(here.__contains__, cut)], [*filter(here.__contains__, anywhere)])
         return NamedParts.of(front.prompt, front.tokens, keyer.identity, stored)
 
@@ -299,7 +299,7 @@ class Segments:
 
     def _segment(
         self, tokens: Tokens, namespace: Namespace | None, until: Deadline
-    ) -> tuple[memoryview, Prompt, AnchorFinder]:
+    ) -> tuple[memoryview, Prompt, WindowFinder]:
         """One segment: its tokens, its chunks at positions from 0 on, and who finds them."""
         layout = self._naming.checked(namespace).layout
         keyer, finder = self._names(namespace)
@@ -310,7 +310,7 @@ class Segments:
         segment = Prompt(layout, keyer.identity, length, keys, starts[:count], ends[:count])
         return packed, segment, finder
 
-    def _names(self, namespace: Namespace | None) -> tuple[NamespaceHasher, AnchorFinder]:
+    def _names(self, namespace: Namespace | None) -> tuple[NamespaceHasher, WindowFinder]:
         """Who names the segments of *namespace*, and who finds them."""
         space = self._naming.checked(namespace)
         with self._lock:
@@ -321,7 +321,9 @@ class Segments:
         keyer = NamespaceHasher(space, self._algorithm, self._whole)
         self._naming.met(space, keyer.prefix)
         with self._lock:
-            made = self._keyers.setdefault(space, (keyer, AnchorFinder(keyer, self._index_bytes)))
+            made = self._keyers.setdefault(
+                space, (keyer, WindowFinder(keyer, self._index_bytes, self._least))
+            )
             if len(self._keyers) > _FINDERS:
                 self._keyers.popitem(last=False)
             return made
@@ -330,7 +332,7 @@ class Segments:
         return Deadline.after(self._clock, seconds)
 
 
-def _index(finder: AnchorFinder, packed: memoryview, segment: Prompt, count: int) -> None:
+def _index(finder: WindowFinder, packed: memoryview, segment: Prompt, count: int) -> None:
     """Have the first *count* chunks of *segment* found, as far as there is room."""
     after: ChunkKey | None = None
     for key, start, end in zip(segment.keys[:count], segment.starts, segment.ends, strict=False):

@@ -1,21 +1,21 @@
-"""Finding segments at any token offset: by an anchor of two tokens, then by their full keys.
+"""Finding segments at any token offset: by windows of 16 tokens, then by their full keys.
 
-A segment may begin anywhere in a prompt, and the prompt is as long as a model takes. So as little
-as possible is done for each position, and that by C: a segment is known by two *anchors*, pairs of
-neighbouring tokens in its first chunk of which one lies at an even distance from its beginning
-and one at an odd one. Wherever the segment stands, one of them begins at an even position of the
-prompt, so only the pairs there are looked up. Where an anchor stands, the chunk's key is computed
-from the prompt's own tokens, as if they were the segment: what has another key is another text.
+A rolling hash would take a step for each token of a prompt, too many for Python. So the segments
+take the steps: eight neighbouring windows of each one's first chunk are indexed, and of a prompt
+only each eighth window is looked up. Wherever a segment stands, one of its windows is among those.
+Where all the chunk's tokens then have its hash, too, they are named as if they were the segment:
+what has another key is another text.
 
-Which pair of a chunk is the anchor is decided by a secret of the process. A prompt that is made
-to hold many anchors has to hold the segments themselves, or repeat one pair throughout: it costs
-time, which the deadline bounds, and finds nothing that is not there.
+Hashes are those of Python's own ``bytes``, SipHash with a secret of the process (unless
+``PYTHONHASHSEED`` takes that away): whoever could make texts collide all the same costs time. So do
+texts that repeat themselves. No window belongs to more than 64 places in chunks, so at most eight
+comparisons are made for each token of a prompt, and none after the deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from secrets import randbits
+from collections.abc import Sequence
+from itertools import compress
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,30 +23,34 @@ from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.tokens import TOKEN_BYTES
 from hexkv.ports import ChunkKey, Deadline, Piece, SegmentFinder
 
-LEAST_TOKENS = 4
-"""Of a chunk that can be found: shorter ones may lack an anchor at an odd distance."""
+_WINDOW = 16
+"""Tokens that are looked up together: text seldom has the same ones twice."""
 
-_PAIR = 2 * TOKEN_BYTES
-_BLOCK = 4_096
-"""Pairs that are looked up between two looks at the clock: about 0.1 ms."""
+_STRIDE = 8
+"""Tokens between two looks, and windows of each chunk."""
+
+_CROWD = 64
+"""Places in chunks that share a window; what would be one more is not found."""
+
+_BLOCK = 1 << 10
+"""Windows that are looked up between two looks at the clock: about 0.2 ms."""
 
 _LOOK = 256
-"""Keys that are computed between two of them, likewise."""
+"""Comparisons, likewise."""
 
-PIECE_BYTES = 700
-"""Memory that one chunk takes here, about: its key, two anchors, what it continues."""
+PIECE_BYTES = 2_000
+"""Memory that one chunk takes here, about: its key and its windows."""
 
 
 class _First(NamedTuple):
-    """The first chunk of a segment, as seen from one of its anchors."""
+    """The first chunk of a segment."""
 
     key: ChunkKey
-    tokens: int
-    before: int
-    """Tokens between its beginning and the anchor."""
+    size: int
+    """Bytes of its tokens."""
 
-    last: bytes
-    """Its last two tokens, which cost nothing to compare."""
+    whole: int
+    """Hash of all of them."""
 
 
 class _Known(NamedTuple):
@@ -54,26 +58,35 @@ class _Known(NamedTuple):
 
     tokens: int
     position: int
-    after: ChunkKey | None
-    anchors: tuple[int, ...]
+    after: ChunkKey | None = None
+    windows: Sequence[int] = ()
 
 
-class AnchorFinder:
+class WindowFinder:
     """A :class:`~hexkv.ports.SegmentFinder` for the segments of one namespace."""
 
-    def __init__(self, keyer: NamespaceHasher, budget: int) -> None:
-        """Chunks are named by *keyer*; *budget* is in bytes, and the oldest make room."""
+    def __init__(self, keyer: NamespaceHasher, budget: int, least: int = 32) -> None:
+        """Chunks are named by *keyer*; *budget* is in bytes, and the oldest make room.
+
+        *least* is the number of tokens of the shortest first chunk that is found. Where it is
+        small, windows are shorter and stand closer, so that a prompt takes longer to search.
+        """
         self._keyer = keyer
+        self._least = least
+        self._window = min(_WINDOW, (least + 1) // 2)
+        # No shorter chunk has that many windows.
+        self._stride = min(_STRIDE, least - self._window + 1)
         self._most = budget // PIECE_BYTES
-        self._secret = randbits(64) | 1
         self._lock = Lock()
         self._known: dict[ChunkKey, _Known] = {}
         """In the order in which they were added last."""
 
         # Values are never changed but replaced, so who looks needs no lock.
-        self._anchors: dict[int, tuple[_First, ...]] = {}
-        self._next: dict[ChunkKey, tuple[tuple[int, ChunkKey], ...]] = {}
-        """What continues a chunk: tokens and key, the longest first."""
+        self._windows: dict[int, tuple[tuple[int, _First], ...]] = {}
+        """By the hash of a window the chunks that have it, and how many bytes before it."""
+
+        self._next: dict[ChunkKey, dict[int, set[ChunkKey]]] = {}
+        """What continues a chunk, by its tokens; who looks takes a copy of these."""
 
     @property
     def used_bytes(self) -> int:
@@ -81,8 +94,7 @@ class AnchorFinder:
 
     def add(self, key: ChunkKey, packed: memoryview, after: ChunkKey | None = None) -> bool:
         tokens = len(packed) // TOKEN_BYTES
-        anchors = self._pairs(packed) if after is None and tokens >= LEAST_TOKENS else ()
-        if not tokens or (after is None and not anchors):
+        if not tokens or (after is None and tokens < self._least):
             return False
         with self._lock:
             before = None if after is None else self._known.get(after)
@@ -93,17 +105,10 @@ class AnchorFinder:
                 return True
             if not self._make_room(after):
                 return False
-            if before is not None and after is not None:
-                position = before.position + before.tokens
-                self._known[key] = _Known(tokens, position, after, ())
-                rows = (*self._next.get(after, ()), (tokens, key))
-                self._next[after] = tuple(sorted(rows, reverse=True))
-                return True
-            last = bytes(packed[-_PAIR:])
-            for pair, at in anchors:
-                first = _First(key, tokens, at, last)
-                self._anchors[pair] = (*self._anchors.get(pair, ()), first)
-            self._known[key] = _Known(tokens, 0, None, tuple(pair for pair, _ in anchors))
+            if before is None or after is None:
+                return self._add_first(key, bytes(packed))
+            self._known[key] = _Known(tokens, before.position + before.tokens, after)
+            self._next.setdefault(after, {}).setdefault(tokens, set()).add(key)
         return True
 
     def forget(self, key: ChunkKey) -> None:
@@ -112,73 +117,77 @@ class AnchorFinder:
 
     def find(self, packed: memoryview, deadline: Deadline | None = None) -> Sequence[Piece]:
         pieces: list[Piece] = []
-        reached = tried = 0
-        for start, _, first in self._candidates(packed, deadline):
-            if start < reached:
-                continue
-            tried += 1
-            if deadline is not None and not tried % _LOOK and deadline.expired:
+        reached = 0
+        for at, (start, shorter, key) in enumerate(self._candidates(bytes(packed), deadline), 1):
+            if not at % _LOOK and deadline is not None and deadline.expired:
                 break
-            end = start + first.tokens
-            if self._name(packed, start, end, None) != first.key:
+            end = start - shorter
+            if start < reached or self._name(packed, start, end, None) != key:
                 continue
-            piece: Piece | None = Piece(first.key, start, end, 0)
+            piece: Piece | None = Piece(key, start, end, 0)
             while piece is not None:
                 pieces.append(piece)
                 reached = piece.end
                 piece = self._continued(packed, piece)
         return pieces
 
-    def _pairs(self, packed: memoryview) -> tuple[tuple[int, int], ...]:
-        """An anchor at an even distance from the beginning and one at an odd one, and where."""
-        chosen = []
-        for parity in (0, 1):
-            values = _pairs_of(packed[parity * TOKEN_BYTES :]).tolist()
-            if not values:
-                return ()
-            at = min(range(len(values)), key=lambda i: (values[i] * self._secret) & _MASK)
-            chosen.append((values[at], 2 * at + parity))
-        return tuple(chosen)
-
     def _candidates(
-        self, packed: memoryview, deadline: Deadline | None
-    ) -> Iterator[tuple[int, int, _First]]:
-        """Where first chunks may be: in order of their beginnings, at each the longest first."""
-        anchors, pairs = self._anchors, _pairs_of(packed)
-        last = len(packed) // TOKEN_BYTES
-        longest = max((first.before for some in [*anchors.values()] for first in some), default=0)
-        ahead: list[tuple[int, int, _First]] = []
-        for block in range(0, len(pairs), _BLOCK):
-            values = pairs[block : block + _BLOCK].tolist()
-            if not anchors.keys().isdisjoint(values):
-                for at, value in enumerate(values, block):
-                    for first in anchors.get(value, ()):
-                        start = 2 * at - first.before
-                        end = start + first.tokens
-                        tail = slice(end * TOKEN_BYTES - _PAIR, end * TOKEN_BYTES)
-                        if start >= 0 and end <= last and packed[tail] == first.last:
-                            ahead.append((start, -first.tokens, first))
-            if not ahead:
-                continue
-            ahead.sort()
-            # What comes in later blocks begins at `safe` or behind it.
-            safe = 2 * (block + _BLOCK) - longest
-            count = sum(start < safe for start, _, _ in ahead)
-            yield from ahead[:count]
-            del ahead[:count]
+        self, data: bytes, deadline: Deadline | None
+    ) -> Sequence[tuple[int, int, ChunkKey]]:
+        """Where first chunks seem to be, minus their tokens, and which: the longest first."""
+        windows = self._windows
+        wide, step = self._window * TOKEN_BYTES, self._stride * TOKEN_BYTES
+        found: list[tuple[int, int, ChunkKey]] = []
+        compared = 0
+        every = range(0, len(data) - wide + 1, step)
+        for block in range(0, len(every), _BLOCK):
+            places = every[block : block + _BLOCK]
+            hashes = [hash(data[at : at + wide]) for at in places]
+            known = [*map(windows.__contains__, hashes)]
+            for place, value in zip(compress(places, known), compress(hashes, known), strict=True):
+                chunks = windows.get(value, ())
+                for before, (key, size, whole) in chunks:
+                    start = place - before
+                    if start >= 0 and hash(data[start : start + size]) == whole:
+                        found.append((start // TOKEN_BYTES, -(size // TOKEN_BYTES), key))
+                compared += len(chunks)
+                if compared >= _LOOK:
+                    compared = 0
+                    if deadline is not None and deadline.expired:
+                        return sorted(found)
             if deadline is not None and deadline.expired:
-                return
-        yield from ahead
+                break
+        return sorted(found)
+
+    def _add_first(self, key: ChunkKey, data: bytes) -> bool:
+        """Index a chunk by windows at its beginning, middle or end: where fewest share them."""
+        last = len(data) // TOKEN_BYTES - self._window - self._stride + 1
+        chosen: tuple[int, int, list[int]] | None = None
+        for place in sorted({0, last // 2, last}):
+            hashes = [
+                hash(data[at * TOKEN_BYTES : (at + self._window) * TOKEN_BYTES])
+                for at in range(place, place + self._stride)
+            ]
+            crowd = max(len(self._windows.get(h, ())) + hashes.count(h) for h in hashes)
+            if chosen is None or crowd < chosen[0]:
+                chosen = crowd, place, hashes
+        if chosen is None or chosen[0] > _CROWD:
+            return False
+        _, place, hashes = chosen
+        first = _First(key, len(data), hash(data))
+        for at, value in enumerate(hashes, place):
+            self._windows[value] = (*self._windows.get(value, ()), (at * TOKEN_BYTES, first))
+        self._known[key] = _Known(len(data) // TOKEN_BYTES, 0, None, tuple(hashes))
+        return True
 
     def _continued(self, packed: memoryview, piece: Piece) -> Piece | None:
         """The longest known chunk that continues the one of *piece*, if the prompt does."""
-        for tokens, key in self._next.get(piece.key, ()):
+        for tokens in sorted(self._next.get(piece.key, ()), reverse=True):
             end = piece.end + tokens
-            if end * TOKEN_BYTES > len(packed):
-                continue
-            if self._name(packed, piece.end, end, piece.key) == key:
-                position = piece.position + piece.end - piece.start
-                return Piece(key, piece.end, end, position)
+            if end * TOKEN_BYTES <= len(packed):
+                key = self._name(packed, piece.end, end, piece.key)
+                if key in self._known:
+                    return Piece(key, piece.end, end, piece.position + piece.end - piece.start)
         return None
 
     def _name(self, packed: memoryview, start: int, end: int, after: ChunkKey | None) -> ChunkKey:
@@ -204,30 +213,21 @@ class AnchorFinder:
             known = self._known.pop(key, None)
             if known is None:
                 continue
-            doomed.extend(child for _, child in self._next.pop(key, ()))
-            for pair in known.anchors:
-                rest = tuple(first for first in self._anchors.get(pair, ()) if first.key != key)
+            for children in self._next.pop(key, {}).values():
+                doomed.extend(children)
+            for value in {*known.windows}:
+                rest = tuple(row for row in self._windows[value] if row[1].key != key)
                 if rest:
-                    self._anchors[pair] = rest
+                    self._windows[value] = rest
                 else:
-                    self._anchors.pop(pair, None)
-            if known.after in self._next:
-                left = tuple(row for row in self._next[known.after] if row[1] != key)
-                if left:
-                    self._next[known.after] = left
-                else:
-                    del self._next[known.after]
-
-
-_MASK = (1 << 64) - 1
-
-
-def _pairs_of(packed: memoryview) -> memoryview:
-    """Neighbouring tokens as integers of 64 bits: those at even positions, with the next ones."""
-    return packed[: len(packed) // _PAIR * _PAIR].cast("Q")
+                    del self._windows[value]
+            if (rows := self._next.get(known.after or key)) is not None:
+                rows[known.tokens].remove(key)
+                if not rows[known.tokens]:
+                    del rows[known.tokens]
 
 
 if TYPE_CHECKING:
 
-    def _is_a_finder(finder: AnchorFinder) -> SegmentFinder:
+    def _is_a_finder(finder: WindowFinder) -> SegmentFinder:
         return finder
