@@ -15,7 +15,7 @@ from hexkv.core.frames.codec import CRC32, FrameCodec
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.tiers.bandwidth import PROBE_EVERY
 from hexkv.core.tiers.encoding import form_on
-from hexkv.core.tiers.encoding_choice import Encoding, choose
+from hexkv.core.tiers.encoding_choice import Encoding, choose, rate_to_pay
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.plugins.threads import Threads
 from hexkv.ports import ChunkSpec, CounterName, Deadline, Namespace, Reason, StoreError, frame_bytes
@@ -174,6 +174,27 @@ def test_without_a_rate_of_computing_everything_is_loaded(rig):
     line.takes(9.0)
     for _ in range(5):
         assert line.load().hit_tokens == FULL
+
+
+def test_a_segment_is_used_where_it_comes_sooner_than_what_it_saves_is_computed(rig):
+    """A prefix saves all the work on its tokens, a segment what is not computed all the same."""
+    line = Line(rig, compute_rate=1000.0)
+    segments = line.engine.segments
+    segments.store(PROMPT[:FULL], repeating(PROMPT[:FULL]))
+    line.keep(0)
+    line.takes(0.1)
+    prompt = [1, *PROMPT[:FULL]]
+    got = segments.retrieve(prompt, empty(prompt, DEEP))
+    assert got.parts.reused == FULL
+    rate = line.rig.tiers["link"].link.tokens_rate
+    assert 1_000 < rate < 2_000, "as this test needs it"
+    found = [segments.find(prompt, recomputed=0.5).reused for _ in range(PROBE_EVERY)]
+    assert found == [0] * (PROBE_EVERY - 1) + [FULL], "one request shows whether that changed"
+    assert segments.find(prompt, recomputed=0.0).reused == FULL
+    assert line.load().hit_tokens == FULL
+    assert rate_to_pay(1_000, 0.8) == 1_250
+    assert rate_to_pay(1_000, 0.0) == inf
+    assert segments.find(prompt, recomputed=1.0).reused == 0, "nothing would be saved"
 
 
 POOL = BlockPool(Heap(RAW_FRAME), RAW_FRAME, executor=Threads())

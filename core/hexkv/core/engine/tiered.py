@@ -24,6 +24,7 @@ from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
+from hexkv.core.tiers.encoding_choice import rate_to_pay
 from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.matching import why_absent
@@ -110,9 +111,8 @@ class TieredHalf:
 
     def worth_loading(self, tier: str, saved: float) -> bool:
         if self._computes is None or not saved:
-            return bool(saved)
-        # A token's KV takes that much less to compute.
-        rate = self._computes / saved
+            return saved > 0
+        rate = rate_to_pay(self._computes, saved)
         return all(there.link.serves(rate) for there in self.stack.tiers if there.name == tier)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:

@@ -1,4 +1,4 @@
-"""In which form to load KV: as it is, encoded so and so, or not at all.
+"""In which form to load KV: as it is, encoded so and so, or not at all; and what loading saves.
 
 After CacheGen (arXiv 2310.07240, section 5.3), which takes the best quality that a deadline
 allows, and computes again what a link would bring too late. A pure function of measured
@@ -72,6 +72,17 @@ def choose(
         if decision.seconds < fastest.seconds:
             fastest = decision
     return fastest
+
+
+def rate_to_pay(compute_rate: float, saved: float) -> float:
+    """Tokens per second with which KV has to come to be there sooner than without it.
+
+    Args:
+        compute_rate: tokens per second that the model computes.
+        saved: the share of their work that the KV saves: all of it for an exact prefix; of what
+            is blended, what is not computed all the same.
+    """
+    return compute_rate / saved if saved > 0 else inf
 
 
 class Rate:
