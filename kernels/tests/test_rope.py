@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexkv.kernels.rope import reference, rotate
-from hexkv.ports import InvalidRequest
+from hexkv.kernels.rotary import RotaryMap, Rotation, check_kind
+from hexkv.ports import DType, InvalidRequest, KVLayout, LayoutMismatch, SegmentRun
 
 PAIRS = 6
 FREQUENCIES = 10_000.0 ** -(torch.arange(PAIRS, dtype=torch.float64) / PAIRS)
@@ -71,3 +72,24 @@ def test_what_cannot_be_rotated_is_refused():
         rotate(keys(2, 2 * PAIRS - 1), FREQUENCIES, 1)
     with pytest.raises(InvalidRequest, match="uint8"):
         rotate(torch.zeros(2, 12, dtype=torch.uint8), FREQUENCIES, 1)
+    for kind in ("dynamic", "longrope", "some day"):
+        with pytest.raises(InvalidRequest, match=f"'{kind}' cannot be moved"):
+            check_kind(kind)
+    for kind in ("default", "linear", "llama3", "yarn"):
+        check_kind(kind)
+    for frequencies, plane in ((FREQUENCIES[None], 0), (FREQUENCIES / 0, 0), (FREQUENCIES, -1)):
+        with pytest.raises(InvalidRequest):
+            Rotation(frequencies, plane=plane)
+    rotation = Rotation(FREQUENCIES, plane=1)
+    with pytest.raises(InvalidRequest, match="not within 4 tokens"):
+        RotaryMap([rotation]).rotate(0, [keys(4, 12), keys(4, 12)], [SegmentRun(2, 5)])
+    latent = KVLayout.latent(DType.FLOAT32, layers=2, latent_width=40, rope_width=2 * PAIRS)
+    RotaryMap.uniform(2, rotation).check(latent)
+    RotaryMap([None, rotation]).check(latent)
+    for wrong in (
+        [rotation],
+        [None, Rotation(FREQUENCIES, plane=2)],
+        [Rotation(FREQUENCIES, plane=1, start=1)] * 2,
+    ):
+        with pytest.raises(LayoutMismatch):
+            RotaryMap(wrong).check(latent)

@@ -7,6 +7,7 @@ serves elsewhere in a prompt. Angles are made in double precision, products in s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
@@ -29,19 +30,59 @@ def rotate(
     Raises:
         InvalidRequest: the keys are narrower than the pairs, or no such numbers.
     """
-    if not keys.is_floating_point() or keys.element_size() not in (2, 4):
-        raise InvalidRequest(f"keys of {keys.dtype} cannot be rotated")
+    check_keys(keys)
     if frequencies.dim() != 1 or 2 * len(frequencies) > keys.shape[-1]:
         raise InvalidRequest(
             f"{tuple(frequencies.shape)} pairs do not fit into {keys.shape[-1]} elements"
         )
-    angles = frequencies.to(torch.float64) * offset
-    cosines, sines = angles.cos().float().to(keys.device), angles.sin().float().to(keys.device)
-    if keys.device.type == "cuda" and find_spec("triton") is not None:
+    ((cosines, sines),) = turns(frequencies, [offset], keys.device)
+    if _in_triton(keys):
         from hexkv.kernels.in_triton import rope
 
         return rope.rotate(keys, cosines, sines, interleaved=interleaved)
-    return _rotate(keys, cosines, sines, interleaved=interleaved)
+    wide = 2 * len(cosines)
+    made = torch.empty_like(keys)
+    made[..., wide:] = keys[..., wide:]
+    _rotate(keys[..., :wide], made[..., :wide], cosines, sines, interleaved=interleaved)
+    return made
+
+
+def rotate_in_place(
+    keys: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, *, interleaved: bool = False
+) -> None:
+    """The same with *keys* themselves, all ``2 * pairs`` elements of which are rotated.
+
+    Args:
+        keys: as those of :func:`rotate`, any view.
+        cosines: ``[pairs]`` of the angles, one of :func:`turns`; and *sines*.
+        sines: likewise.
+        interleaved: see there.
+    """
+    if _in_triton(keys):
+        from hexkv.kernels.in_triton import rope
+
+        keys.copy_(rope.rotate(keys, cosines, sines, interleaved=interleaved))
+    else:
+        _rotate(keys, keys, cosines, sines, interleaved=interleaved)
+
+
+def check_keys(keys: torch.Tensor) -> None:
+    """Check that *keys* are numbers that can be rotated.
+
+    Raises:
+        InvalidRequest: they are not.
+    """
+    if not keys.is_floating_point() or keys.element_size() not in (2, 4):
+        raise InvalidRequest(f"keys of {keys.dtype} cannot be rotated")
+
+
+def turns(
+    frequencies: torch.Tensor, offsets: Sequence[int], device: torch.device
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """``[pairs]`` cosines and sines of each of *offsets*, in single precision on *device*."""
+    angles = frequencies.double().cpu() * torch.tensor(offsets, dtype=torch.float64)[:, None]
+    cosines, sines = angles.cos().float().to(device), angles.sin().float().to(device)
+    return list(zip(cosines, sines, strict=True))
 
 
 def reference(
@@ -60,17 +101,24 @@ def reference(
 
 
 def _rotate(
-    keys: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, *, interleaved: bool
-) -> torch.Tensor:
-    made = torch.empty_like(keys)
-    wide = 2 * len(cosines)
-    made[..., wide:] = keys[..., wide:]
-    x, y = _halves(keys[..., :wide], interleaved=interleaved)
+    keys: torch.Tensor,
+    into: torch.Tensor,
+    cosines: torch.Tensor,
+    sines: torch.Tensor,
+    *,
+    interleaved: bool,
+) -> None:
+    """*into*, which may be *keys*, gets them rotated."""
+    x, y = _halves(keys, interleaved=interleaved)
     x, y = x.float(), y.float()
-    one, other = _halves(made[..., :wide], interleaved=interleaved)
-    one.copy_(x * cosines - y * sines)
-    other.copy_(y * cosines + x * sines)
-    return made
+    first, second = x * cosines - y * sines, y * cosines + x * sines
+    one, other = _halves(into, interleaved=interleaved)
+    one.copy_(first)
+    other.copy_(second)
+
+
+def _in_triton(keys: torch.Tensor) -> bool:
+    return keys.device.type == "cuda" and find_spec("triton") is not None
 
 
 def _halves(keys: torch.Tensor, *, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
