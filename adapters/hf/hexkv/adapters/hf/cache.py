@@ -183,16 +183,21 @@ class Room:
             ]
             self._layers.extend(map(list, zip(*rooms, strict=True)))
 
+    @property
+    def planes(self) -> Sequence[Sequence[torch.Tensor]]:
+        """``[layer][plane]`` of ``[sequences, heads, tokens, width]``: all of it."""
+        return self._layers
+
     def window(self, tokens: int) -> ContiguousKV:
         """A window on the first *tokens* positions of the first sequence."""
         first = [[plane[:1] for plane in planes] for planes in self._layers]
         return window(self._layout, first, tokens)
 
-    def fill(self, layers: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Copy ``[layer][plane]`` of ``[1, heads, tokens, width]`` to where the room begins."""
+    def fill(self, layers: Sequence[Sequence[torch.Tensor]], start: int = 0) -> None:
+        """Copy ``[layer][plane]`` of ``[1, heads, tokens, width]`` to the position *start*."""
         for planes, known in zip(self._layers, layers, strict=True):
             for plane, filled in zip(planes, known, strict=True):
-                plane[:, :, : filled.shape[2]] = filled
+                plane[:, :, start : start + filled.shape[2]] = filled
 
     def cache(self, filled: int, prompt: int) -> LoadedCache:
         """The room as a cache; *filled* tokens of the first sequence are known, and shared.

@@ -10,8 +10,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.cache import LoadedCache, Room, planes_of, window
+from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import placeholders_of, probe
-from hexkv.ports import InvalidRequest, InvalidTokens, PrefixCache
+from hexkv.ports import InvalidRequest, PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,27 +195,4 @@ class CachedModel:
         return logits
 
     def _text(self, input_ids: torch.Tensor | Sequence[int]) -> list[int]:
-        tokens = _row(input_ids)
-        for position, token in enumerate(tokens if self._placeholders else ()):
-            if name := self._placeholders.get(token):
-                raise InvalidTokens(
-                    f"token {token} at position {position} is the model's {name}: its KV is that"
-                    " of what it stands for, so equal tokens have different KV"
-                )
-        return tokens
-
-
-def _row(input_ids: torch.Tensor | Sequence[int]) -> list[int]:
-    if isinstance(input_ids, torch.Tensor):
-        if input_ids.dim() == 2 and len(input_ids) == 1:
-            input_ids = input_ids[0]
-        if input_ids.dim() != 1 or input_ids.is_floating_point():
-            raise InvalidTokens(
-                f"one sequence of integers is needed, not {input_ids.dtype} of shape "
-                f"{tuple(input_ids.shape)}"
-            )
-        input_ids = input_ids.tolist()
-    tokens = list(input_ids)
-    if not tokens:
-        raise InvalidTokens("a prompt has at least one token")
-    return tokens
+        return tokens_of(input_ids, self._placeholders)

@@ -61,8 +61,8 @@ def probe(model: PreTrainedModel) -> CacheShape:
         LayoutMismatch: as for :func:`layout_of`.
     """
     _refuse_unfit(model)
-    layers = _run(model, _TEXT, DynamicCache())
-    other = _run(model, [*_TEXT[:-1], 1], DynamicCache())
+    layers = compute_planes(model, _TEXT, DynamicCache())
+    other = compute_planes(model, [*_TEXT[:-1], 1], DynamicCache())
     _refuse_seeing_ahead(model, layers, other)
     _refuse_other_positions(model, layers)
     dtypes = {plane.dtype for planes in layers for plane in planes}
@@ -149,7 +149,7 @@ def _layers_of(model: PreTrainedModel) -> list[object]:
         ) from error
 
 
-def _run(
+def compute_planes(
     model: PreTrainedModel, tokens: list[int], cache: DynamicCache, **more: torch.Tensor
 ) -> list[list[torch.Tensor]]:
     """``[layer][plane]`` of the KV that *cache* holds after *tokens*.
@@ -189,9 +189,9 @@ def _refuse_other_positions(model: PreTrainedModel, layers: list[list[torch.Tens
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return
     positions = torch.arange(_PROBE, device=model.device)[None]
-    again = _run(model, _TEXT, DynamicCache(), position_ids=positions)
+    again = compute_planes(model, _TEXT, DynamicCache(), position_ids=positions)
     for first, second in zip(layers, again, strict=True):
-        if max(map(_change, first, second)) > _OTHER_STATE:
+        if max(map(relative_change, first, second)) > _OTHER_STATE:
             raise LayoutMismatch(
                 f"{type(model).__name__} counts positions otherwise than generate() does, whose KV"
                 " differs from that of the model by itself"
@@ -210,17 +210,17 @@ def _refuse_other_state(
     """
     room = Room(shape, _PROBE)
     room.fill([[plane[:, :, :1] for plane in planes] for planes in layers])
-    again = _run(model, _TEXT[1:], room.cache(1, _PROBE))
+    again = compute_planes(model, _TEXT[1:], room.cache(1, _PROBE))
     for index, pair in enumerate(zip(layers, again, strict=True)):
         for first, second in zip(*pair, strict=True):
-            if (change := _change(first, second)) > _OTHER_STATE:
+            if (change := relative_change(first, second)) > _OTHER_STATE:
                 raise LayoutMismatch(
                     f"{type(model).__name__} keeps more of a prefix than keys and values: with"
                     f" these alone, KV of layer {index} changes by {change:.1%}"
                 )
 
 
-def _change(first: torch.Tensor, second: torch.Tensor) -> float:
+def relative_change(first: torch.Tensor, second: torch.Tensor) -> float:
     """By how much *second* differs, relative to the norm of *first*."""
     known, again = first.double(), second.double()
     return float((known - again).norm() / known.norm().clamp_min(1e-30))
@@ -238,7 +238,7 @@ def _refuse_seeing_ahead(
     """
     for index, pair in enumerate(zip(one, other, strict=True)):
         for first, second in zip(*pair, strict=True):
-            change = _change(first[..., :-1, :], second[..., :-1, :])
+            change = relative_change(first[..., :-1, :], second[..., :-1, :])
             if change > max(_NOISE, torch.finfo(first.dtype).eps / 2):
                 raise LayoutMismatch(
                     f"{type(model).__name__} attends both ways: KV of layer {index} changes by"
