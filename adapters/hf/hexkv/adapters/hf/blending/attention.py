@@ -1,0 +1,80 @@
+"""What a question attends to in one layer, seen where torch computes it.
+
+A function mode of torch is of the thread that entered it, and patches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from hexkv.adapters.hf.blending.progress import Progress
+
+
+class AttentionWatch(TorchFunctionMode):
+    """Gives *progress* the attention of its question, as soon as it waits for it."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call *func*, and look at it if it is an attention's."""
+        given = dict(kwargs or {})
+        result = func(*args, **given)
+        if self._progress.awaits_attention:
+            weights = None
+            if func is functional.scaled_dot_product_attention:
+                weights = _weights(self._progress.question, *args, **given)  # type: ignore[arg-type]
+            elif func in (functional.softmax, torch.softmax, torch.Tensor.softmax):
+                weights = self._of_softmax(result)
+            if weights is not None:
+                self._progress.attention = weights[:, :, :, : self._progress.tokens].sum((0, 1, 2))
+                self._progress.awaits_attention = False
+        return result
+
+    def _of_softmax(self, result: object) -> torch.Tensor | None:
+        """The question's rows of *result*, if it is an attention's weights.
+
+        Behind the tokens a column may stand for none of them.
+        """
+        rows, tokens = self._progress.first_rows, self._progress.tokens
+        if not isinstance(result, torch.Tensor) or result.dim() != 4:
+            return None
+        if result.shape[2] != rows or not 0 <= result.shape[3] - tokens <= 1:
+            return None
+        return result[:, :, self._progress.question.to(result.device)].float()
+
+
+def _weights(
+    rows: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,  # noqa: ARG001  # as torch calls it
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001  # told by the number of heads
+) -> torch.Tensor:
+    """Attention of some *rows* ``[batch, heads, rows, tokens]``, in float32."""
+    rows = rows.to(query.device)
+    asked = query[:, :, rows].float()
+    keys = key.float().repeat_interleave(query.shape[1] // key.shape[1], 1)
+    made = asked @ keys.transpose(2, 3) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        seen = torch.arange(keys.shape[2], device=rows.device) <= rows[:, None]
+        made = made.masked_fill(~seen, float("-inf"))
+    if attn_mask is not None:
+        mask = attn_mask if attn_mask.shape[-2] == 1 else attn_mask[..., rows, :]
+        made = made.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else made + mask
+    return made.softmax(-1)

@@ -1,0 +1,54 @@
+"""A cache whose layers hold reused KV, over which fresh KV is written."""
+
+from __future__ import annotations
+
+import torch
+
+from hexkv.adapters.hf.blending.progress import Progress
+from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer, Room
+
+
+class BlendedLayer(ReservedLayer):
+    """One layer's KV of the whole prompt. It counts the exact prefix until it is computed."""
+
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, progress: Progress, index: int
+    ) -> None:
+        """Take *keys* and *values* as the room, which later holds what *progress* reuses."""
+        super().__init__(keys, values, progress.prefix)
+        self._progress: Progress | None = progress
+        self._index = index
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write fresh KV at the places of its tokens; gives the KV of all tokens."""
+        progress, self._progress = self._progress, None
+        if progress is None:
+            return super().update(key_states, value_states, *args, **kwargs)
+        progress.arrive(self._index)
+        progress.compute(self._index, (key_states, value_states), self._room)
+        keys, values = (room[:, :, : progress.tokens] for room in self._room)
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+class BlendedCache(LoadedCache):
+    """A cache of a prompt that is blended in one pass, and then gone on from.
+
+    Its KV is approximate: it must be stored under no prefix.
+    """
+
+    def __init__(self, room: Room, progress: Progress) -> None:
+        """Take *room*, whose prefix is exact, for the pass of *progress*."""
+        layers = [
+            BlendedLayer(keys, values, progress, index)
+            for index, (keys, values) in enumerate(room.planes)
+        ]
+        super().__init__([*layers], progress.tokens)
+        self.progress: Progress | None = progress
+        """Of the pass under way; ``None`` behind it."""

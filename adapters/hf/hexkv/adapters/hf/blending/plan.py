@@ -1,0 +1,106 @@
+"""What a blend is asked for, and what it says it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from hexkv.adapters.hf.blending.selectors import Selector, selector_of
+from hexkv.ports import InvalidRequest
+
+if TYPE_CHECKING:
+    from hexkv.adapters.hf.blending.cache import BlendedCache
+
+Ready = Callable[[int], None]
+"""Called with a cache layer before its KV is used; returns once that is loaded and rotated."""
+
+
+class Run(NamedTuple):
+    """Neighbouring tokens of one segment whose KV is reused."""
+
+    start: int
+    """The first one's position in the prompt."""
+
+    end: int
+    """The position behind the last one."""
+
+    own: int = 0
+    """The first one's position in its segment, which was computed alone from position 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlendPlan:
+    """Which of the reused tokens are computed all the same.
+
+    Layers up to the check layer are computed for every token behind the exact prefix. There,
+    fresh and reused KV are compared, and in the layers behind it only the chosen tokens are
+    computed, with those that have no KV and the last ones (CacheBlend, arXiv 2405.16444).
+    """
+
+    check_layer: int = 1
+    """A layer of the cache, from 0 on; -1 if nothing is to be compared (EPIC, 2410.15332)."""
+
+    ratio: float = 0.15
+    """The share of the reused tokens that are computed behind the check layer."""
+
+    selector: str | Selector = "value-deviation"
+    """A name of :data:`~hexkv.adapters.hf.blending.selectors.SELECTORS`, or one of your own."""
+
+    def chosen_by(self) -> Selector:
+        """Return the selector.
+
+        Raises:
+            InvalidRequest: there is none of this name, or it compares KV and no layer is checked,
+                or the ratio is none.
+        """
+        selector = selector_of(self.selector)
+        if not 0.0 <= self.ratio <= 1.0:
+            raise InvalidRequest(f"ratio must be between 0 and 1, not {self.ratio}")
+        if self.check_layer < 0 and selector.needs_layer:
+            raise InvalidRequest(
+                f"selector {self.selector!r} compares a layer: give check_layer 0 or more"
+            )
+        return selector
+
+
+@dataclass(frozen=True, slots=True)
+class BlendCounts:
+    """Tokens of a prompt by what became of them, and what was computed of it."""
+
+    prefix: int
+    """Tokens whose exact KV was there. Not computed."""
+
+    reused: int
+    """Tokens whose KV of another place was kept behind the check layer."""
+
+    recomputed: int
+    """Tokens that had KV of another place and were chosen."""
+
+    computed: int
+    """Tokens that had no KV, and those whose logits were asked for."""
+
+    rows: Sequence[int]
+    """Tokens computed in each layer."""
+
+    @property
+    def share(self) -> float:
+        """Tokens times layers that were computed, of those of the whole prompt."""
+        tokens = self.prefix + self.reused + self.recomputed + self.computed
+        return sum(self.rows) / (tokens * len(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Blended:
+    """A prompt, blended to its end."""
+
+    cache: BlendedCache
+    """KV of the whole prompt, to go on decoding from. Approximate: never to be stored."""
+
+    logits: torch.Tensor
+    """``[keep, vocabulary]`` of what follows each of the last *keep* tokens."""
+
+    counts: BlendCounts
+    select_seconds: float
