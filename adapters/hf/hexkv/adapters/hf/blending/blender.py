@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -45,8 +46,10 @@ class Blender:
             LayoutMismatch: the model's KV cannot be cached by prefix or moved to other
                 positions, or its layers do not compute single rows.
         """
-        self._model = model
-        self._placeholders = placeholders_of(model)
+        self.model = model
+        self.placeholders = placeholders_of(model)
+        """Tokens that stand for what is no text, by the configuration's field."""
+
         self.shape = probe(model)
         """What the model's cache looks like."""
 
@@ -98,8 +101,8 @@ class Blender:
         Raises:
             InvalidTokens: not one sequence of text.
         """
-        tokens = tokens_of(input_ids, self._placeholders)
-        return compute_planes(self._model, tokens, DynamicCache())
+        tokens = tokens_of(input_ids, self.placeholders)
+        return compute_planes(self.model, tokens, DynamicCache())
 
     def place(self, room: Room, start: int, planes: Planes, *, own: int = 0) -> Run:
         """Copy a segment's KV to its place in a prompt, with its keys rotated to there.
@@ -113,6 +116,14 @@ class Blender:
         moved = [self.rotation.move(layer, of, start - own) for layer, of in enumerate(planes)]
         room.fill(moved, start)
         return Run(start, start + moved[0][0].shape[2], own)
+
+    def turn(self, room: Room, layer: int, run: Run) -> None:
+        """Rotate one layer's KV of *run* in *room*, as its segment has it, to where it stands."""
+        parts = [plane[:, :, run.start : run.end] for plane in room.planes[layer]]
+        moved = self.rotation.move(layer, parts, run.start - run.own)
+        for part, there in zip(parts, moved, strict=True):
+            if there is not part:
+                part.copy_(there)
 
     def blend(
         self,
@@ -141,7 +152,7 @@ class Blender:
             InvalidTokens: not one sequence of text.
             InvalidRequest: the prefix, the runs or the plan do not fit the prompt or the model.
         """
-        tokens = tokens_of(input_ids, self._placeholders)
+        tokens = tokens_of(input_ids, self.placeholders)
         plan = plan or BlendPlan()
         if not -1 <= plan.check_layer < self.layers:
             raise InvalidRequest(
@@ -153,10 +164,10 @@ class Blender:
             len(tokens), prefix=prefix, reused=reused, plan=plan, keep=keep, ready=ready
         )
         cache = BlendedCache(room, progress)
-        device = self._model.device
+        device = self.model.device
         watch = AttentionWatch(progress) if progress.selector.needs_attention else nullcontext()
         with torch.no_grad(), watch:
-            output = self._model(
+            output = self.model(
                 input_ids=torch.tensor([tokens[progress.prefix :]], device=device),
                 position_ids=torch.arange(progress.prefix, len(tokens), device=device)[None],
                 past_key_values=cache,
@@ -172,10 +183,10 @@ class Blender:
         Raises:
             LayoutMismatch: it does, or the model refuses.
         """
-        name = type(self._model).__name__
+        name = type(self.model).__name__
         exact = self.compute(_TEXT)
         with torch.no_grad():
-            known = self._model(input_ids=torch.tensor([_TEXT], device=self._model.device))
+            known = self.model(input_ids=torch.tensor([_TEXT], device=self.model.device))
         for prefix, check in ((0, -1), (3, 0)):
             room = self.room(len(_TEXT))
             room.fill(exact)
@@ -250,6 +261,6 @@ def _decoder_layers(model: PreTrainedModel) -> tuple[Sequence[nn.Module], list[i
             handle.remove()
     for which, layers in enumerate(lists):
         owners = [under_way.get(which, -1) for under_way in cache.of_layers]
-        if owners and owners[0] >= 0 and all(a < b for a, b in zip(owners, owners[1:])):
+        if owners and owners[0] >= 0 and all(a < b for a, b in pairwise(owners)):
             return list(layers), owners
     raise LayoutMismatch(f"{type(model).__name__} has no list of layers that fill its cache")

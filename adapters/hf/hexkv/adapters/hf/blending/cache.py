@@ -8,7 +8,7 @@ from hexkv.adapters.hf.blending.progress import Progress
 from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer, Room
 
 
-class BlendedLayer(ReservedLayer):
+class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """One layer's KV of the whole prompt. It counts the exact prefix until it is computed."""
 
     def __init__(

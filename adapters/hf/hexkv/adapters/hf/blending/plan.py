@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from transformers import DynamicCache
 
 from hexkv.adapters.hf.blending.selectors import Selector, selector_of
 from hexkv.ports import InvalidRequest
-
-if TYPE_CHECKING:
-    from hexkv.adapters.hf.blending.cache import BlendedCache
 
 Ready = Callable[[int], None]
 """Called with a cache layer before its KV is used; returns once that is loaded and rotated."""
@@ -46,8 +44,13 @@ class BlendPlan:
     ratio: float = 0.15
     """The share of the reused tokens that are computed behind the check layer."""
 
-    selector: str | Selector = "value-deviation"
+    selector: str | Selector = "question"
     """A name of :data:`~hexkv.adapters.hf.blending.selectors.SELECTORS`, or one of your own."""
+
+    def recomputed(self, layers: int) -> float:
+        """The share of the work on reused tokens that is done all the same, of a model's layers."""
+        whole = (self.check_layer + 1) / layers
+        return whole + self.ratio * (1 - whole)
 
     def chosen_by(self) -> Selector:
         """Return the selector.
@@ -96,7 +99,7 @@ class BlendCounts:
 class Blended:
     """A prompt, blended to its end."""
 
-    cache: BlendedCache
+    cache: DynamicCache
     """KV of the whole prompt, to go on decoding from. Approximate: never to be stored."""
 
     logits: torch.Tensor

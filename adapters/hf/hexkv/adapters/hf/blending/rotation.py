@@ -45,11 +45,10 @@ class Turn:
 
     def rotate(self, plane: torch.Tensor, offset: int) -> torch.Tensor:
         """*plane*, ``[..., width]``, as it would be *offset* positions later. A copy."""
-        turned = plane.clone()
-        turned[..., self.start :] = rotate(
+        turned = rotate(
             plane[..., self.start :], self.frequencies, offset, interleaved=self.interleaved
         )
-        return turned
+        return torch.cat([plane[..., : self.start], turned], -1) if self.start else turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def rotation_of(model: PreTrainedModel) -> Rotation:
         turns.append([])
         for index, plane in enumerate(planes):
             others = [again[layer][index] for again in moved]
-            limit = _SAME[plane.element_size()] if plane.element_size() in _SAME else 0.0
+            limit = _SAME.get(plane.element_size(), 0.0)
             error, turn = min(
                 ((_error(turn, plane, others), turn) for turn in _turns(plane, frequencies)),
                 key=lambda found: found[0],

@@ -106,7 +106,9 @@ class Question:
 
     def scores(self, evidence: Evidence) -> torch.Tensor:
         if evidence.attention is None:
-            raise InvalidRequest("the attention of the question is not known")
+            raise InvalidRequest(
+                "the model's attention is not computed where torch shows it: take another selector"
+            )
         return evidence.attention
 
 
