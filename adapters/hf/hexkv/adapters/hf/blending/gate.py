@@ -1,0 +1,109 @@
+"""Whether a model may be blended: only as measured, and only as long as it stays as measured."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from pathlib import Path
+from random import Random
+from threading import Lock
+
+from hexkv.adapters.hf.blending.plan import BlendPlan
+from hexkv.adapters.hf.blending.record import BlendRecord, layout_text
+from hexkv.ports import BlendOutcome, InvalidRequest, Namespace
+
+log = logging.getLogger("hexkv.hf")
+
+CHECKS = 10
+"""Comparisons that are judged together: the last ones."""
+
+_DEVIATIONS = 3.0
+"""By how many standard deviations their mean may be above the bound before it is broken."""
+
+
+class BlendGate:
+    """Decides for each request whether it is blended. Safe from any thread.
+
+    Without a record of the model nothing is blended. One request in *every* is computed in full
+    as well, and answered so. As soon as the last of these comparisons break the record's bound,
+    blending is off until the process starts anew.
+    """
+
+    def __init__(
+        self, record: BlendRecord | None, *, every: int = 1_000, random: Random | None = None
+    ) -> None:
+        """Let through what *record* measured; ``None``: nothing.
+
+        Raises:
+            InvalidRequest: *every* is less than one.
+        """
+        if every < 1:
+            raise InvalidRequest(f"every must be at least 1, not {every}")
+        self.record = record
+        self._every = every
+        self._random = Random() if random is None else random  # noqa: S311 - a sample, no secret
+        self._lock = Lock()
+        self._kl: deque[float] = deque(maxlen=CHECKS)
+        self._off = False
+        self._limit = 0.0
+        if record is not None:
+            # Of the sum: what is left of the checks may all be 0.
+            spread = _DEVIATIONS * record.kl_spread * CHECKS**0.5
+            self._limit = CHECKS * record.bound + spread
+
+    @classmethod
+    def of_file(cls, path: Path | None, namespace: Namespace, *, every: int = 1_000) -> BlendGate:
+        """The gate of the model of *namespace*, by the record in a file, if there is one.
+
+        Raises:
+            InvalidRequest: the file holds something else, or is of another model.
+        """
+        record = None if path is None else BlendRecord.read(path)
+        if record is None:
+            where = "no record is configured" if path is None else f"there is no record {path}"
+            log.warning(
+                "model %s is not blended: %s; hexkv blend calibrate makes one",
+                namespace.model,
+                where,
+            )
+        elif not record.fits(namespace):
+            raise InvalidRequest(
+                f"{path}: is of model {record.model!r}, revision {record.revision!r}, layout"
+                f" {record.layout}; the cache is of {namespace.model!r}, {namespace.revision!r},"
+                f" {layout_text(namespace)}: calibrate this model"
+            )
+        return cls(record, every=every)
+
+    @property
+    def closed(self) -> BlendOutcome | None:
+        """Why nothing is blended; ``None`` if requests are."""
+        if self.record is None:
+            return BlendOutcome.NO_RECORD
+        return BlendOutcome.SWITCHED_OFF if self._off else None
+
+    @property
+    def plan(self) -> BlendPlan | None:
+        """How requests are blended; ``None`` if they are not."""
+        return None if self.record is None or self._off else self.record.plan
+
+    def due(self) -> bool:
+        """Whether this request is to be computed in full as well."""
+        with self._lock:
+            return self._random.randrange(self._every) == 0
+
+    def compared(self, kl: float) -> None:
+        """Take in that a blended expectation was *kl* nats from the full one."""
+        with self._lock:
+            self._kl.append(kl)
+            # Not "more than": a divergence that is no number breaks it, too.
+            broken = not sum(self._kl) <= self._limit
+            first, self._off = broken and not self._off, self._off or broken
+        if first and self.record is not None:
+            log.error(
+                "blending of model %s is switched off: over the last %d comparisons it was %.2g"
+                " nats from full computation, more than the %.2g of its record: calibrate it anew",
+                self.record.model,
+                len(self._kl),
+                sum(self._kl) / len(self._kl),
+                self.record.bound,
+            )
