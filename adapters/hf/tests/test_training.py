@@ -13,6 +13,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hexkv.contracts.cases import each
+
 HERE = Path(__file__).parents[1]
 TINY = {
     "vocab_size": 8,
@@ -78,6 +80,53 @@ def test_the_answer_to_a_question_is_the_value_that_the_fact_gave(part):
         assert [wanted[place] for place in taught] == row[101::2]
 
 
+def test_an_alias_has_the_value_of_the_fact_that_it_stands_for(part):
+    alias = part("alias")
+    words = alias.Vocabulary(keys=70, values=5)
+    generator = torch.Generator().manual_seed(0)
+    aliases = alias.layout(70, 0.3, generator)
+    made = alias.sequences(3, aliases, generator, words)
+    listed = 70 + int(aliases.sum())
+    assert 70 < listed < 140, "facts are one token, aliases two"
+    assert made.tokens.shape == made.labels.shape == (3, listed + alias.QUESTIONS + 1)
+    for row, wanted, known in zip(*(part.tolist() for part in made[:3]), strict=True):
+        told, order, taught, at = {}, [], [], 0
+        while at < listed:
+            if row[at] < words.name:
+                key, told[key] = row[at] // words.values, row[at] % words.values
+                at += 1
+            else:
+                older, key = row[at] - words.ask, row[at + 1] - words.name
+                told[key] = told[older]
+                taught += [(at + 1, told[key]), (at + 2, told[key])]
+                assert order.index(older) == known[len(order)], "it says which fact it stands for"
+                at += 2
+            order.append(key)
+        assert len(told) == len(order) == 70, "a key has one value"
+        taught += [
+            (at + 1, told[row[at] - words.ask]) for at in range(listed, listed + alias.QUESTIONS)
+        ]
+        assert [
+            (at, label - words.answer) for at, label in enumerate(wanted) if label >= 0
+        ] == taught
+
+
+def test_what_is_hidden_is_not_seen_in_early_layers(part):
+    """In a model of early layers alone, what is asked cannot depend on the list then."""
+    alias = part("alias")
+    learner = alias.model()
+    del learner.model.layers[alias.EARLY :]
+    tokens = torch.randint(alias.VOCABULARY.answer, (2, 12))
+    tokens[1, 8:] = tokens[0, 8:]
+    differ = {}
+    with torch.no_grad(), alias.blinkers(learner) as hide:
+        for hidden in (0, 8):
+            hide(hidden)
+            first, other = learner(input_ids=tokens).logits[:, -1]
+            differ[hidden] = not torch.equal(first, other)
+    assert differ == {0: True, 8: False}
+
+
 def test_the_loop_learns_what_it_is_shown_and_tells_the_batch_how_it_goes(part, capsys):
     loop = part("loop")
     torch.manual_seed(0)
@@ -137,7 +186,7 @@ def test_the_command_saves_a_model_of_its_seed_in_bfloat16_and_its_recipe(
     assert len(digests) == 2, "another seed, other weights"
 
 
-@pytest.mark.parametrize(("name", "millions"), [("text", 2.4), ("recall", 1.2)])
+@each("name, millions", [("text", 2.4), ("recall", 1.2), ("alias", 0.7)])
 def test_the_models_are_small(part, name, millions):
     weights = sum(p.numel() for p in part(name).model().parameters())
     assert weights / 1e6 == pytest.approx(millions, rel=0.1)

@@ -1,4 +1,4 @@
-"""``python -m training text|recall DIRECTORY``, run in ``adapters/hf``: train and save."""
+"""``python -m training text|recall|alias DIRECTORY``, run in ``adapters/hf``: train and save."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 
 import torch
 
-from training import recall, text
+from training import alias, recall, text
 from training.corpus import standard_library
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="training", description=__doc__)
-    parser.add_argument("which", choices=("text", "recall"))
+    parser.add_argument("which", choices=("text", "recall", "alias"))
     parser.add_argument("directory", type=Path)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, help="of weights and data; another than the model's")
     parser.add_argument("--steps", type=int, help="fewer than planned")
-    parser.add_argument("--keys", type=int, default=recall.VOCABULARY.keys, help="for recall")
-    parser.add_argument("--values", type=int, default=recall.VOCABULARY.values, help="for recall")
+    parser.add_argument("--keys", type=int, help="another number of them, not for text")
+    parser.add_argument("--values", type=int, help="likewise")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    scripts = text if asked.which == "text" else recall
+    scripts = {"text": text, "recall": recall, "alias": alias}[asked.which]
     seed = scripts.SEED if asked.seed is None else asked.seed
     plan = scripts.PLAN if asked.steps is None else replace(scripts.PLAN, steps=asked.steps)
     recipe: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
@@ -36,8 +36,12 @@ def main() -> None:
         learned, result = text.learn(corpus, seed, plan)
         recipe |= {"corpus_sha256": corpus.digest, "corpus_bytes": len(corpus.train)}
     else:
-        vocabulary = recall.Vocabulary(asked.keys, asked.values)
-        learned, result = recall.learn(seed, vocabulary, plan)
+        lists = recall if asked.which == "recall" else alias
+        shipped = lists.VOCABULARY
+        vocabulary = replace(
+            shipped, keys=asked.keys or shipped.keys, values=asked.values or shipped.values
+        )
+        learned, result = lists.learn(seed, vocabulary, plan)
         recipe["vocabulary"] = asdict(vocabulary)
     learned.bfloat16().save_pretrained(asked.directory)
     weights = (asked.directory / "model.safetensors").read_bytes()

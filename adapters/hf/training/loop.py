@@ -1,4 +1,4 @@
-"""The training loop of both models: AdamW, warm-up, then a straight line down."""
+"""The training loop of all models: AdamW, warm-up, then a straight line down."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ class Plan:
 
 
 def train(
-    learner: LlamaForCausalLM, batch: Callable[[int, float], tuple[Tensor, Tensor]], plan: Plan
+    learner: LlamaForCausalLM,
+    batch: Callable[[int, float], tuple[Tensor, Tensor]],
+    plan: Plan,
+    *,
+    mixed: bool = True,
 ) -> None:
     """Teach *learner* what *batch* shows it: tokens and labels, each ``[rows, window]``.
 
     *batch* is told the step, and the loss of the step before, by which it may raise the bar.
+    With *mixed*, products are in bfloat16; narrow models are faster without.
     """
     learner.train()
     matrices = [p for p in learner.parameters() if p.ndim > 1]
@@ -48,11 +53,11 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         tokens, labels = batch(step, last)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = learner(input_ids=tokens).logits
-        wanted = labels[:, 1:].flatten()
-        known = wanted != IGNORED
-        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1)[known].float(), wanted[known])
+        known = labels[:, 1:] != IGNORED
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            hidden = learner.model(input_ids=tokens).last_hidden_state
+            logits = learner.lm_head(hidden[:, :-1][known])
+        loss = functional.cross_entropy(logits.float(), labels[:, 1:][known])
         last = loss.item()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
