@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from benchmarks.machine import describe, versions
 from benchmarks.quality.cases import PREFIX, questions, texts
 from benchmarks.quality.measure import RAW, Summary, measure
-from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, table
+from benchmarks.quality.page import PAGE, RESULT, SHIPPED_TABLE, filled, recipe_of, table
 from hexkv.adapters.hf.trained import trained
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.discovery import discover
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe(RESULT.parent),
         "versions": versions() | {name: version(name) for name in ("numba", "transformers")},
-        "models": {name: _recipe(name) for name in ("text", "recall")},
+        "models": {name: recipe_of(name) for name in ("text", "recall")},
         "held_out": {"corpus_sha256": corpus.digest, "texts": asked.texts, "prefix": PREFIX},
         "lists": asked.lists,
         "bars": bars(on_text["cachegen"], on_recall["cachegen"]),
@@ -94,12 +93,6 @@ def bars(on_text: Summary, on_recall: Summary) -> Mapping[str, Mapping[str, Any]
             "state": "reached" if reached else "missed",
         }
     return said
-
-
-def _recipe(name: str) -> dict[str, object]:
-    path = files("hexkv.adapters.hf") / "models" / name / "recipe.json"
-    recipe: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return recipe
 
 
 if __name__ == "__main__":

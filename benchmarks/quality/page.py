@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,10 @@ def filled(page: str, written_by: str, table: str) -> str:
     before, _, rest = page.partition(start)
     _, _, after = rest.partition(end)
     return f"{before}{start}{table}{end}{after}"
+
+
+def recipe_of(name: str) -> dict[str, object]:
+    """How the model *name* that comes along was made."""
+    path = files("hexkv.adapters.hf") / "models" / name / "recipe.json"
+    recipe: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return recipe

@@ -111,20 +111,29 @@ def test_an_alias_has_the_value_of_the_fact_that_it_stands_for(part):
         ] == taught
 
 
-def test_what_is_hidden_is_not_seen_in_early_layers(part):
-    """In a model of early layers alone, what is asked cannot depend on the list then."""
+def test_questions_see_the_list_late_and_it_sees_itself_early(part):
     alias = part("alias")
     learner = alias.model()
-    del learner.model.layers[alias.EARLY :]
+    layers = learner.model.layers
     tokens = torch.randint(alias.VOCABULARY.answer, (2, 12))
-    tokens[1, 8:] = tokens[0, 8:]
-    differ = {}
-    with torch.no_grad(), alias.blinkers(learner) as hide:
-        for hidden in (0, 8):
-            hide(hidden)
-            first, other = learner(input_ids=tokens).logits[:, -1]
-            differ[hidden] = not torch.equal(first, other)
-    assert differ == {0: True, 8: False}
+    tokens[1, 1:] = tokens[0, 1:]
+    found = {}
+    with torch.no_grad(), alias.masked(learner) as mask:
+        for listed in (0, 8):
+            mask(listed)
+            states = learner.model(input_ids=tokens, output_hidden_states=True).hidden_states
+            # Who notices in which layer that the list begins with another token?
+            differ = [(one != other).any(-1) for one, other in states[1:-1]]
+            found[listed] = [(bool(it[7]), bool(it[8:].any())) for it in differ]
+        mask(8)
+        states = learner.model.embed_tokens(tokens)
+        angles = learner.model.rotary_emb(states, torch.arange(12)[None])
+        for layer in layers[alias.KNOWN_FROM : alias.ASKED_FROM]:
+            states = layer(states, position_embeddings=angles)
+        alone = bool((states[0] != states[1])[1:].any())
+    assert found[0] == [(True, True)] * 4
+    assert found[8] == [(True, layer >= alias.ASKED_FROM) for layer in range(4)]
+    assert not alone, "between those, no token sees the list"
 
 
 def test_the_loop_learns_what_it_is_shown_and_tells_the_batch_how_it_goes(part, capsys):

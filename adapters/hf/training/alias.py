@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -66,15 +67,18 @@ class Lists(NamedTuple):
 
 VOCABULARY = Vocabulary()
 SEED = 31
-PLAN = Plan(steps=3_000, peak=3e-3, tokens=2_048)
+PLAN = Plan(steps=2_600, peak=3e-3, tokens=2_048)
 ALIASES = 0.4
 """The share of keys that stand for others, in training."""
 
-EARLY = 3
-"""Layers in which questions do not always see the list."""
+ASKED_FROM = 3
+"""The layer from which on questions always see the list."""
 
-BLIND = 0.5
-"""The share of batches in which they do not."""
+KNOWN_FROM = 2
+"""The layer from which on tokens of the list do not always see each other."""
+
+MASKED = 0.5
+"""The share of batches with less to see."""
 
 _KNOWN = 0.15
 """Nats below which lists become longer."""
@@ -148,34 +152,38 @@ def sequences(
 
 
 @contextmanager
-def blinkers(learner: LlamaForCausalLM) -> Iterator[Callable[[int], None]]:
-    """Gives what hides so many tokens of the next batch from the later ones in early layers.
+def masked(learner: LlamaForCausalLM) -> Iterator[Callable[[int], None]]:
+    """Gives what masks attention in the next batch, to a list of so many tokens.
 
-    Else questions read all they need in the first layer that has it, and it is enough to have the
-    list's KV right up to there.
+    Questions see it in the last layers only, else they read all in the first layer that has it, and
+    no KV behind that layer matters. Its own tokens see it in the first layers only, else what an
+    alias stands for may be found so late that no layer is left to compare.
     """
-    hidden = 0
+    listed = 0
 
     def before(
-        _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+        layer: int, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        if hidden:
+        if listed:
             tokens = cast("Tensor", args[0]).shape[1]
             seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-            seen[hidden:, :hidden] = False
+            if layer < ASKED_FROM:
+                seen[listed:, :listed] = False
+            if layer >= KNOWN_FROM:
+                seen[:listed, :listed] = torch.eye(listed, dtype=torch.bool)
             kwargs = {**kwargs, "attention_mask": seen[None, None]}
         return args, kwargs
 
-    def hide(tokens: int) -> None:
-        nonlocal hidden
-        hidden = tokens
+    def mask(tokens: int) -> None:
+        nonlocal listed
+        listed = tokens
 
     handles = [
-        layer.register_forward_pre_hook(before, with_kwargs=True)
-        for layer in learner.model.layers[:EARLY]
+        layer.register_forward_pre_hook(partial(before, index), with_kwargs=True)
+        for index, layer in enumerate(learner.model.layers)
     ]
     try:
-        yield hide
+        yield mask
     finally:
         for handle in handles:
             handle.remove()
@@ -200,10 +208,10 @@ def learn(
         length = len(aliases) + int(aliases.sum()) + min(len(aliases), QUESTIONS)
         tokens, labels, *_ = sequences(plan.tokens // length, aliases, generator, vocabulary)
         listed = len(aliases) + int(aliases.sum())
-        hide(listed if float(torch.rand((), generator=generator)) < BLIND else 0)
+        mask(listed if float(torch.rand((), generator=generator)) < MASKED else 0)
         return tokens, labels
 
-    with blinkers(learner) as hide:
+    with masked(learner) as mask:
         train(learner, batch, plan, mixed=False)
     return learner, {"answered": answered(learner, vocabulary)}
 
