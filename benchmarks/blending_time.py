@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.machine import describe, load, versions
+from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Turn, compare, must
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import Blended, BlendPlan, Run
@@ -29,7 +29,7 @@ from hexkv.adapters.hf.cache import window
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as load_config
-from hexkv.ports import PrefixCache
+from hexkv.ports import DeviceKV, PrefixCache
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "blending_time.json"
 CHUNK = 256
@@ -113,7 +113,7 @@ class Prompt:
             runs.append(self._blender.place(room, number * len(segment), alone.planes))
         return self._blender.blend(self.tokens, room, prefix=prefix, reused=runs, plan=plan)
 
-    def _load(self, device: object, segment: Sequence[int]) -> int:
+    def _load(self, device: DeviceKV, segment: Sequence[int]) -> int:
         got = self._engine.retrieve(segment, device)
         must(got.hit_tokens == len(segment), "each segment is in memory")
         return got.hit_tokens
@@ -179,13 +179,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    before = load()
     found = run(asked.layers, asked.tokens, asked.rounds)
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe(OUTPUT.parent),
         "versions": versions(),
-        "load": [before, load()],
         "layers": asked.layers,
         "segments": [asked.tokens] * SEGMENTS,
         "plan": {"check_layer": 1, "ratio": 0.15, "selector": "value-deviation"},

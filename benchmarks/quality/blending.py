@@ -29,11 +29,11 @@ from benchmarks.quality.blending_page import (
     tables,
 )
 from benchmarks.quality.page import filled, recipe_of
-from benchmarks.quality.segments import ALIASES, lists, pieces_of
-from hexkv.adapters.hf.trained import trained
+from benchmarks.quality.segments import ALIASES, Segmented, lists, pieces_of
+from hexkv.adapters.hf.trained import Name, trained
 from training.corpus import standard_library
 
-CHECK_LAYERS = {"text": (0, 1, 2), "alias": (0, 1, 2, 3)}
+CHECK_LAYERS: Mapping[Name, Sequence[int]] = {"text": (0, 1, 2), "alias": (0, 1, 2, 3)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     corpus = standard_library()
-    cases = {"text": pieces_of(corpus.held_out, asked.texts), "alias": lists(asked.lists)}
+    cases: dict[Name, list[Segmented]] = {
+        "text": pieces_of(corpus.held_out, asked.texts),
+        "alias": lists(asked.lists),
+    }
     models = {}
     for name, prompts in cases.items():
         found = measure(trained(name), prompts, list(settings(CHECK_LAYERS[name])))
@@ -76,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _row(outcome: Outcome) -> Mapping[str, Any]:
     fields = asdict(outcome)
-    return fields.pop("setting") | fields
+    setting: dict[str, Any] = fields.pop("setting")
+    return setting | fields
 
 
 if __name__ == "__main__":

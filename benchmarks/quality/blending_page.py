@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.quality.blended import ALL, LATER_KEYS, NONE, SELECTORS, UNROTATED
@@ -115,7 +115,9 @@ def report(run: Mapping[str, Any]) -> str:
     return document.page("Blending: what is lost by what is computed", parts)
 
 
-def _drawings(name: str, rows: Sequence[Row], value: str, beside: str, of: Any) -> list[str]:
+def _drawings(
+    name: str, rows: Sequence[Row], value: str, beside: str, of: Callable[[float], str]
+) -> list[str]:
     parts = []
     for check_layer in sorted({row["check_layer"] for row in rows}):
         series = []
@@ -141,7 +143,7 @@ def _drawings(name: str, rows: Sequence[Row], value: str, beside: str, of: Any) 
     return parts
 
 
-def _table(rows: Sequence[Row], cell: Any) -> str:
+def _table(rows: Sequence[Row], cell: Callable[[Row], str]) -> str:
     head = ["layer", "ratio", "computed", *COLUMNS]
     lines = [head, ["--:"] * len(head)]
     at = {(row["check_layer"], row["ratio"], row["selector"]): row for row in rows}

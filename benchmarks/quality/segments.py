@@ -54,7 +54,7 @@ def pieces_of(text: bytes, count: int) -> list[Segmented]:
         after = window[PIECES * PIECE :]
         wanted = torch.cat([after[1:], torch.tensor([-1])])
         across = torch.zeros(AFTER, dtype=torch.bool)
-        cases.append(Segmented(window[: PIECES * PIECE].split(PIECE), after, wanted, across))
+        cases.append(Segmented(torch.split(window[: PIECES * PIECE], PIECE), after, wanted, across))
     return cases
 
 
