@@ -24,10 +24,11 @@
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
 #                repository; GPU_PYTHON_VERSION=3.12 says for which Python
 #   make bench   each path beside its physical limit; JSON in benchmarks/results/
-#   make quality what each serde does to a trained model's answers: the table of docs/quality.md
+#   make quality what each serde, and blending, does to trained models' answers: the tables of docs/quality.md
+#                and docs/blending.md, and build/blending.html
 #   make quality-held-out  the same by recall models of other seeds and vocabularies, which are trained
 #                first if they are not in .held_out yet: 35 minutes of one core
-#   make train   the two small models again, from the standard library's text; an hour of one core
+#   make train   the three small models again, two hours of one core: nothing is downloaded
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code
@@ -195,6 +196,7 @@ gpu-wheels: | $(VENV)/made
 
 quality: $(VENV)/full
 	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality
+	PYTHONPATH=adapters/hf $(RUN) -m benchmarks.quality.blending
 
 # Seed, keys and values of each: nothing was tuned by any of them, and nothing may be.
 HELD_OUT := .held_out/101-512-8 .held_out/202-768-4 .held_out/303-576-6
@@ -207,7 +209,7 @@ quality-held-out: $(VENV)/full $(HELD_OUT)
 	  --seed $$1 --keys $$2 --values $$3 --steps 1000
 
 train: $(VENV)/full
-	cd adapters/hf && for model in text recall; do \
+	cd adapters/hf && for model in text recall alias; do \
 	  $(CURDIR)/$(RUN) -m training $$model hexkv/adapters/hf/models/$$model || exit 1; done
 
 # What comes from the distribution only: Redis with TLS, Prometheus, and what Mooncake stands on.

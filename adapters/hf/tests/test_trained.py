@@ -15,9 +15,10 @@ import torch
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.trained import trained
+from hexkv.contracts.cases import each
 
 MODELS = files("hexkv.adapters.hf") / "models"
-NAMES = ("text", "recall")
+NAMES = ("text", "recall", "alias")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def training(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_the_weights_are_those_of_the_recipe(name):
     recipe = json.loads((MODELS / name / "recipe.json").read_text())
     weights = (MODELS / name / "model.safetensors").read_bytes()
@@ -37,7 +38,7 @@ def test_the_weights_are_those_of_the_recipe(name):
     assert len(weights) < 5_000_000
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_model_is_of_the_shape_that_the_scripts_make(name, training):
     made = training(name).model()
     ours = trained(name)
@@ -48,7 +49,7 @@ def test_a_model_is_of_the_shape_that_the_scripts_make(name, training):
     assert {t.dtype for t in ours.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_all_hosts_call_it_the_same(name):
     assert namespace_of_model(trained(name)).model == f"hexkv-{name}"
 
@@ -62,6 +63,10 @@ def test_it_knows_text_that_it_never_saw(training):
 
 def test_it_knows_what_it_was_told_448_facts_ago(training):
     assert 0.97 < training("recall").answered(trained("recall")) < 0.99
+
+
+def test_it_knows_what_other_names_stand_for(training):
+    assert training("alias").answered(trained("alias")) > 0.97
 
 
 def test_what_it_says_after_a_hit_is_what_it_says_without_one(engine_for):

@@ -1,4 +1,4 @@
-"""The two small models that come with the package, so that KV means something.
+"""The three small models that come with the package, so that KV means something.
 
 Random weights say nothing about damaged KV: their attention looks everywhere alike. These
 were trained for it, see ``models/README.md``; nothing is downloaded.
@@ -12,14 +12,15 @@ from typing import Literal
 import torch
 from transformers import LlamaForCausalLM
 
-Name = Literal["text", "recall"]
+Name = Literal["text", "recall", "alias"]
 
 
 def trained(name: Name) -> LlamaForCausalLM:
     """A trained model in float32, on the CPU, ready to answer.
 
     Args:
-        name: ``text`` reads and continues bytes; ``recall`` answers what it was told before.
+        name: ``text`` reads and continues bytes; ``recall`` answers what it was told before;
+            ``alias`` likewise, and KV of what it was told leans on what it was told before that.
     """
     with as_file(files("hexkv.adapters.hf") / "models" / name) as folder:
         model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
