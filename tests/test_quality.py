@@ -20,6 +20,7 @@ from hexkv.plugins.discovery import discover
 ROOT = Path(__file__).parents[1]
 RUN = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
 HELD_OUT = json.loads((ROOT / "benchmarks" / "results" / "quality_held_out.json").read_text())
+BLENDING = json.loads((ROOT / "benchmarks" / "results" / "blending.json").read_text())
 ROWS = {row["serde"]: row for row in RUN["rows"]}
 
 
@@ -51,6 +52,10 @@ def test_the_page_shows_what_was_measured(part):
     for command, table in written.items():
         assert page.filled(text, command, table) == text
         assert table in text
+    blending = part("blending_page")
+    text, tables = blending.PAGE.read_text(), blending.tables(BLENDING)
+    assert page.filled(text, blending.TABLE, tables) == text
+    assert tables in text
 
 
 def test_every_serde_that_is_installed_is_in_the_tables():
@@ -95,7 +100,8 @@ def test_finer_levels_are_larger_and_nearer():
 
 def test_the_table_is_of_the_models_that_come_along():
     folder = ROOT / "adapters" / "hf" / "hexkv" / "adapters" / "hf" / "models"
-    for name, recipe in RUN["models"].items():
+    blended = {name: model["recipe"] for name, model in BLENDING["models"].items()}
+    for name, recipe in [*RUN["models"].items(), *blended.items()]:
         assert recipe == json.loads((folder / name / "recipe.json").read_text())
 
 

@@ -16,6 +16,9 @@ TABLE = "make quality"
 """What writes the tables, one after the other."""
 
 COLUMNS = (*SELECTORS, LATER_KEYS)
+_NOTHING = 1e-5
+"""Nats, below which nobody needs to be nearer."""
+
 Row = Mapping[str, Any]
 
 
@@ -32,46 +35,53 @@ def tables(run: Mapping[str, Any]) -> str:
                 " computation:\n\n"
             )
             parts.append(_table(model["rows"], _across))
-    return "".join([*parts, "\n", cheaper(run)])
-
-
-def cheaper(run: Mapping[str, Any]) -> str:
-    """A sentence for each model: what is computed at the divergence of LMCache's defaults."""
-    lines = []
-    for name, model in run["models"].items():
-        said = model["against_lmcache"]
-        least = said["least"]
-        head = (
-            f"- `{name}`: LMCache's rule, layer 1, {said['ratio']:.0%}: KL {1e3 * said['kl']:.3f},"
-            f" {said['share']:.0%} computed. "
+        parts.append(
+            f"\nThe cheapest of all settings for `{name}` that are as near as LMCache's rule:\n\n"
         )
-        if least is None:
-            lines.append(f"{head}Nothing here is as near for less.\n")
-            continue
-        compared = "fewer" if least["share"] < said["share"] else "not fewer"
-        lines.append(
-            f"{head}As near or nearer with the least: {least['selector']}, layer"
-            f" {least['check_layer']}, {least['ratio']:.0%}: KL {1e3 * least['kl']:.3f},"
-            f" {least['share']:.0%} computed, {compared}.\n"
-        )
-    return "".join(lines)
+        parts.append(_compared(model["against_lmcache"]))
+    return "".join([*parts, "\n"])
 
 
-def against_lmcache(rows: Sequence[Row]) -> dict[str, Any]:
-    """LMCache's rule at layer 1 and 15 %, and the cheapest of the others that is as near."""
-    theirs = next(
-        row
-        for row in rows
-        if (row["selector"], row["check_layer"], row["ratio"]) == (LATER_KEYS, 0, 0.15)
+def against_lmcache(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each setting of LMCache's rule that no cheaper one reaches, and the cheapest of the others.
+
+    The other one is as near to full computation within a standard error.
+    """
+    theirs = sorted(
+        (row for row in rows if row["selector"] == LATER_KEYS),
+        key=lambda row: (row["share"], row["kl"]),
     )
-    near = [
-        row
-        for row in rows
-        if row["selector"] not in (LATER_KEYS, UNROTATED, ALL) and row["kl"] <= theirs["kl"]
-    ]
-    least = min(near, key=lambda row: (row["share"], row["kl"]), default=None)
-    said = {name: theirs[name] for name in ("ratio", "kl", "kl_error", "share")}
-    return said | {"least": dict(least) if least is not None else None}
+    others = [row for row in rows if row["selector"] not in (LATER_KEYS, UNROTATED, ALL)]
+    found: list[dict[str, Any]] = []
+    for row in theirs:
+        if found and found[-1]["rule"]["kl"] < _NOTHING:
+            break
+        if found and row["kl"] >= found[-1]["rule"]["kl"]:
+            continue
+        bound = max(row["kl"] + row["kl_error"], _NOTHING)
+        near = [other for other in others if other["kl"] <= bound]
+        least = min(near, key=lambda other: (other["share"], other["kl"]), default=None)
+        found.append({"rule": dict(row), "least": None if least is None else dict(least)})
+    return found
+
+
+def _compared(found: Sequence[Mapping[str, Any]]) -> str:
+    head = ["LMCache's rule: layer", "ratio", "KL", "computed"]
+    head += ["as near: selector", "layer", "ratio", "KL", "computed"]
+    lines = [head, ["--:"] * 4 + ["---"] + ["--:"] * 4]
+    for pair in found:
+        rule, least = pair["rule"], pair["least"]
+        cells = [str(rule["check_layer"] + 1), *_brief(rule)]
+        if least is None:
+            cells += ["none", *[""] * 4]
+        else:
+            cells += [least["selector"], str(least["check_layer"]), *_brief(least)]
+        lines.append(cells)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _brief(row: Row) -> list[str]:
+    return [f"{row['ratio']:.0%}", f"{1e3 * row['kl']:.3f}", f"{row['share']:.0%}"]
 
 
 def report(run: Mapping[str, Any]) -> str:
