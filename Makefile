@@ -28,7 +28,7 @@
 #                and docs/blending.md, and build/blending.html
 #   make quality-held-out  the same by recall models of other seeds and vocabularies, which are trained
 #                first if they are not in .held_out yet: 35 minutes of one core
-#   make train   the three small models again, two hours of one core: nothing is downloaded
+#   make train   the three small models again, less than two hours of one core; nothing is downloaded
 #   make docs    the documentation site, in build/site/index.html; no network once it is set up
 #   make test-docs  its pages in a real browser, wide and narrow; pictures in build/pages (Debian's Chromium)
 #   make monitoring  the dashboard and the rules in examples/deploy/monitoring again, from their code

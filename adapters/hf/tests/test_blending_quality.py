@@ -55,6 +55,25 @@ def test_lists_are_cut_between_keys_and_say_which_answers_hang_on_another_piece(
     assert 8 < case.across.sum() < 64
 
 
+def test_a_setting_is_judged_by_what_the_model_expects_after_it(part):
+    blended = part("blended")
+    none, unrotated, some, every = found(
+        part,
+        "alias",
+        part("segments").lists(2),
+        (1, blended.NONE, 0.0),
+        (1, blended.UNROTATED, 0.0),
+        (1, blended.LATER_KEYS, 0.5),
+        (1, blended.ALL, 1.0),
+    )
+    assert every.kl < 1e-9 < some.kl < none.kl
+    assert none.kl != unrotated.kl
+    assert none.right_across < some.right_across == every.right_across == every.full_across
+    assert none.share < some.share < every.share == 1
+    # Two of five layers of all, and of the others half of what is reused, and all that is not.
+    assert some.share == pytest.approx(0.5 * (none.share + 1), abs=0.01)
+
+
 @pytest.mark.thorough
 def test_what_leans_on_another_segment_is_found_and_computed(part):
     none, some, every = found(
