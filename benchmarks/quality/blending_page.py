@@ -148,6 +148,7 @@ def _drawings(
             beside=beside,
             at="{:.0%}".format,
             of=of,
+            logarithmic=True,  # so that every share is written below the drawing
         )
         parts.append(document.figure(drawing, COLUMNS))
     return parts
