@@ -34,6 +34,9 @@ from hexkv.ports import DeviceKV, PrefixCache
 OUTPUT = Path(__file__).resolve().parent / "results" / "blending_time.json"
 CHUNK = 256
 SEGMENTS = 4
+PLAN = 1, 0.15, "question"
+"""Check layer, ratio and selector."""
+
 GOAL = 0.5
 """Of the time of full computation."""
 
@@ -137,7 +140,7 @@ def run(layers: int, length: int, rounds: int) -> dict[str, object]:
         found: dict[str, object] = {}
         exact = prompt.blended(BlendPlan(0, 1.0, "first")).logits
         must(torch.allclose(exact, prompt.full(), atol=1e-3), "all recomputed is full computation")
-        plan = BlendPlan(1, 0.15, "value-deviation")
+        plan = BlendPlan(*PLAN)
         counts = prompt.blended(plan).counts
         for name, limit in (("no reuse", prompt.nothing_reused), ("exact prefix", prompt.full)):
             reused = SEGMENTS * length * blender.shape.layout.chunk_bytes(1)
@@ -186,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "versions": versions(),
         "layers": asked.layers,
         "segments": [asked.tokens] * SEGMENTS,
-        "plan": {"check_layer": 1, "ratio": 0.15, "selector": "value-deviation"},
+        "plan": dict(zip(("check_layer", "ratio", "selector"), PLAN, strict=True)),
         "against": found,
     }
     asked.output.write_text(json.dumps(report, indent=2) + "\n")
