@@ -24,8 +24,8 @@ from hexkv.core.requests.store import Kept, Storing
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
-from hexkv.core.tiers.encoding_choice import rate_to_pay
 from hexkv.core.tiers.clearing import settle_writes
+from hexkv.core.tiers.encoding_choice import rate_to_pay
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.matching import why_absent
 from hexkv.core.tiers.rules import Writes
@@ -110,10 +110,10 @@ class TieredHalf:
         return self.stack.tenants
 
     def worth_loading(self, tier: str, saved: float) -> bool:
-        if self._computes is None or not saved:
+        if (rate := self.runtime.compute_rate) is None or not saved:
             return saved > 0
-        rate = rate_to_pay(self._computes, saved)
-        return all(there.link.serves(rate) for there in self.stack.tiers if there.name == tier)
+        least = rate_to_pay(rate, saved)
+        return all(there.link.serves(least) for there in self.stack.tiers if there.name == tier)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
         found = self.stack.match(keys, deadline)
