@@ -18,6 +18,7 @@ CORRECT = [
     "TestBlockwiseKV",
     "TestPlainMemory",
     "TestPlainChunker",
+    "TestPlainFinder",
     "TestListPolicy",
     "TestGramophone",
     "TestCacheEngine",

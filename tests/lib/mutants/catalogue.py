@@ -22,6 +22,7 @@ from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.prefix_cache import PrefixCacheContract
 from hexkv.contracts.promise import Promise
+from hexkv.contracts.segment_finder import SegmentFinderContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.whole import Whole
@@ -87,6 +88,7 @@ PORTS = (
     Port("encoded", EncodedContract, ("encodings",)),
     Port("observer", ObserverContract, ("observers",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
+    Port("segment finder", SegmentFinderContract, ("segment_finders",)),
 )
 
 

@@ -17,6 +17,7 @@ from mutants.observers import BoardContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from mutants.prefix_caches import EngineContract
+from mutants.segment_finders import PlainFinderContract
 from mutants.store_filling import TellingStore
 from plain_serde import CutSerde, PlainContract, PlainSerde
 from slot_kv import BlockwiseContract, SlotContract
@@ -98,6 +99,10 @@ class TestPlainMemory(PlainMemoryContract):
 
 
 class TestPlainChunker(PlainChunkerContract):
+    pass
+
+
+class TestPlainFinder(PlainFinderContract):
     pass
 
 
