@@ -21,7 +21,7 @@ from hexkv.adapters.hf.blending.rotation import rotation_of
 from hexkv.adapters.hf.cache import Room
 from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import compute_planes, placeholders_of, probe, relative_change
-from hexkv.ports import InvalidRequest, LayoutMismatch
+from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 
 Planes = Sequence[Sequence[torch.Tensor]]
 """``[layer][plane]`` of ``[1, heads, tokens, width]``."""
@@ -46,19 +46,17 @@ class Blender:
             LayoutMismatch: the model's KV cannot be cached by prefix or moved to other
                 positions, or its layers do not compute single rows.
         """
-        self.model = model
-        self.placeholders = placeholders_of(model)
-        """Tokens that stand for what is no text, by the configuration's field."""
-
-        self.shape = probe(model)
-        """What the model's cache looks like."""
-
         attention = getattr(model.config, "_attn_implementation", None)
         if attention not in ("eager", "sdpa"):
             raise LayoutMismatch(
                 f"{type(model).__name__} computes attention by {attention!r}, whose masks have no"
                 ' rows: load it with attn_implementation="sdpa" or "eager"'
             )
+        self.model = model
+        self._placeholders = placeholders_of(model)
+        self.shape = probe(model)
+        """What the model's cache looks like."""
+
         self.rotation = rotation_of(model)
         """How its KV moves to other positions."""
 
@@ -91,6 +89,18 @@ class Blender:
         """The number of layers that keep KV: check layers are less."""
         return len(self.shape.layout.planes)
 
+    def tokens_of(self, input_ids: torch.Tensor | Sequence[int]) -> list[int]:
+        """The tokens of one prompt, ``[tokens]`` or ``[1, tokens]``.
+
+        Raises:
+            InvalidTokens: not one sequence of text, or of words that the model does not know.
+        """
+        tokens = tokens_of(input_ids, self._placeholders)
+        words = int(self.model.config.get_text_config(decoder=True).vocab_size)
+        if not 0 <= min(tokens) <= max(tokens) < words:
+            raise InvalidTokens(f"tokens of this model are 0 to {words - 1}")
+        return tokens
+
     def room(self, tokens: int) -> Room:
         """Uninitialised memory for the KV of a request of so many tokens."""
         return Room(self.shape, tokens)
@@ -101,7 +111,7 @@ class Blender:
         Raises:
             InvalidTokens: not one sequence of text.
         """
-        tokens = tokens_of(input_ids, self.placeholders)
+        tokens = self.tokens_of(input_ids)
         return compute_planes(self.model, tokens, DynamicCache())
 
     def place(self, room: Room, start: int, planes: Planes, *, own: int = 0) -> Run:
@@ -152,7 +162,7 @@ class Blender:
             InvalidTokens: not one sequence of text.
             InvalidRequest: the prefix, the runs or the plan do not fit the prompt or the model.
         """
-        tokens = tokens_of(input_ids, self.placeholders)
+        tokens = self.tokens_of(input_ids)
         plan = plan or BlendPlan()
         if not -1 <= plan.check_layer < self.layers:
             raise InvalidRequest(
@@ -261,6 +271,6 @@ def _decoder_layers(model: PreTrainedModel) -> tuple[Sequence[nn.Module], list[i
             handle.remove()
     for which, layers in enumerate(lists):
         owners = [under_way.get(which, -1) for under_way in cache.of_layers]
-        if owners and owners[0] >= 0 and all(a < b for a, b in pairwise(owners)):
+        if owners and owners[0] >= 0 and all(a <= b for a, b in pairwise(owners)):
             return list(layers), owners
     raise LayoutMismatch(f"{type(model).__name__} has no list of layers that fill its cache")

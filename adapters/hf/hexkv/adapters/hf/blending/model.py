@@ -19,7 +19,6 @@ from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.plan import Blended, BlendPlan, Run
 from hexkv.adapters.hf.cache import Room, planes_of, window
 from hexkv.adapters.hf.model import CachedModel
-from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.ports import (
     BlendOutcome,
     BlendReport,
@@ -111,7 +110,7 @@ class BlendingModel:
         """
         stored = 0
         for segment in segments:
-            tokens = tokens_of(segment, self._blender.placeholders)
+            tokens = self._blender.tokens_of(segment)
             known = self._segments.register(tokens)
             if known < len(tokens):
                 planes = self._blender.compute(tokens)
@@ -132,7 +131,7 @@ class BlendingModel:
             InvalidTokens: not one sequence of text.
         """
         began = time.perf_counter()
-        tokens = tokens_of(input_ids, self._blender.placeholders)
+        tokens = self._blender.tokens_of(input_ids)
         plan, why = self._gate.plan, self._gate.closed
         made: tuple[Blended, float] | None = None
         if plan is not None:

@@ -35,7 +35,7 @@ class Turn:
     """How one plane of a layer is rotated."""
 
     frequencies: torch.Tensor
-    """``[pairs]`` float32, radians for each position, as the model has scaled them."""
+    """``[pairs]`` float32, radians for each position, as the model has scaled and turns them."""
 
     interleaved: bool
     """Pairs are neighbours instead of halves of what is rotated."""
@@ -132,6 +132,7 @@ def _turns(plane: torch.Tensor, frequencies: Sequence[torch.Tensor]) -> Iterator
         for start in sorted({0, rest}) if rest >= 0 else ():
             for interleaved in (False, True):
                 yield Turn(one, interleaved, start)
+                yield Turn(-one, interleaved, start)  # some turn the other way
 
 
 def _error(turn: Turn | None, plane: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
