@@ -1,0 +1,221 @@
+"""Blending over an engine: segments from its tiers, and no trace of what is approximate."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from blended_prompts import PROMPT, SEGMENTS, SEPARATOR, configured, full, new, off, record, text
+from hexkv.adapters.hf.blending.gate import BlendGate
+from hexkv.adapters.hf.blending.model import BlendingModel
+from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.adapters.hf.model import CachedModel
+from hexkv.plugins.compose import build
+from hexkv.ports import BlendOutcome, InvalidRequest
+
+SIZES = sum(map(len, SEGMENTS))
+HEAD = text(17, 90)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return new()
+
+
+@pytest.fixture(scope="module")
+def namespace(model):
+    return namespace_of_model(model)
+
+
+@contextmanager
+def opened(model, folder, *, memory=True, **changes):
+    namespace = namespace_of_model(model)
+    gate = BlendGate(record(namespace, **changes))
+    with (
+        build(configured(folder, memory=memory), namespace) as engine,
+        BlendingModel(model, engine, gate) as blending,
+    ):
+        yield engine, blending
+    assert not engine.health().leases
+
+
+def test_a_blended_request_leaves_no_trace(model, tmp_path):
+    """What is exact stays exact bit for bit: at once, after a restart, and in other engines."""
+    prompts = (PROMPT, [*HEAD, SEPARATOR, *PROMPT])
+    with opened(model, tmp_path / "clean") as (engine, _):
+        exact = CachedModel(model, engine)
+        wanted = [exact.prefill(prompt).logits for prompt in prompts]
+    with opened(model, tmp_path / "kv") as (engine, blending):
+        assert blending.precompute(SEGMENTS) == SIZES == blending.precompute(SEGMENTS)
+        new_tokens, made = blending.generate(PROMPT, 3)
+        assert len(new_tokens) == 3
+        assert made.report.outcome is BlendOutcome.BLENDED
+        assert made.report.reused + made.report.recomputed == SIZES
+        assert 0 < made.share < 1
+        assert off(made.logits, wanted[0]) > 0.01
+        assert engine.lookup(PROMPT).hit_tokens == 0
+        for _ in range(2):
+            made = blending.prefill(prompts[1])
+        # What stands before the first segment is exact, and was stored as far as chunks reach.
+        assert engine.lookup(prompts[1]).hit_tokens == 16 == made.report.prefix
+    with opened(model, tmp_path / "kv") as (engine, blending):
+        assert engine.lookup(PROMPT).hit_tokens == 0
+        assert blending.prefill(PROMPT).report.outcome is BlendOutcome.BLENDED
+        exact = CachedModel(model, engine)
+        assert torch.equal(exact.prefill(PROMPT).logits, wanted[0])
+        again = exact.prefill(prompts[1])
+        assert again.hit_tokens == 16
+        assert off(again.logits, wanted[1]) <= 1e-5
+        # A prefix that is there in full is used, and no segment behind it is.
+        whole = blending.prefill(PROMPT)
+        assert whole.report.prefix >= len(PROMPT) - 8
+        assert off(whole.logits, wanted[0]) <= 1e-5
+
+
+def test_with_everything_computed_anew_the_engine_changes_nothing(model, tmp_path):
+    with opened(model, tmp_path, ratio=0.995, check_layer=0) as (engine, blending):
+        blending.precompute(SEGMENTS[:2])
+        CachedModel(model, engine).prefill(HEAD)
+        for tokens in (PROMPT, [*HEAD[:16], SEPARATOR, *PROMPT]):
+            made = blending.prefill(tokens)
+            assert off(made.logits, full(model, tokens)[-1]) <= 1e-5
+            assert made.report.recomputed == sum(map(len, SEGMENTS[:2]))
+        assert made.report.prefix == 16
+        # The first segment of a prompt that is computed in full is known from then on.
+        first = blending.prefill([*SEGMENTS[2], SEPARATOR, 5])
+        assert first.report.outcome is BlendOutcome.FULL
+        again = blending.prefill([9, SEPARATOR, *SEGMENTS[2], SEPARATOR, 5])
+        assert (again.report.recomputed, again.report.reused) == (len(SEGMENTS[2]), 0)
+        with pytest.raises(InvalidRequest, match="at least 1"):
+            blending.generate(PROMPT, 0)
+
+
+def test_layers_are_loaded_while_others_are_computed(model, tmp_path):
+    """All of them before the model has computed one, as nothing else keeps them back."""
+    with opened(model, tmp_path) as (_, blending):
+        blending.precompute(SEGMENTS)
+        loaded, seen = threading.Event(), []
+        turn = blending._blender.turn
+
+        def last_one(room, layer, run):
+            turn(room, layer, run)
+            if layer == blending._blender.layers - 1:
+                loaded.set()
+
+        def first_layer(*_):
+            seen.append(loaded.wait(60))
+
+        blending._blender.turn = last_one
+        handle = model.model.layers[0].register_forward_hook(first_layer)
+        try:
+            made = blending.prefill(PROMPT)
+        finally:
+            handle.remove()
+        assert made.report.outcome is BlendOutcome.BLENDED
+        assert seen == [True]
+
+
+@pytest.mark.thorough
+def test_a_damaged_segment_is_a_hole(model, tmp_path):
+    """Whatever of it is damaged: the prompt is blended without it, or computed."""
+    with opened(model, tmp_path, memory=False) as (_, blending):
+        blending.precompute(SEGMENTS)
+    files = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.stat().st_size > 4096)
+    assert len(files) >= SIZES // 8 - len(SEGMENTS)
+    for number, file in enumerate(files):
+        with file.open("r+b") as damaged:
+            damaged.seek(4096 + 97 * number % (file.stat().st_size - 4096))
+            byte = damaged.read(1)
+            damaged.seek(-1, 1)
+            damaged.write(bytes([byte[0] ^ 1]))
+        with opened(model, tmp_path, memory=False, ratio=0.995) as (engine, blending):
+            made = blending.prefill(PROMPT)
+            assert off(made.logits, full(model, PROMPT)[-1]) <= 1e-5
+            engine.clear(PROMPT)
+            blending.precompute(SEGMENTS)
+
+
+class Losing:
+    """A cache of segments whose reads lose the last segment at a layer, a number of times."""
+
+    def __init__(self, inner, layer, times):
+        self.inner, self.layer, self.times = inner, layer, times
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    @contextmanager
+    def retrieve_layers(self, *args, **kwargs):
+        with self.inner.retrieve_layers(*args, **kwargs) as layers:
+            self.times -= 1
+            yield LosingLayers(layers, self.layer) if self.times >= 0 else layers
+
+
+class LosingLayers:
+    def __init__(self, inner, layer):
+        self.inner, self.layer, self.given = inner, layer, -1
+
+    def __next__(self):
+        self.given = next(self.inner)
+        return self.given
+
+    @property
+    def parts(self):
+        parts = self.inner.parts
+        lost = self.given >= self.layer
+        return replace(parts, segments=parts.segments[:-1]) if lost else parts
+
+    def result(self):
+        return self.inner.result()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("layer", [1, 3])
+def test_a_segment_that_is_lost_while_the_model_computes_is_not_used(model, tmp_path, layer):
+    with opened(model, tmp_path) as (_, blending):
+        blending.precompute(SEGMENTS)
+        for times, outcome in ((1, BlendOutcome.BLENDED), (5, BlendOutcome.FAILED)):
+            blending._segments = Losing(blending._segments, layer, times)
+            assert blending.prefill(PROMPT).report.outcome is outcome
+        blending._segments = blending._segments.inner.inner
+
+
+@pytest.mark.thorough
+def test_two_engines_share_segments_through_a_folder(model, tmp_path):
+    with opened(model, tmp_path) as (_, blending):
+        blending.precompute(SEGMENTS)
+        wanted = blending.prefill(PROMPT).logits
+    with opened(new(), tmp_path) as (_, blending):
+        made = blending.prefill(PROMPT)
+        assert made.report.outcome is BlendOutcome.BLENDED
+        assert torch.equal(made.logits, wanted)
+
+
+@pytest.mark.thorough
+def test_threads_blend_and_compute_beside_each_other(model, tmp_path):
+    """Hooks act on the caches of their own requests."""
+    results: dict[str, list[torch.Tensor]] = {"blended": [], "exact": []}
+    with opened(model, tmp_path) as (_, blending):
+        blending.precompute(SEGMENTS)
+        wanted = {"blended": blending.prefill(PROMPT).logits, "exact": full(model, PROMPT)[-1]}
+
+        def blended():
+            for _ in range(20):
+                results["blended"].append(blending.prefill(PROMPT).logits)
+
+        def exact():
+            for _ in range(20):
+                results["exact"].append(full(model, PROMPT)[-1])
+
+        threads = [threading.Thread(target=work) for work in (blended, exact, blended)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert [len(made) for made in results.values()] == [40, 20]
+    for kind, made in results.items():
+        assert all(torch.equal(logits, wanted[kind]) for logits in made)
