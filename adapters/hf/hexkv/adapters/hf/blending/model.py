@@ -156,8 +156,9 @@ class BlendingModel:
             blended, rotating = made
             counts = blended.counts
             cache, logits, share = blended.cache, blended.logits[-1], counts.share
+            used = counts.reused or counts.recomputed  # or nothing of what was found arrived
             report = BlendReport(
-                BlendOutcome.BLENDED,
+                BlendOutcome.BLENDED if used else BlendOutcome.FULL,
                 counts.prefix,
                 counts.reused,
                 counts.recomputed,

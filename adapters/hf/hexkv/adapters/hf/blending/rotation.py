@@ -94,6 +94,11 @@ def rotation_of(model: PreTrainedModel) -> Rotation:
                 key=lambda found: found[0],
             )
             if not error <= limit:
+                if not frequencies:
+                    raise LayoutMismatch(
+                        f"{name} holds no frequencies of RoPE, and KV of layer {layer} changes with"
+                        " its position, so its segments cannot be moved"
+                    )
                 raise LayoutMismatch(
                     f"{name} does not rotate layer {layer} by its own frequencies: moved by them,"
                     f" KV differs by {error:.1%} from what the model computes there"
