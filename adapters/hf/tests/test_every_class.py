@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import transformers
 
+import hf_blended
 from hexkv.adapters.hf.cache import Room
 from hf_models import KINDS, NOT_BUILT, PAGE, SAME, documented, table, verdict
 from tiny_models import tiny_model
@@ -40,6 +41,12 @@ def test_every_class_is_what_the_page_says():
     """A class that is new in transformers is one of the two, too: ``verdict`` sees to that."""
     listed, verdicts = documented(), {kind: verdict(kind) for kind in KINDS}
     assert {kind: listed.get(kind, said) for kind, said in verdicts.items()} == verdicts
+
+
+@pytest.mark.thorough
+def test_every_cached_class_is_blended_or_refused_as_the_page_says():
+    verdicts = {kind: hf_blended.verdict(kind) for kind in hf_blended.kinds()}
+    assert verdicts == hf_blended.documented()
 
 
 @pytest.mark.thorough
