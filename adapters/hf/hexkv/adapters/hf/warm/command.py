@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import logging
 
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.warm.computing import Warmed, Warmer
-from hexkv.adapters.hf.warm.documents import Reader
+from hexkv.adapters.hf.warm.opening import bar, called_well, open_model, open_reader
 from hexkv.plugins.cli.output import Json, named, new_app, print_json, print_table, run_app
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import InvalidRequest, LayoutMismatch
+
+_STOPPED = "the same command goes on from here"
 
 Model = Annotated[str, typer.Option("--model", help="A folder, or a name on the hub.")]
 Files = Annotated[
@@ -58,19 +48,19 @@ def warm(
     What is stored is not computed again, so the same command goes on where it was cut. Exit code
     0: all whole chunks of all documents are stored; 1: some are not.
     """
-    with _called_well():
+    with called_well(_STOPPED):
         with named("--config", config):
             loaded = load(config)
         if not loaded.settings.shared:
             raise InvalidRequest("--config: every tier is memory of this process: nothing stays")
-        reader, network = _opened(model, dtype, device)
+        reader, network = open_model(model, dtype, device)
         documents = [document for path in files for document in reader.read(path)]
         total = sum(len(document.tokens) for document in documents)
         try:
             namespace = namespace_of_model(network, name=name)
         except LayoutMismatch as error:
             raise InvalidRequest(f"--model {model}: {error}") from error
-        with build(loaded, namespace) as cache, _bar(total) as progress:
+        with build(loaded, namespace) as cache, bar("computing", total, "tokens") as progress:
             chunk = loaded.settings.chunk.size
             warmer = Warmer(network, cache, chunk=chunk, at_once=at_once, progress=progress)
             done = list(warmer.run(documents))
@@ -83,96 +73,11 @@ def warm(
 
 def tokens(file: Annotated[Path, typer.Argument(help="A document.")], model: Model) -> None:
     """Print the token ids of a document as JSON: a prompt for export and explain."""
-    with _called_well():
-        found = list(_reader(model).read(file))
+    with called_well(_STOPPED):
+        found = list(open_reader(model).read(file))
         if len(found) != 1:
             raise InvalidRequest(f"{file}: holds {len(found)} documents, not one")
     typer.echo(json.dumps(found[0].tokens))
-
-
-@contextmanager
-def _called_well() -> Iterator[None]:
-    """A request that means nothing is one line, and exit code 2."""
-    try:
-        yield
-    except InvalidRequest as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        typer.echo("stopped: the same command goes on from here", err=True)
-        raise typer.Exit(1) from None
-
-
-def _reader(model: str) -> Reader:
-    """Makes tokens of documents.
-
-    Raises:
-        InvalidRequest: there is no such model.
-    """
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    vocabulary = (
-        _loaded(model, lambda: AutoConfig.from_pretrained(model)).get_text_config().vocab_size
-    )
-    tokenizer: PreTrainedTokenizerBase | None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError, KeyError, ImportError):
-        tokenizer = None  # then documents are given as token ids
-    return Reader(tokenizer, int(vocabulary))
-
-
-def _opened(model: str, dtype: str, device: str) -> tuple[Reader, PreTrainedModel]:
-    """What makes tokens, and what computes them.
-
-    Raises:
-        InvalidRequest: there is no such model, dtype or device.
-    """
-    if dtype not in ("auto", "float32", "bfloat16", "float16"):
-        raise InvalidRequest(f"--dtype: {dtype!r} is not auto, float32, bfloat16 or float16")
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        why = next(iter(str(error).splitlines()), "")
-        raise InvalidRequest(f"--device: {device!r}: {why}") from error
-    reader = _reader(model)
-    network: PreTrainedModel = _loaded(
-        model,
-        lambda: AutoModelForCausalLM.from_pretrained(
-            model, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
-        ),
-    )
-    network.train(False)
-    return reader, network.to(place)  # type: ignore[arg-type]
-
-
-def _loaded(model: str, call: Callable[[], Any]) -> Any:
-    """What transformers loads of a model.
-
-    Raises:
-        InvalidRequest: it cannot.
-    """
-    try:
-        return call()
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        why = next(iter(str(error).splitlines()), "")
-        raise InvalidRequest(f"--model {model}: {why}") from error
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar for people on the standard error stream."""
-    columns = (
-        TextColumn("computing"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
-        task = bars.add_task("", total=total)
-        yield lambda count: bars.advance(task, count)
 
 
 def _report(done: Sequence[Warmed]) -> dict[str, object]:
