@@ -109,6 +109,12 @@ class SegmentSettings(Section):
     index: Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=2**63)] = 16 * 2**20
     """Memory to find segments at any offset, for each namespace; 0: only between separators."""
 
+    record: str = ""
+    """The file that `hexkv blend calibrate` made of the model; none: no prompt is blended."""
+
+    check_every: int = Field(default=1_000, ge=1)
+    """One blended request in so many is computed in full as well, and compared."""
+
 
 class Pool(Section):
     """The memory that chunks pass through."""

@@ -9,7 +9,8 @@ from random import Random
 from threading import Lock
 
 from hexkv.adapters.hf.blending.plan import BlendPlan
-from hexkv.adapters.hf.blending.record import BlendRecord, layout_text
+from hexkv.adapters.hf.blending.record import BlendRecord
+from hexkv.plugins.config import Loaded
 from hexkv.ports import BlendOutcome, InvalidRequest, Namespace
 
 log = logging.getLogger("hexkv.hf")
@@ -30,15 +31,32 @@ class BlendGate:
     """
 
     def __init__(
-        self, record: BlendRecord | None, *, every: int = 1_000, random: Random | None = None
+        self,
+        record: BlendRecord | None,
+        *,
+        every: int = 1_000,
+        random: Random | None = None,
+        lacking: str = "it has no record",
     ) -> None:
-        """Let through what *record* measured; ``None``: nothing.
+        """Let through what *record* measured; ``None``: nothing, and a line in the log says so.
+
+        Args:
+            record: of the model.
+            every: one request in so many is computed in full as well.
+            random: chooses them.
+            lacking: why there is no record, for the log.
 
         Raises:
             InvalidRequest: *every* is less than one.
         """
         if every < 1:
             raise InvalidRequest(f"every must be at least 1, not {every}")
+        if record is None:
+            log.warning(
+                "The model is not blended, all prompts are computed in full: %s."
+                " Run `hexkv blend calibrate` to make a record.",
+                lacking,
+            )
         self.record = record
         self._every = every
         self._random = Random() if random is None else random  # noqa: S311 - a sample, no secret
@@ -52,27 +70,43 @@ class BlendGate:
             self._limit = CHECKS * record.bound + spread
 
     @classmethod
-    def of_file(cls, path: Path | None, namespace: Namespace, *, every: int = 1_000) -> BlendGate:
+    def of_file(
+        cls,
+        path: Path | None,
+        namespace: Namespace,
+        *,
+        every: int = 1_000,
+        random: Random | None = None,
+    ) -> BlendGate:
         """The gate of the model of *namespace*, by the record in a file, if there is one.
 
         Raises:
             InvalidRequest: the file holds something else, or is of another model.
         """
         record = None if path is None else BlendRecord.read(path)
-        if record is None:
-            where = "no record is configured" if path is None else f"there is no record {path}"
-            log.warning(
-                "model %s is not blended: %s; hexkv blend calibrate makes one",
-                namespace.model,
-                where,
-            )
-        elif not record.fits(namespace):
+        lacking = f"{namespace.model} has no record" + ("" if path is None else f" at {path}")
+        if record is not None and not record.fits(namespace):
             raise InvalidRequest(
-                f"{path}: is of model {record.model!r}, revision {record.revision!r}, layout"
-                f" {record.layout}; the cache is of {namespace.model!r}, {namespace.revision!r},"
-                f" {layout_text(namespace)}: calibrate this model"
+                f"{path}: is the record of {record.model!r}, {record.revision!r}; the cache is of"
+                f" {namespace.model!r}, {namespace.revision!r}, with another KV layout, adapter or"
+                " weights: calibrate this model"
             )
-        return cls(record, every=every)
+        return cls(record, every=every, random=random, lacking=lacking)
+
+    @classmethod
+    def of_config(cls, loaded: Loaded, namespace: Namespace) -> BlendGate:
+        """The gate as the section ``segments`` has it: its record, and how often it compares.
+
+        Args:
+            loaded: of :func:`hexkv.plugins.config.load`.
+            namespace: of the engine.
+
+        Raises:
+            InvalidRequest: as for :meth:`of_file`.
+        """
+        segments = loaded.settings.segments
+        path = Path(segments.record) if segments.record else None
+        return cls.of_file(path, namespace, every=segments.check_every)
 
     @property
     def closed(self) -> BlendOutcome | None:
@@ -100,8 +134,8 @@ class BlendGate:
             first, self._off = broken and not self._off, self._off or broken
         if first and self.record is not None:
             log.error(
-                "blending of model %s is switched off: over the last %d comparisons it was %.2g"
-                " nats from full computation, more than the %.2g of its record: calibrate it anew",
+                "Blending of %s is switched off: its last %d comparisons were %.2g nats from full"
+                " computation, its record allows %.2g. Calibrate the model again.",
                 self.record.model,
                 len(self._kl),
                 sum(self._kl) / len(self._kl),

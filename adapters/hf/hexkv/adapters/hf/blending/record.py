@@ -1,18 +1,20 @@
 """What was measured of a model that is blended, as a file: without one, nothing is blended.
 
-JSON, one object with the fields of :class:`BlendRecord`. A record is of one model: its name,
-weights and layout of KV are compared with those of the cache.
+JSON, one object with the fields of :class:`BlendRecord`. A record is of one model: a digest of
+its name, weights, adapter and layout of KV is compared with that of the cache. Nothing guards a
+record against who may write the file; one that promises too much is found out by the gate.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from hexkv.adapters.hf.blending.plan import BlendPlan
@@ -38,8 +40,8 @@ class BlendRecord:
     revision: str
     """Of the weights, as the cache's namespace has it."""
 
-    layout: str
-    """Of the KV, likewise: its dtype changes answers, too."""
+    identity: str
+    """:func:`identity_of` the cache's namespace."""
 
     selector: str
     check_layer: int
@@ -49,10 +51,10 @@ class BlendRecord:
     one, over the tokens of the sample that were compared, in nats."""
 
     kl_spread: float
-    """Standard deviation of a prompt's mean: by how much one comparison may be off."""
+    """Standard deviation of a single token's: by how much one comparison may be off."""
 
     bound: float
-    """Of the mean, in nats: what was asked for."""
+    """Of the mean, in nats: what was asked for. Not less than *kl*."""
 
     agreement: float
     """Share of the compared tokens whose likeliest next one is the same."""
@@ -85,6 +87,10 @@ class BlendRecord:
             raise InvalidRequest(f"a measure is negative, or no number: {numbers}")
         if max(self.ratio, self.agreement, self.share) > 1 or self.check_layer < -1:
             raise InvalidRequest("a share is more than 1, or there is no such check layer")
+        if self.kl > self.bound or min(self.prompts, self.tokens) < 1:
+            raise InvalidRequest(f"kl {self.kl} is above the bound {self.bound}, or of no prompt")
+        if not (_DIGEST.fullmatch(self.identity) and _DIGEST.fullmatch(self.sample)):
+            raise InvalidRequest("identity and sample are SHA-256 in hexadecimal")
         if self.selector not in SELECTORS:
             raise InvalidRequest(f"there is no selector {self.selector!r}")
         if any(not isinstance(text, str) for pair in self.versions.items() for text in pair):
@@ -97,8 +103,8 @@ class BlendRecord:
 
     def fits(self, namespace: Namespace) -> bool:
         """Whether it is of the model whose KV is in *namespace*."""
-        mine = (self.model, self.revision, self.layout)
-        return mine == (namespace.model, namespace.revision, layout_text(namespace))
+        layers = len(namespace.layout.planes)
+        return self.identity == identity_of(namespace) and self.check_layer < layers
 
     @classmethod
     def read(cls, path: Path) -> BlendRecord | None:
@@ -134,19 +140,28 @@ class BlendRecord:
         Raises:
             InvalidRequest: it cannot be written.
         """
-        text = json.dumps(asdict(self), indent=2) + "\n"
+        made = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as made:
-                made.write(text)
-            os.replace(made.name, path)
+            made.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+            made.replace(path)
         except OSError as error:
+            made.unlink(missing_ok=True)
             raise InvalidRequest(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def layout_text(namespace: Namespace) -> str:
-    """What a record says of the layout of KV: canonical JSON."""
-    return json.dumps(namespace.layout.describe(), sort_keys=True, separators=(",", ":"))
+def identity_of(namespace: Namespace) -> str:
+    """SHA-256, in hexadecimal, of all that *namespace* says of the model; not of the tenant."""
+    said = {
+        "model": namespace.model,
+        "revision": namespace.revision,
+        "lora": namespace.lora,
+        "extra": namespace.extra,
+        "layout": namespace.layout.describe(),
+    }
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
+_DIGEST = re.compile("[0-9a-f]{64}")
 _KINDS: Mapping[str, type] = {"str": str, "int": int, "float": float}
 _FLOATS = {field.name for field in fields(BlendRecord) if field.type == "float"}
