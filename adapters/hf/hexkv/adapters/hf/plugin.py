@@ -19,6 +19,12 @@ def _warm(arguments: Sequence[str]) -> int:
     return run_warm(arguments)
 
 
+def _blend(arguments: Sequence[str]) -> int:
+    from hexkv.adapters.hf.blending.command import run_blend
+
+    return run_blend(arguments)
+
+
 def _tokens(arguments: Sequence[str]) -> int:
     from hexkv.adapters.hf.warm.command import run_tokens
 
@@ -40,5 +46,8 @@ def hexkv_commands() -> Iterable[CommandSpec]:
             hint=_HINT,
         ),
         CommandSpec("warm", "Compute documents before anybody asks", _warm, _NEEDS, _HINT),
+        CommandSpec(
+            "blend", "Measure what blending does to a model's answers", _blend, _NEEDS, _HINT
+        ),
         CommandSpec("tokens", "Print the token ids of a document", _tokens, _NEEDS, _HINT),
     ]
