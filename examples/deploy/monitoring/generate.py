@@ -24,6 +24,12 @@ LEFT_OUT = {
     "hexkv_hits_total": "likewise",
     "hexkv_misses_total": "likewise",
     "hexkv_tier_chunks": "bytes say how full a tier is",
+    "hexkv_blend_requests_total": "blending is for programs of transformers, not for servers yet",
+    "hexkv_blend_tokens_total": "likewise",
+    "hexkv_blend_segments_total": "likewise",
+    "hexkv_blend_select_seconds": "likewise",
+    "hexkv_blend_rotate_seconds": "likewise",
+    "hexkv_blend_kl": "likewise: the gate switches off by itself what diverges",
     "hexkv_prefetches": "those that nobody picked up show as wasted bytes",
 }
 """Families that are in no panel and no alert, and why."""
