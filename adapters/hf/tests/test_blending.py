@@ -25,10 +25,10 @@ from blended_prompts import (
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.progress import Progress
-from hexkv.adapters.hf.blending.rotation import Rotation
 from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.adapters.hf.shape import compute_planes
 from hexkv.contracts.cases import case
+from hexkv.kernels.rotary import RotaryMap
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 
 EXACT = 1e-5
@@ -196,7 +196,7 @@ def test_every_family_is_rotated_by_its_own_frequencies(name):
         assert as_moved(blender) <= 30 * EXACT
         assert as_damaged(blender, "value-deviation", 1) <= EXACT
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Rotation, "move", lambda _, layer, planes, offset: list(planes))
+            patched.setattr(RotaryMap, "rotate", lambda *_: None)
             assert as_moved(blender) > 1000 * EXACT
 
 
@@ -246,13 +246,14 @@ def test_bfloat16_is_as_near_as_its_rounding(name):
 
 
 def wrongly_moved(change: Callable[[int], int]) -> Callable[[pytest.MonkeyPatch], None]:
-    right = Rotation.move
+    right = RotaryMap.rotate
 
     def patch(patched: pytest.MonkeyPatch) -> None:
-        def move(self, layer, planes, offset):
-            return right(self, layer, planes, change(offset))
+        def rotate(self, layer, planes, runs):
+            moved = [run._replace(position=run.start - change(run.offset)) for run in runs]
+            right(self, layer, planes, moved)
 
-        patched.setattr(Rotation, "move", move)
+        patched.setattr(RotaryMap, "rotate", rotate)
 
     return patch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -26,15 +27,17 @@ def model():
     return new()
 
 
-@pytest.fixture(scope="module")
-def namespace(model):
-    return namespace_of_model(model)
+class Unlucky(Random):
+    """Chooses no request to be compared."""
+
+    def randrange(self, *args, **kwargs):
+        return 1
 
 
 @contextmanager
 def opened(model, folder, *, memory=True, **changes):
     namespace = namespace_of_model(model)
-    gate = BlendGate(record(namespace, **changes))
+    gate = BlendGate(record(namespace, **changes), random=Unlucky())
     with (
         build(configured(folder, memory=memory), namespace) as engine,
         BlendingModel(model, engine, gate) as blending,
@@ -99,17 +102,17 @@ def test_layers_are_loaded_while_others_are_computed(model, tmp_path):
     with opened(model, tmp_path) as (_, blending):
         blending.precompute(SEGMENTS)
         loaded, seen = threading.Event(), []
-        turn = blending._blender.turn
+        rotate = blending._blender.rotation.rotate
 
-        def last_one(room, layer, run):
-            turn(room, layer, run)
+        def last_one(layer, planes, runs):
+            rotate(layer, planes, runs)
             if layer == blending._blender.layers - 1:
                 loaded.set()
 
         def first_layer(*_):
             seen.append(loaded.wait(60))
 
-        blending._blender.turn = last_one
+        blending._blender.rotation.rotate = last_one
         handle = model.model.layers[0].register_forward_hook(first_layer)
         try:
             made = blending.prefill(PROMPT)
@@ -218,4 +221,5 @@ def test_threads_blend_and_compute_beside_each_other(model, tmp_path):
             thread.join(120)
     assert [len(made) for made in results.values()] == [40, 20]
     for kind, made in results.items():
-        assert all(torch.equal(logits, wanted[kind]) for logits in made)
+        differ = [off(logits, wanted[kind]) for logits in made]
+        assert not any(differ), (kind, differ)

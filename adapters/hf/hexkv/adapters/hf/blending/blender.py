@@ -123,17 +123,10 @@ class Blender:
             planes: as :meth:`compute` gives them; ``[1, heads, tokens, width]`` each.
             own: position of the first token in its segment.
         """
-        moved = [self.rotation.move(layer, of, start - own) for layer, of in enumerate(planes)]
-        room.fill(moved, start)
-        return Run(start, start + moved[0][0].shape[2], own)
-
-    def turn(self, room: Room, layer: int, run: Run) -> None:
-        """Rotate one layer's KV of *run* in *room*, as its segment has it, to where it stands."""
-        parts = [plane[:, :, run.start : run.end] for plane in room.planes[layer]]
-        moved = self.rotation.move(layer, parts, run.start - run.own)
-        for part, there in zip(parts, moved, strict=True):
-            if there is not part:
-                part.copy_(there)
+        room.fill(planes, start)
+        run = Run(start, start + planes[0][0].shape[2], own)
+        self.rotation.rotate_all(room.planes, [run])
+        return run
 
     def blend(
         self,

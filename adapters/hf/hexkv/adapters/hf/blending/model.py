@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.gate import BlendGate
-from hexkv.adapters.hf.blending.plan import Blended, BlendPlan, Run
+from hexkv.adapters.hf.blending.plan import Blended, BlendPlan
 from hexkv.adapters.hf.cache import Room, planes_of, window
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.ports import (
@@ -268,7 +268,7 @@ class _Loading:
         self.rotate_seconds = 0.0
         next(layers)
         self.parts: PromptParts = layers.parts
-        self.runs = [Run(*run) for run in self.parts.segments]
+        self.runs = self.parts.segments
         self._rotate(0)
         self._thread = Thread(target=self._load, name="hexkv-blend", daemon=True)
         self._thread.start()
@@ -320,8 +320,7 @@ class _Loading:
 
     def _rotate(self, layer: int) -> None:
         began = time.perf_counter()
-        for run in self.runs:
-            self._blender.turn(self._room, layer, run)
+        self._blender.rotation.rotate(layer, self._room.planes[layer], self.runs)
         self.rotate_seconds += time.perf_counter() - began
         with self._turn:
             self._loaded = layer

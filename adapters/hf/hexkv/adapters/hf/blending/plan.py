@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from transformers import DynamicCache
 
 from hexkv.adapters.hf.blending.selectors import Selector, selector_of
-from hexkv.ports import InvalidRequest
+from hexkv.ports import InvalidRequest, SegmentRun
 
 Ready = Callable[[int], None]
 """Called with a cache layer before its KV is used; returns once that is loaded and rotated."""
 
 
-class Run(NamedTuple):
-    """Neighbouring tokens of one segment whose KV is reused."""
-
-    start: int
-    """The first one's position in the prompt."""
-
-    end: int
-    """The position behind the last one."""
-
-    own: int = 0
-    """The first one's position in its segment, which was computed alone from position 0."""
+Run = SegmentRun
+"""Neighbouring tokens of one segment whose KV is reused."""
 
 
 @dataclass(frozen=True, slots=True)

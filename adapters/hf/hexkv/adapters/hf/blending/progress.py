@@ -62,7 +62,7 @@ class Progress:
         self._ratio = plan.ratio
         self._own = torch.full((tokens,), -1)
         for run in reused:
-            self._own[run.start : run.end] = torch.arange(run.own, run.own + run.end - run.start)
+            self._own[run.start : run.end] = torch.arange(run.end - run.start) + run.position
         self._own[: self.prefix] = -1
         self._own[tokens - keep :] = -1
         self._candidates = (self._own >= 0).nonzero().ravel() - self.prefix

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.shape import compute_planes, placeholders_of, relative_change
 from hexkv.kernels.rope import rotate
+from hexkv.kernels.rotary import RotaryMap, Rotation
 from hexkv.ports import LayoutMismatch
 
 _PROBE = 9
@@ -30,44 +30,8 @@ of an element. 16 bits round cosines and sines, too, and each layer rounds anew;
 differs by its whole share of the norm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """How one plane of a layer is rotated."""
-
-    frequencies: torch.Tensor
-    """``[pairs]`` float32, radians for each position, as the model has scaled and turns them."""
-
-    interleaved: bool
-    """Pairs are neighbours instead of halves of what is rotated."""
-
-    start: int
-    """The first element that is rotated."""
-
-    def rotate(self, plane: torch.Tensor, offset: int) -> torch.Tensor:
-        """*plane*, ``[..., width]``, as it would be *offset* positions later. A copy."""
-        turned = rotate(
-            plane[..., self.start :], self.frequencies, offset, interleaved=self.interleaved
-        )
-        return torch.cat([plane[..., : self.start], turned], -1) if self.start else turned
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """How a model's KV moves to other positions."""
-
-    turns: Sequence[Sequence[Turn | None]]
-    """``[layer][plane]``; ``None`` of what is the same everywhere, as values are."""
-
-    def move(self, layer: int, planes: Sequence[torch.Tensor], offset: int) -> list[torch.Tensor]:
-        """*planes* of one layer as they would be *offset* positions later."""
-        return [
-            plane if turn is None or offset == 0 else turn.rotate(plane, offset)
-            for turn, plane in zip(self.turns[layer], planes, strict=True)
-        ]
-
-
-def rotation_of(model: PreTrainedModel) -> Rotation:
-    """How *model* rotates, plane by plane; refuses what no one rotation explains.
+def rotation_of(model: PreTrainedModel) -> RotaryMap:
+    """How *model* rotates, layer by layer; refuses what no one rotation explains.
 
     Factors of attention, as YaRN has them, are in the stored keys and stay there.
 
@@ -82,29 +46,59 @@ def rotation_of(model: PreTrainedModel) -> Rotation:
     home, *moved = (
         compute_planes(model, tokens, DynamicCache(), position_ids=place) for place in places
     )
-    frequencies = _frequencies(model)
-    turns: list[list[Turn | None]] = []
+    candidates = _Candidates(model)
+    layers: list[Rotation | None] = []
     for layer, planes in enumerate(home):
-        turns.append([])
+        found: list[Rotation] = []
         for index, plane in enumerate(planes):
             others = [again[layer][index] for again in moved]
-            limit = _SAME.get(plane.element_size(), 0.0)
-            error, turn = min(
-                ((_error(turn, plane, others), turn) for turn in _turns(plane, frequencies)),
-                key=lambda found: found[0],
+            error, rotation = min(
+                ((_error(one, plane, others), one) for one in candidates.of(plane, index)),
+                key=lambda pair: pair[0],
             )
-            if not error <= limit:
-                if not frequencies:
-                    raise LayoutMismatch(
-                        f"{name} holds no frequencies of RoPE, and KV of layer {layer} changes with"
-                        " its position, so its segments cannot be moved"
-                    )
-                raise LayoutMismatch(
-                    f"{name} does not rotate layer {layer} by its own frequencies: moved by them,"
-                    f" KV differs by {error:.1%} from what the model computes there"
-                )
-            turns[-1].append(turn)
-    return Rotation(turns)
+            if not error <= _SAME.get(plane.element_size(), 0.0):
+                raise LayoutMismatch(f"{name} {candidates.refusal(layer, error)}")
+            found += [] if rotation is None else [rotation]
+        if len(found) > 1:
+            raise LayoutMismatch(f"{name} rotates values of layer {layer}, too")
+        layers.append(found[0] if found else None)
+    return RotaryMap(layers)
+
+
+class _Candidates:
+    """Every way in which a plane may be rotated, by frequencies that a model holds."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._frequencies = _frequencies(model)
+        self._made: dict[tuple[int, int], list[Rotation | None]] = {}
+
+    def of(self, plane: torch.Tensor, index: int) -> Sequence[Rotation | None]:
+        """Those of a layer's plane *index*; the simplest come first. Layers share them."""
+        known = self._made.get((plane.shape[-1], index))
+        if known is None:
+            known = [None, *self._rotations(plane.shape[-1], index)]
+            self._made[plane.shape[-1], index] = known
+        return known
+
+    def refusal(self, layer: int, error: float) -> str:
+        """Why none of them is right for *layer*."""
+        if not self._frequencies:
+            return (
+                f"holds no frequencies of RoPE, and KV of layer {layer} changes with its position,"
+                " so its segments cannot be moved"
+            )
+        return (
+            f"does not rotate layer {layer} by its own frequencies: moved by them, KV differs by"
+            f" {error:.1%} from what the model computes there"
+        )
+
+    def _rotations(self, width: int, index: int) -> Iterator[Rotation]:
+        for one in self._frequencies:
+            rest = width - 2 * len(one)
+            for start in sorted({0, rest}) if rest >= 0 else ():
+                for interleaved in (False, True):
+                    yield Rotation(one, interleaved, index, start)
+                    yield Rotation(-one, interleaved, index, start)  # some turn the other way
 
 
 def _tokens(model: PreTrainedModel) -> list[int]:
@@ -128,23 +122,20 @@ def _frequencies(model: PreTrainedModel) -> list[torch.Tensor]:
     return found
 
 
-def _turns(plane: torch.Tensor, frequencies: Sequence[torch.Tensor]) -> Iterator[Turn | None]:
-    """Every way to rotate *plane*; the simplest come first."""
-    yield None
-    width = plane.shape[-1]
-    for one in frequencies:
-        rest = width - 2 * len(one)
-        for start in sorted({0, rest}) if rest >= 0 else ():
-            for interleaved in (False, True):
-                yield Turn(one, interleaved, start)
-                yield Turn(-one, interleaved, start)  # some turn the other way
-
-
-def _error(turn: Turn | None, plane: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
-    """By how much *plane*, moved by *turn*, differs from what was computed at each offset."""
+def _error(rotation: Rotation | None, plane: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
+    """By how much *plane*, moved by *rotation*, differs from what was computed at each offset."""
+    if rotation is None:
+        return max(relative_change(other, plane) for other in others)
     if plane.element_size() not in _SAME:
         return float("inf")
-    return max(
-        relative_change(other, plane if turn is None else turn.rotate(plane, offset))
-        for offset, other in zip(_OFFSETS, others, strict=True)
-    )
+    errors = []
+    for offset, other in zip(_OFFSETS, others, strict=True):
+        moved = plane.clone()
+        moved[..., rotation.start :] = rotate(
+            plane[..., rotation.start :],
+            rotation.frequencies,
+            offset,
+            interleaved=rotation.interleaved,
+        )
+        errors.append(relative_change(other, moved))
+    return max(errors)
