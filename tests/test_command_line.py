@@ -28,11 +28,13 @@ BAD = {
     "--model": "./nowhere",
     "--output": "nowhere/trace.json",
     "--plot": "nowhere/plot.svg",
+    "--record": "nowhere/record.json",
     "--socket": "nowhere/node.sock",
 }
 """What means nothing, where `nonsense` would be the name of a new file."""
 
 FREE = {
+    "blend calibrate --name": "any name",
     "explain --identity": "a filter: that nobody has it is an answer",
     "export --model": "any name",
     "export --tenant": "any name",
@@ -59,6 +61,7 @@ GIVEN = {
     "admin explain": "--tokens prompt.json",
     "admin lookup": "--tokens prompt.json",
     "admin rules": "disk",
+    "blend calibrate": "recall --record record.json --sample prompt.json",
     "check": "lru --level L1",
     "explain": "prompt.json --dir disk",
     "export": "out.hexkv --config hexkv.yaml",

@@ -33,7 +33,7 @@ from transformers import (
 
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import Run
-from hexkv.adapters.hf.blending.record import BlendRecord, layout_text
+from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
 from hexkv.adapters.hf.cache import Room
 from hexkv.plugins.schema import EngineSettings
 from hexkv.ports import Namespace
@@ -165,18 +165,18 @@ def record(namespace: Namespace, **changes: object) -> BlendRecord:
     given: dict[str, object] = {
         "model": namespace.model,
         "revision": namespace.revision,
-        "layout": layout_text(namespace),
+        "identity": identity_of(namespace),
         "selector": "value-deviation",
         "check_layer": 1,
         "ratio": 0.15,
-        "kl": 0.001,
+        "kl": 0.0,
         "kl_spread": 0.001,
         "bound": 10.0,
         "agreement": 0.99,
         "share": 0.5,
         "prompts": 8,
         "tokens": 64,
-        "sample": "00",
+        "sample": "00" * 32,
         "versions": {"torch": torch.__version__},
     }
     return BlendRecord(**{**given, **changes})  # type: ignore[arg-type]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
+import torch
 
 from blended_prompts import PROMPT, SEGMENTS, configured, full, new, record
 from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel
+from hexkv.adapters.hf.blending.plan import BlendPlan
 from hexkv.adapters.hf.blending.record import BlendRecord
 from hexkv.adapters.hf.identity import namespace_of_model
+from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.compose import build
-from hexkv.ports import BlendOutcome, InvalidRequest
+from hexkv.ports import BlendOutcome, DType, InvalidRequest
 
 
 def test_nothing_is_blended_without_a_record_nor_with_a_broken_one(tmp_path, caplog):
@@ -24,7 +30,8 @@ def test_nothing_is_blended_without_a_record_nor_with_a_broken_one(tmp_path, cap
                 made = blending.prefill(PROMPT)
             assert made.report.outcome is BlendOutcome.NO_RECORD
             assert (made.logits - full(model, PROMPT)[-1]).abs().max() <= 1e-5
-        assert "is not blended" in caplog.text
+        [line] = [made.getMessage() for made in caplog.records if "not blended" in made.msg]
+        assert f"no record at {tmp_path / 'none.json'}" in line
         engine.clear(PROMPT)
         path = tmp_path / "record.json"
         record(namespace, bound=1e-9, kl_spread=0.0).write(path)
@@ -50,9 +57,21 @@ def test_a_foreign_or_damaged_record_is_refused_with_a_sentence(tmp_path):
     good.write(path)
     assert BlendRecord.read(path) == good
     assert BlendRecord.read(tmp_path / "other.json") is None
-    other = namespace_of_model(new("qwen 2"))
+    same = replace(namespace, salt="a tenant's")
+    assert BlendGate.of_file(path, same).plan == BlendPlan(1, 0.15, "value-deviation")
+    for other in (
+        namespace_of_model(new("qwen 2")),
+        replace(namespace, revision="of other weights"),
+        replace(namespace, lora="an adapter"),
+        replace(namespace, extra=(("revision", "main"),)),
+        replace(namespace, layout=replace(namespace.layout, dtype=DType.BFLOAT16)),
+    ):
+        with pytest.raises(InvalidRequest, match="calibrate this model"):
+            BlendGate.of_file(path, other)
+    record(namespace, check_layer=4).write(path)  # the model has layers 0 to 3
     with pytest.raises(InvalidRequest, match="calibrate this model"):
-        BlendGate.of_file(path, other)
+        BlendGate.of_file(path, namespace)
+    good.write(path)
     whole = path.read_text()
     for damaged in (
         "",
@@ -65,8 +84,70 @@ def test_a_foreign_or_damaged_record_is_refused_with_a_sentence(tmp_path):
         whole.replace('"format": 1', '"format": 2'),
         whole.replace('"prompts": 8', '"prompts": true'),
         whole.replace('"torch":', '"more": 1, "torch":'),
+        whole.replace('"kl": 0.0', '"kl": 11.0'),
+        whole.replace('"tokens": 64', '"tokens": 0'),
+        whole.replace('"identity": "', '"identity": "0'),
+        whole.replace('"sample"', '"example"'),
+        '{"format":' * 10_000,
         "x" * 70_000,
     ):
         path.write_text(damaged)
         with pytest.raises(InvalidRequest, match=r"record\.json"):
             BlendRecord.read(path)
+
+
+def checks_until_off(gate, divergences):
+    for number, kl in enumerate(divergences, start=1):
+        gate.compared(kl)
+        if gate.plan is None:
+            assert gate.closed is BlendOutcome.SWITCHED_OFF
+            return number
+    return None
+
+
+def test_the_gate_closes_within_ten_checks_of_a_broken_bound_and_by_no_chance(caplog):
+    namespace = namespace_of_model(new())
+    measured = record(namespace, kl=0.001, kl_spread=0.002, bound=0.002)
+    rare = BlendGate(measured, every=50, random=Random(3))
+    due = sum(rare.due() for _ in range(10_000))
+    assert 150 <= due <= 250
+    every = BlendGate(measured, every=1)
+    assert all(every.due() for _ in range(5))
+
+    dice = Random(7)
+    as_measured = [dice.expovariate(1 / 0.001) for _ in range(5_000)]
+    assert checks_until_off(BlendGate(measured), as_measured) is None
+    worse = [dice.expovariate(1 / 0.02) for _ in range(20)]
+    for broken in (worse, [0.01] * 20, [float("nan")], [float("inf")], [0.0] * 50 + [0.5]):
+        gate = BlendGate(measured)
+        late = checks_until_off(gate, broken)
+        assert late is not None
+        assert late <= 10 or broken[0] == 0.0
+        for _ in range(20):
+            gate.compared(0.0)
+        assert gate.plan is None, "closed once, it stays closed"
+    said = [made for made in caplog.records if "is switched off" in made.msg]
+    assert len(said) == 5, "one line each"
+
+
+def test_what_is_computed_to_compare_leaves_no_approximate_kv(tmp_path):
+    """A checked request was blended and computed: the cache has what the second one made."""
+    model = new()
+    namespace = namespace_of_model(model)
+    with build(configured(tmp_path / "exact"), namespace) as engine:
+        exact = CachedModel(model, engine)
+        wanted = exact.prefill(PROMPT).logits
+        hit = exact.prefill(PROMPT).logits
+    with build(configured(tmp_path / "checked"), namespace) as engine:
+        gate = BlendGate(record(namespace, ratio=0.0), every=1)
+        with BlendingModel(model, engine, gate) as blending:
+            blending.precompute(SEGMENTS)
+            made = blending.prefill(PROMPT)
+            assert made.report.outcome is BlendOutcome.CHECKED
+            assert made.report.kl is not None
+            assert made.report.kl > 1e-6, "nothing here is approximate"
+            assert torch.equal(made.logits, wanted)
+    with build(configured(tmp_path / "checked"), namespace) as engine:
+        found = CachedModel(model, engine).prefill(PROMPT)
+        assert found.hit_tokens == len(PROMPT) // 8 * 8
+        assert torch.equal(found.logits, hit)

@@ -69,10 +69,13 @@ def calibrate(
         with named("--config", config):
             loaded = load(config)
         path = _writable(record, loaded.settings.segments.record)
+        for file in sample or ():
+            if not file.is_file():  # before a model is loaded for it
+                raise InvalidRequest(f"--sample: {file} is no file")
         reader, network = open_model(model, dtype, device, "MODEL")
-        found = sample_prompts(
-            _documents(reader, sample), segment=segment, question=question, prompts=prompts
-        )
+        documents = _documents(reader, sample)
+        with named("--sample"):
+            found = sample_prompts(documents, segment=segment, question=question, prompts=prompts)
         try:
             namespace = identify(namespace_of_model(network, name=name), loaded)
             ways = list(plans_for(len(namespace.layout.planes)))
