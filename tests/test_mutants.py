@@ -19,6 +19,7 @@ CORRECT = [
     "TestPlainMemory",
     "TestPlainChunker",
     "TestPlainFinder",
+    "TestSegments",
     "TestListPolicy",
     "TestGramophone",
     "TestCacheEngine",

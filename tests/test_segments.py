@@ -19,10 +19,18 @@ from hexkv.ports import (
     PromptParts,
     SegmentRun,
 )
+from mutants.segment_caches import SegmentsContract
 from prompts import computed, disk, empty, memory
 from rigging import CHUNK, LAYOUT, NAMESPACE, rigging
 
 SEPARATOR = [60_001, 60_002]
+
+
+@pytest.mark.thorough
+class TestSegments(SegmentsContract):
+    """Over memory and disk; the second process on the same disk has them after a restart."""
+
+
 RULES = SegmentRules(SEPARATOR, minimum=4)
 DRAWN = random.Random(3)
 
@@ -200,6 +208,7 @@ def holds_rows(window, segment, start, end, position):
     return True
 
 
+@pytest.mark.thorough
 def test_reports_are_counted_and_a_share_is_a_share(rig):
     r = rig([memory()], segments=RULES)
     report = BlendReport(BlendOutcome.CHECKED, 10, 20, 3, 4, select_seconds=0.5, kl=0.25)

@@ -6,7 +6,10 @@ from hexkv.adapters.node.memory import SharedMemory
 from hexkv.contracts.chunk_cache._base import TOKENS, soon
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.prefix_cache import Damaged, PrefixCacheContract, Stuck
+from hexkv.contracts.segments import MINIMUM, SEPARATOR, SegmentCacheContract
 from nodes import FRAME, Node, NodeProcess, OverANode
+
+RULES = {"separator": [*SEPARATOR], "minimum": MINIMUM}
 
 
 class TestNode(OverANode):
@@ -89,3 +92,35 @@ class TestSharedMemory(MemoryContract):
     @pytest.fixture
     def provider(self):
         return SharedMemory(available=lambda: 64 << 20)
+
+
+@pytest.mark.thorough
+class TestSegments(SegmentCacheContract):
+    """The cache of segments over a node; a second engine on it is another process's."""
+
+    chunk = TOKENS
+
+    @pytest.fixture
+    def node(self, tmp_path):
+        with Node(tmp_path, slots=96) as node:
+            yield node
+            node.at_rest()
+
+    @pytest.fixture
+    def cache(self, node):
+        with node.engine(segments=RULES) as engine:
+            yield engine
+
+    @pytest.fixture
+    def other(self, node):
+        with node.engine(segments=RULES) as engine:
+            yield engine
+
+    @pytest.fixture
+    def stuck(self, tmp_path):
+        """The node is stopped, as a frozen machine's would be."""
+        with NodeProcess(tmp_path) as node:
+            quick = dict.fromkeys(("lookup", "retrieve", "store", "close"), 0.3)
+            with node.engine(deadlines=quick, segments=RULES) as engine:
+                yield Stuck(engine, node.freeze)
+                node.thaw()

@@ -23,6 +23,7 @@ from hexkv.contracts.policy import PolicyContract
 from hexkv.contracts.prefix_cache import PrefixCacheContract
 from hexkv.contracts.promise import Promise
 from hexkv.contracts.segment_finder import SegmentFinderContract
+from hexkv.contracts.segments import SegmentCacheContract
 from hexkv.contracts.serde import SerdeContract
 from hexkv.contracts.store import StoreContract
 from hexkv.contracts.whole import Whole
@@ -89,6 +90,7 @@ PORTS = (
     Port("observer", ObserverContract, ("observers",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
     Port("segment finder", SegmentFinderContract, ("segment_finders",)),
+    Port("segments", SegmentCacheContract, ("segment_caches",)),
 )
 
 

@@ -17,6 +17,7 @@ from mutants.observers import BoardContract
 from mutants.plugins import GramophoneContract
 from mutants.policies import ListContract
 from mutants.prefix_caches import EngineContract
+from mutants.segment_caches import SegmentsContract
 from mutants.segment_finders import PlainFinderContract
 from mutants.store_filling import TellingStore
 from plain_serde import CutSerde, PlainContract, PlainSerde
@@ -103,6 +104,10 @@ class TestPlainChunker(PlainChunkerContract):
 
 
 class TestPlainFinder(PlainFinderContract):
+    pass
+
+
+class TestSegments(SegmentsContract):
     pass
 
 

@@ -1,0 +1,18 @@
+"""What every cache of segments promises, as tests: over the tiers of a process, or over a node."""
+
+from __future__ import annotations
+
+from hexkv.contracts.segments._base import MINIMUM, SEPARATOR, SegmentCacheCase
+from hexkv.contracts.segments._keeping import Keeping
+from hexkv.contracts.segments._places import Places
+from hexkv.contracts.whole import Whole
+
+__all__ = ["MINIMUM", "SEPARATOR", "SegmentCacheContract"]
+
+
+class SegmentCacheContract(Places, Keeping, SegmentCacheCase, Whole):
+    """Subclass this and give it the fixture ``cache``; as far as you have them the others.
+
+    ``damaged`` and ``stuck`` are those of
+    :class:`~hexkv.contracts.prefix_cache.PrefixCacheContract`.
+    """
