@@ -30,6 +30,7 @@ from benchmarks.memory import memory
 from benchmarks.pages import pages
 from benchmarks.report import FORMAT, RunJson, table, to_json
 from benchmarks.scale import FULL, QUICK, Scale
+from benchmarks.segments import segments
 from hexkv.ports import PoolExhausted
 
 HERE = Path(__file__).resolve().parent
@@ -40,6 +41,7 @@ SUITES: dict[str, Suite] = {
     "keys": lambda scale, _: keys(scale),
     "lookup": lambda scale, _: lookup(scale),
     "again": lambda scale, _: again(scale),
+    "segments": lambda scale, _: segments(scale),
     "memory": lambda scale, _: memory(scale),
     "pages": lambda scale, _: pages(scale),
     "disk": disk,
