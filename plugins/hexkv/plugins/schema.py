@@ -9,45 +9,19 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    JsonValue,
-    PlainSerializer,
     SecretStr,
     field_validator,
     model_validator,
 )
 
-from hexkv.plugins.secret import HIDDEN
+from hexkv.plugins.section import Own, Seconds, Section, Size
 from hexkv.plugins.sizes import parse_size as parse_size
 from hexkv.plugins.spec import SettingError
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=2**63)]
-"""Bytes, given as a number or with a unit."""
-
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-
-
-def _hidden(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    # Only the adapter knows which of them are secrets (`hexkv config show` asks it), so no text is
-    # shown, and no number: a secret may be written as one, and the adapter refuses it later.
-    return dict.fromkeys(settings, HIDDEN)
-
-
-Own = Annotated[dict[str, JsonValue], PlainSerializer(_hidden)]
-"""An adapter's own settings, which may have secrets: neither printed nor dumped as they are."""
-
-
 IN_MEMORY = frozenset({"memory", "heap"})
 """Stores of which nobody else, and no later process, meets what they hold."""
-
-
-class Section(BaseModel):
-    """What all sections have in common."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class Model(Section):
