@@ -26,6 +26,9 @@ from hexkv.ports import (
     SegmentRun,
 )
 
+CHUNKS = 4
+"""Of the first of the segments."""
+
 
 class Keeping(SegmentCacheCase):
     """Never wrong KV, never later than a deadline, nothing left behind."""
@@ -60,7 +63,7 @@ class Keeping(SegmentCacheCase):
             with case(retrieve.__name__):
                 got = retrieve(parts, window)
                 assert (got.parts.reused, got.parts.holes) == (0, ((0, len(prompt)),))
-                assert got.misses
+                assert sum(got.misses.values()) == CHUNKS, got.misses
 
     @promise(
         "segments.7",

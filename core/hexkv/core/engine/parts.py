@@ -18,7 +18,6 @@ from hexkv.ports import (
     LayeredSegments,
     Piece,
     PromptParts,
-    Reason,
     Retrieved,
     RetrievedParts,
     SegmentRun,
@@ -110,14 +109,18 @@ def merged(first: Sequence[Piece], second: Sequence[Piece]) -> list[Piece]:
     return sorted(made, key=lambda piece: piece.start)
 
 
-def join(total: Arrived, got: Arrived, wanted: int) -> None:
-    """Add to *total* what one load of *wanted* chunks of segments brought."""
+def join(total: Arrived, got: Arrived, *, again: bool) -> None:
+    """Add to *total* what one load of chunks of segments brought, and why it brought no more.
+
+    With *again* what is behind the first chunk that did not come is asked for once more.
+    """
     total.size += got.size
     for tier, tokens in got.tokens.items():
         total.tokens[tier] = total.tokens.get(tier, 0) + tokens
-    if got.chunks < wanted:  # those behind it are asked for once more
-        why = next(iter(got.misses), Reason.ABSENT)
-        total.misses[why] = total.misses.get(why, 0) + 1
+    for why, chunks in got.misses.items():
+        total.misses[why] = total.misses.get(why, 0) + (1 if again else chunks)
+        if again:
+            break
 
 
 def answer(

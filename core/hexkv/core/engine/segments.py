@@ -40,6 +40,7 @@ from hexkv.ports import (
     Namespace,
     Piece,
     PromptParts,
+    Reason,
     Retrieved,
     RetrievedParts,
     SegmentCache,
@@ -147,8 +148,11 @@ class Segments:
                 rest = chunks.part(at, len(chunks))
                 got = self._half.load(rest, device, owner, until, laps)
                 came[at : at + got.chunks] = [True] * got.chunks
-                join(total, got, len(rest))
+                join(total, got, again=True)
                 at += got.chunks + 1  # what did not arrive is a hole; what is behind it may come
+            if at < len(chunks):
+                late = total.misses.get(Reason.TIMED_OUT, 0)
+                total.misses[Reason.TIMED_OUT] = late + len(chunks) - at
             laps.end(steps, "retrieve segments", owner, chunks.keys)
             prefix = skip if front is None else front.hit_tokens
             return answer(self._telemetry, found.arrived(prefix, came), front, total, sum(came))
@@ -181,7 +185,7 @@ class Segments:
                     return self._accounts.retrieved(front, skip, got, patience.so_far())
 
                 def behind(got: Arrived) -> Retrieved:
-                    join(total, got, len(chunks))
+                    join(total, got, again=False)
                     return Retrieved(
                         found.tokens, got.end_token, sum(got.tokens.values()), got.size
                     )
