@@ -122,6 +122,22 @@ def test_what_is_lost_of_a_segment_is_a_hole_and_no_more(rig, tmp_path):
     assert r.at_rest()
 
 
+def test_parts_of_another_prompt_bring_nothing_that_is_not_in_this_one(rig):
+    """Of the same length and namespace, as two requests of a host may be."""
+    r = rig([memory()], segments=RULES)
+    one, other = text(2 * CHUNK), text(2 * CHUNK)
+    for segment in (one, other):
+        r.engine.segments.store(segment, computed(segment))
+    mine, places = asked([text(3), one, text(5)], SEPARATOR)
+    theirs = mine[: places[1]] + other + mine[places[1] + len(other) :]
+    target = empty(theirs)
+    parts = r.engine.segments.find(mine)
+    got = r.engine.segments.retrieve(theirs, target, parts=parts)
+    assert got.parts.reused == len(other)
+    assert holds(target, other, places[1])
+    assert r.at_rest()
+
+
 def _is_second(data, r, segment):
     """Whether a frame is that of the second chunk of *segment*."""
     part = computed(segment)

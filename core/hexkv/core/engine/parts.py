@@ -38,11 +38,16 @@ class NamedParts(PromptParts):
     identity: str = field(repr=False)
     """Of the segments' namespace."""
 
+    prompt: bytes = field(repr=False)
+    """Digest of the tokens in which they were found: in others they are wrong KV."""
+
     pieces: tuple[Piece, ...] = field(repr=False)
     """The chunks of the segments."""
 
     @classmethod
-    def of(cls, front: Prompt, prefix: int, identity: str, pieces: Sequence[Piece]) -> NamedParts:
+    def of(
+        cls, front: Prompt, prefix: int, identity: str, prompt: bytes, pieces: Sequence[Piece]
+    ) -> NamedParts:
         """A prefix of *prefix* tokens in the chunks of *front*, and *pieces* behind it."""
         return cls(
             front.length,
@@ -51,6 +56,7 @@ class NamedParts(PromptParts):
             # Not the caller's tokens, which are the caller's again after a call.
             front=replace(front, tails=None),
             identity=identity,
+            prompt=prompt,
             pieces=tuple(pieces),
         )
 
@@ -69,7 +75,7 @@ class NamedParts(PromptParts):
             if any(run.start <= piece.start and piece.end <= run.end for run in parts.segments)
         ]
         prefix = front.ends[-1] if front.keys else 0
-        return NamedParts.of(front, prefix, self.identity, some)
+        return NamedParts.of(front, prefix, self.identity, self.prompt, some)
 
     def chunks(self) -> Prompt:
         """The chunks of the segments, where they lie in the prompt."""

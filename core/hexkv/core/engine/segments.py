@@ -273,7 +273,8 @@ class Segments:
         }
         here = {piece for piece, tier in zip(pieces, tiers, strict=True) if tier in worth}
         stored = merged([*filter(here.__contains__, cut)], [*filter(here.__contains__, anywhere)])
-        return NamedParts.of(front.prompt, front.tokens, keyer.identity, stored)
+        digest = self._algorithm.digest(packed)
+        return NamedParts.of(front.prompt, front.tokens, keyer.identity, digest, stored)
 
     def _found(
         self,
@@ -283,9 +284,12 @@ class Segments:
         saved: float,
         until: Deadline,
     ) -> NamedParts:
-        """*parts*, if this cache found them; else what it finds now, within them."""
-        if isinstance(parts, NamedParts) and parts.identity == self._names(namespace)[0].identity:
-            return parts
+        """*parts*, if they were found for these tokens; else what is found now, within them."""
+        if isinstance(parts, NamedParts):
+            identity = self._names(namespace)[0].identity
+            asked = identity, self._algorithm.digest(pack(tokens))
+            if (parts.identity, parts.prompt) == asked:
+                return parts
         found = self._find(tokens, namespace, saved, until)
         return found if parts is None else found.limited(parts)
 
