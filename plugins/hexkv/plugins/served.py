@@ -16,7 +16,6 @@ from hexkv.core.engine.keyed import KeyedCache
 from hexkv.core.engine.keyed_admin import KeyedAdmin
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.keys.hashing import hashed_salt
-from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.carrying import in_memory
@@ -227,11 +226,8 @@ class ServedChunks:
 
     def places(self, leases: Sequence[Lease | None]) -> list[int | None]:
         """The :meth:`place` of each of *leases*; ``None`` where there is none."""
-        memory = self.region.buffer.obj
-        return [
-            lease.offset if isinstance(lease, BlockLease) and lease.frame.obj is memory else None
-            for lease in leases
-        ]
+        own = self._stack.pool.own
+        return [None if block is None else block.offset for block in map(own, leases)]
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
         """As ``chunks.hold`` does, of chunks that fit the pool.

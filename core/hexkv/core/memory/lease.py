@@ -240,6 +240,10 @@ class Ledger:
         self._mend()
         return leases
 
+    def own(self, lease: Lease | None) -> BlockLease | None:
+        """*lease* if it is on a block of this ledger; nobody else asks of what kind a lease is."""
+        return lease if isinstance(lease, BlockLease) and lease._ledger is self else None
+
     def places(self) -> Mapping[int, tuple[int, int]]:
         """Where each block begins that somebody holds: how many bytes it has, how many hold it."""
         with self.lock:

@@ -28,6 +28,7 @@ from hexkv.ports import (
     Deadline,
     Executor,
     InvalidRequest,
+    Lease,
     MemoryRegion,
     PoolExhausted,
     SupportsPrefault,
@@ -169,6 +170,10 @@ class BlockPool:
                     raise
                 break
         return run
+
+    def own(self, lease: Lease | None) -> BlockLease | None:
+        """*lease* as one on a block of this pool; ``None``: it is on none of them."""
+        return self._ledger.own(lease)
 
     def sweep(self, owner: str) -> int:
         """Take back all that *owner* still holds, because it is gone. How many leases."""

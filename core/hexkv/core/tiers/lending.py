@@ -166,8 +166,9 @@ class Lending:
         """Verify frames that came into leases of :meth:`room`, and put them on the tiers."""
         blocks: dict[ChunkKey, BlockLease] = {}
         for key, lease in arrived:
-            block = lease.lease if isinstance(lease, LentLease) else lease
-            if isinstance(block, BlockLease) and self.verified(block, key) is None:
+            room = lease.lease if isinstance(lease, LentLease) else lease
+            block = self._stack.pool.own(room)
+            if block is not None and self.verified(block, key) is None:
                 blocks[key] = block
         kept = self.put(blocks, deadline)
         return [key in kept for key, _ in arrived]
