@@ -140,15 +140,15 @@ def empty(blender: Blender, tokens: int) -> Room:
 
 
 def laid_out(
-    blender: Blender, prefix: int, pieces: Sequence[tuple[int, bool]], tail: int
+    blender: Blender, prefix: int, pieces: Sequence[tuple[int, bool]], tail: int, seed: int = 0
 ) -> tuple[list[int], list[Run], Room]:
     """A prompt of an exact prefix, pieces that are known or not, and a tail; its KV in a room."""
-    tokens = text(prefix, 1)
+    tokens = text(prefix, 100 * seed + 1)
     where = []
     for number, (size, known) in enumerate(pieces):
-        where.append((len(tokens), text(size, number + 2), known))
+        where.append((len(tokens), text(size, 100 * seed + number + 2), known))
         tokens += where[-1][1]
-    tokens += text(tail, 99)
+    tokens += text(tail, 100 * seed + 99)
     room = empty(blender, len(tokens) + 4)
     if prefix:
         room.fill(blender.compute(tokens[:prefix]))

@@ -23,7 +23,7 @@ from blended_prompts import (
     text,
 )
 from hexkv.adapters.hf.blending.blender import Blender
-from hexkv.adapters.hf.blending.plan import BlendPlan, Run
+from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
 from hexkv.adapters.hf.blending.progress import Progress
 from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.adapters.hf.shape import compute_planes
@@ -185,6 +185,81 @@ def test_selectors_choose_what_they_say_and_refuse_what_means_nothing(blender):
             blender.blend(torch.tensor(wrong), room)
 
 
+def together(blender, shapes, plan, keep=1):
+    """Prompts of *shapes* in one room, blended together; the prompts, and what was made."""
+    laid = [laid_out(blender, *shape, seed=number) for number, shape in enumerate(shapes)]
+    width = max(len(tokens) for tokens, _, _ in laid)
+    room = blender.room(width + 2, len(laid))
+    for planes in room.planes:
+        for plane in planes:
+            plane.fill_(float("nan"))
+    known = []
+    for number, ((tokens, runs, own), (prefix, *_)) in enumerate(zip(laid, shapes, strict=True)):
+        its = room.of_sequence(number, width - len(tokens))
+        its.fill([[plane[:, :, : len(tokens)] for plane in planes] for planes in own.planes])
+        known.append(KnownPrompt(tokens, prefix, runs))
+    made = blender.blend_together(known, room, plan=plan, keep=keep)
+    return laid, room, made
+
+
+SHAPES = st.tuples(st.integers(0, 9), PIECES, st.integers(1, 4))
+
+
+def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=EXACT):
+    check = max(check, 0) if SELECTORS[selector]().needs_layer else check
+    laid, room, made = together(blender, shapes, BlendPlan(check, 1.0, selector), keep)
+    width = max(len(tokens) for tokens, _, _ in laid)
+    for (tokens, _, _), logits in zip(laid, made.logits, strict=True):
+        assert off(logits, full(blender.model, tokens, keep)) <= limit
+    # It goes on from there, for all prompts at once.
+    before = torch.tensor([[width - len(tokens)] for tokens, _, _ in laid])
+    with torch.no_grad():
+        ahead = blender.model(
+            torch.full_like(before, 5),
+            attention_mask=(torch.arange(width + 1) >= before).long(),
+            position_ids=width - before,
+            past_key_values=room.filled(width, width),
+        ).logits
+    for (tokens, _, _), logits in zip(laid, ahead, strict=True):
+        assert off(logits, full(blender.model, [*tokens, 5])) <= limit
+    # And chooses for each as if it were alone.
+    plan = BlendPlan(check, 0.3, selector)
+    laid, _, made = together(blender, shapes, plan, keep)
+    for number, ((tokens, runs, own), (prefix, *_)) in enumerate(zip(laid, shapes, strict=True)):
+        alone = blender.blend(tokens, own, prefix=prefix, reused=runs, plan=plan, keep=keep)
+        counts = made.counts[number]
+        assert (counts.reused, counts.recomputed) == (alone.counts.reused, alone.counts.recomputed)
+        assert off(made.logits[number], alone.logits) <= limit
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(SHAPES, min_size=2, max_size=4),
+    st.integers(-1, 3),
+    st.sampled_from(sorted(SELECTORS)),
+    st.integers(1, 2),
+)
+def test_prompts_of_a_batch_are_as_each_by_itself(blender, shapes, check, selector, keep):
+    """Each has a length, a prefix, holes and chosen tokens of its own, or nothing that is known."""
+    keep = min([keep, *(prefix + sum(n for n, _ in p) + t for prefix, p, t in shapes)])
+    batches_are_as_one_by_one(blender, shapes, check, selector, keep)
+    assert blender.takes_batches
+
+
+BATCH = [(4, [(9, True), (3, False), (12, True)], 3), (0, [(5, False)], 2), (9, [(7, True)], 1)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_batches_of_every_family_are_as_each_prompt_by_itself(name, together):
+    with Blender(new(name)) as blender:
+        assert blender.takes_batches
+        blender._batches = together
+        for check, selector in ((1, "question"), (0, "value-deviation"), (-1, "first")):
+            batches_are_as_one_by_one(blender, BATCH, check, selector, 1, limit=3 * EXACT)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_rotated_by_its_own_frequencies(name):
@@ -243,6 +318,10 @@ def test_bfloat16_is_as_near_as_its_rounding(name):
         made = blender.blend(tokens, room, prefix=4, reused=runs, plan=BlendPlan(1, 1.0))
         wanted = full(blender.model, tokens)
         assert (made.logits - wanted).norm() <= 0.05 * wanted.norm()
+        laid, _, batch = together(blender, BATCH, BlendPlan(1, 1.0))
+        for (tokens, _, _), logits in zip(laid, batch.logits, strict=True):
+            wanted = full(blender.model, tokens)
+            assert (logits - wanted).norm() <= 0.05 * wanted.norm()
 
 
 def wrongly_moved(change: Callable[[int], int]) -> Callable[[pytest.MonkeyPatch], None]:

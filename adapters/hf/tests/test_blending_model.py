@@ -97,6 +97,70 @@ def test_with_everything_computed_anew_the_engine_changes_nothing(model, tmp_pat
             blending.generate(PROMPT, 0)
 
 
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_each_prompt_of_a_batch_is_blended_or_computed_as_if_it_were_alone(
+    model, tmp_path, together
+):
+    """Rows with a prefix, with none, with nothing that is known, and all of one known prefix."""
+    known = [*HEAD, SEPARATOR, 9, SEPARATOR]
+    rows = (PROMPT, [*known, *PROMPT], text(23, 5), [*known, 4], [7, SEPARATOR, *PROMPT[-20:]])
+    for ratio, check in ((0.995, 0), (0.15, 1)):
+        folder = tmp_path / str(ratio)
+        with opened(model, folder, ratio=ratio, check_layer=check) as (engine, blending):
+            blending._blender._batches = together
+            blending.precompute(SEGMENTS)
+            CachedModel(model, engine).prefill(known)
+            alone = [blending.generate(row, 4) for row in rows]
+            tokens, batch = blending.generate_batch(rows, 4)
+            assert tokens == [new for new, _ in alone]
+            assert batch.attention_mask.sum(1).tolist() == [len(row) for row in rows]
+            for index, (row, (_, one)) in enumerate(zip(rows, alone, strict=True)):
+                report, wanted = batch.reports[index], one.report
+                assert report.outcome is wanted.outcome
+                assert (report.reused, report.recomputed) == (wanted.reused, wanted.recomputed)
+                assert off(batch.logits[index], one.logits) <= 1e-5
+                if ratio == 0.995:
+                    assert off(batch.logits[index], full(model, row)[-1]) <= 1e-5
+            outcomes = [report.outcome for report in batch.reports]
+            assert outcomes.count(BlendOutcome.BLENDED) == 3
+            assert engine.lookup(PROMPT).hit_tokens == 0
+            with pytest.raises(InvalidRequest, match="at least"):
+                blending.prefill_batch([])
+
+
+@pytest.mark.thorough
+def test_a_batch_is_compared_and_loses_segments_as_single_prompts_do(model, tmp_path):
+    rows = (PROMPT, PROMPT[-30:], [8, SEPARATOR, *PROMPT])
+    wanted = [full(model, row)[-1] for row in rows]
+    with opened(model, tmp_path) as (engine, blending):
+        blending.precompute(SEGMENTS)
+        blending._segments = Losing(blending._segments, 1, 1)
+        batch = blending.prefill_batch(rows)
+        assert {report.outcome for report in batch.reports} == {BlendOutcome.BLENDED}
+        blending._segments = blending._segments.inner
+        blending._gate = BlendGate(record(namespace_of_model(model)), every=1)
+        batch = blending.prefill_batch(rows)
+        assert {report.outcome for report in batch.reports} == {BlendOutcome.CHECKED}
+        assert all(off(*pair) <= 1e-5 for pair in zip(batch.logits, wanted, strict=True))
+        engine.clear(PROMPT)
+        # What transformers generates from the batch is what it generates from each prompt.
+        blending._gate = BlendGate(None)
+        _, batch = blending.generate_batch(rows, 1)
+        width = batch.attention_mask.shape[1]
+        padded = torch.tensor([[0] * (width - len(row)) + [*row] for row in rows])
+        batch.cache.crop(-1)
+        ahead = model.generate(
+            padded,
+            attention_mask=batch.attention_mask,
+            past_key_values=batch.cache,
+            max_new_tokens=3,
+            do_sample=False,
+        )
+        for row, made in zip(rows, ahead, strict=True):
+            alone = model.generate(torch.tensor([row]), max_new_tokens=3, do_sample=False)
+            assert made[width:].tolist() == alone[0, len(row) :].tolist()
+
+
 def test_layers_are_loaded_while_others_are_computed(model, tmp_path):
     """All of them before the model has computed one, as nothing else keeps them back."""
     with opened(model, tmp_path) as (_, blending):

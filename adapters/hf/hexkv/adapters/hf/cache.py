@@ -8,8 +8,10 @@ given the memory of the whole request at the start.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Self
 
 import torch
 from transformers import DynamicCache
@@ -183,6 +185,25 @@ class Room:
             ]
             self._layers.extend(map(list, zip(*rooms, strict=True)))
 
+    def of_sequence(self, sequence: int, start: int) -> Self:
+        """The room of one sequence that begins at the position *start*. It is the same memory."""
+        room = copy(self)
+        room._layers = [
+            [plane[sequence : sequence + 1, :, start:] for plane in planes]
+            for planes in self._layers
+        ]
+        return room
+
+    def pad(self, before: Sequence[int]) -> None:
+        """Zero so many positions at the front of each sequence.
+
+        Nothing attends to them, but what has no weight must still be a number.
+        """
+        for planes in self._layers:
+            for plane in planes:
+                for sequence, positions in enumerate(before):
+                    plane[sequence, :, :positions] = 0
+
     @property
     def planes(self) -> Sequence[Sequence[torch.Tensor]]:
         """``[layer][plane]`` of ``[sequences, heads, tokens, width]``: all of it."""
@@ -209,6 +230,15 @@ class Room:
         for planes in self._layers:
             for plane in planes:
                 plane[1:, :, :filled] = plane[:1, :, :filled]
+        return self.filled(filled, prompt)
+
+    def filled(self, filled: int, prompt: int) -> LoadedCache:
+        """The room as a cache; *filled* tokens of each sequence are known.
+
+        Args:
+            filled: tokens whose KV is in the room.
+            prompt: tokens of the longest prompt.
+        """
         layers = [ReservedLayer(keys, values, filled) for keys, values in self._layers]
         return LoadedCache(layers, prompt)
 

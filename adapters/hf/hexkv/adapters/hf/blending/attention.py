@@ -11,13 +11,13 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from hexkv.adapters.hf.blending.progress import Progress
+from hexkv.adapters.hf.blending.progress import Pass
 
 
 class AttentionWatch(TorchFunctionMode):
     """Gives *progress* the attention of its question, as soon as it waits for it."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Pass) -> None:
         super().__init__()
         self._progress = progress
 
@@ -32,18 +32,20 @@ class AttentionWatch(TorchFunctionMode):
         given = dict(kwargs or {})
         result = func(*args, **given)
         if self._progress.awaits_attention:
-            weights = None
+            seen = None
             if func is functional.scaled_dot_product_attention:
-                weights = _weights(self._progress.question, *args, **given)  # type: ignore[arg-type]
+                seen = [
+                    _weights(index, rows, *args, **given)  # type: ignore[arg-type]
+                    for index, rows in enumerate(self._progress.questions())
+                ]
             elif func in (functional.softmax, torch.softmax, torch.Tensor.softmax):
-                weights = self._of_softmax(result)
-            if weights is not None:
-                self._progress.attention = weights[:, :, :, : self._progress.tokens].sum((0, 1, 2))
-                self._progress.awaits_attention = False
+                seen = self._of_softmax(result)
+            if seen is not None:
+                self._progress.see([weights.sum((0, 1)) for weights in seen])
         return result
 
-    def _of_softmax(self, result: object) -> torch.Tensor | None:
-        """The question's rows of *result*, if it is an attention's weights.
+    def _of_softmax(self, result: object) -> list[torch.Tensor] | None:
+        """The rows of each prompt's question in *result*, if it is an attention's weights.
 
         Behind the tokens a column may stand for none of them.
         """
@@ -52,10 +54,14 @@ class AttentionWatch(TorchFunctionMode):
             return None
         if result.shape[2] != rows or not 0 <= result.shape[3] - tokens <= 1:
             return None
-        return result[:, :, self._progress.question.to(result.device)].float()
+        return [
+            weights[:, question.to(result.device)].float()
+            for weights, question in zip(result, self._progress.questions(), strict=True)
+        ]
 
 
 def _weights(
+    prompt: int,
     rows: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -66,15 +72,16 @@ def _weights(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001  # told by the number of heads
 ) -> torch.Tensor:
-    """Attention of some *rows* ``[batch, heads, rows, tokens]``, in float32."""
+    """Attention of some *rows* of one *prompt* ``[heads, rows, tokens]``, in float32."""
     rows = rows.to(query.device)
-    asked = query[:, :, rows].float()
-    keys = key.float().repeat_interleave(query.shape[1] // key.shape[1], 1)
-    made = asked @ keys.transpose(2, 3) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    asked = query[prompt, :, rows].float()
+    keys = key[prompt].float().repeat_interleave(query.shape[1] // key.shape[1], 0)
+    made = asked @ keys.transpose(1, 2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        seen = torch.arange(keys.shape[2], device=rows.device) <= rows[:, None]
+        seen = torch.arange(keys.shape[1], device=rows.device) <= rows[:, None]
         made = made.masked_fill(~seen, float("-inf"))
     if attn_mask is not None:
-        mask = attn_mask if attn_mask.shape[-2] == 1 else attn_mask[..., rows, :]
+        mask = attn_mask[min(prompt, len(attn_mask) - 1)]
+        mask = mask if mask.shape[-2] == 1 else mask[..., rows, :]
         made = made.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else made + mask
     return made.softmax(-1)

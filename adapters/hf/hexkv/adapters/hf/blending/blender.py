@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import pairwise
+from dataclasses import replace
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
 import torch
-from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.blending.attention import AttentionWatch
 from hexkv.adapters.hf.blending.cache import BlendedCache
-from hexkv.adapters.hf.blending.hooks import install
-from hexkv.adapters.hf.blending.plan import Blended, BlendPlan, Ready, Run
-from hexkv.adapters.hf.blending.progress import Progress
+from hexkv.adapters.hf.blending.hooks import decoder_layers, install
+from hexkv.adapters.hf.blending.plan import (
+    Blended,
+    BlendedTogether,
+    BlendPlan,
+    KnownPrompt,
+    Ready,
+    Run,
+)
+from hexkv.adapters.hf.blending.progress import Pass, Progress
 from hexkv.adapters.hf.blending.rotation import rotation_of
 from hexkv.adapters.hf.cache import Room
 from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import compute_planes, placeholders_of, probe, relative_change
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
+
+log = logging.getLogger("hexkv.hf")
 
 Planes = Sequence[Sequence[torch.Tensor]]
 """``[layer][plane]`` of ``[1, heads, tokens, width]``."""
@@ -60,7 +70,9 @@ class Blender:
         self.rotation = rotation_of(model)
         """How its KV moves to other positions."""
 
-        layers, owners = _decoder_layers(model)
+        self._batches: bool | None = None
+        self._trying = Lock()
+        layers, owners = decoder_layers(model)
         self._handles = install(layers, owners)
         try:
             self._try()
@@ -101,9 +113,9 @@ class Blender:
             raise InvalidTokens(f"tokens of this model are 0 to {words - 1}")
         return tokens
 
-    def room(self, tokens: int) -> Room:
-        """Uninitialised memory for the KV of a request of so many tokens."""
-        return Room(self.shape, tokens)
+    def room(self, tokens: int, sequences: int = 1) -> Room:
+        """Uninitialised memory for the KV of *sequences* requests of so many tokens."""
+        return Room(self.shape, tokens, sequences)
 
     def compute(self, input_ids: torch.Tensor | Sequence[int]) -> Planes:
         """KV of tokens with nothing before them, from position 0: of a segment, or a prefix.
@@ -156,29 +168,142 @@ class Blender:
             InvalidRequest: the prefix, the runs or the plan do not fit the prompt or the model.
         """
         tokens = self.tokens_of(input_ids)
+        cache, made = self._compute([KnownPrompt(tokens, prefix, reused, ready)], room, plan, keep)
+        return Blended(cache, made.logits[0], made.counts[0], made.select_seconds[0])
+
+    def blend_together(
+        self,
+        prompts: Sequence[KnownPrompt],
+        room: Room,
+        *,
+        plan: BlendPlan | None = None,
+        keep: int = 1,
+    ) -> BlendedTogether:
+        """Compute prompts to their ends, each from what *room* holds of it.
+
+        All of them end at the length of the longest one; what is before a shorter one is zeroed.
+        It is one call of the model if that computes rows of several prompts as it does those of
+        one, which is tried once; else one call for each.
+
+        Args:
+            prompts: at least one.
+            room: of as many sequences, and at least as many tokens as the longest prompt.
+            plan: which of the reused tokens are computed all the same.
+            keep: tokens at the end of each that are computed, and whose logits are given.
+
+        Raises:
+            InvalidTokens: a prompt is no sequence of text.
+            InvalidRequest: the prefixes, the runs, the plan or the room do not fit.
+        """
+        prompts = [replace(prompt, tokens=self.tokens_of(prompt.tokens)) for prompt in prompts]
+        if not prompts or room.planes[0][0].shape[0] != len(prompts):
+            raise InvalidRequest(f"the room is of another number than {len(prompts)} prompts")
+        width = max(len(prompt.tokens) for prompt in prompts)
+        before = [width - len(prompt.tokens) for prompt in prompts]
+        room.pad(before)
+        if len(prompts) > 1 and self.takes_batches:
+            return self._compute(prompts, room, plan, keep)[1]
+        alone = [
+            self._compute([prompt], room.of_sequence(index, before[index]), plan, keep)
+            for index, prompt in enumerate(prompts)
+        ]
+        return BlendedTogether(
+            torch.cat([made.logits for _, made in alone]),
+            [made.counts[0] for _, made in alone],
+            [made.select_seconds[0] for _, made in alone],
+        )
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if one call of the model computes other rows of each prompt; the first look tries.
+
+        A model that hands its layers what is the same for all prompts, row by row, does not.
+        """
+        with self._trying:
+            if self._batches is None:
+                self._batches = self._try_batch()
+            return self._batches
+
+    def _compute(
+        self,
+        prompts: Sequence[KnownPrompt],
+        room: Room,
+        plan: BlendPlan | None,
+        keep: int,
+    ) -> tuple[BlendedCache, BlendedTogether]:
+        """Compute *prompts*, whose tokens were checked, in one call of the model.
+
+        Raises:
+            InvalidRequest: the prefixes, the runs, the plan or the room do not fit.
+        """
         plan = plan or BlendPlan()
         if not -1 <= plan.check_layer < self.layers:
             raise InvalidRequest(
                 f"there is no check layer {plan.check_layer}: choose one of -1 to {self.layers - 1}"
             )
-        if room.planes[0][0].shape[2] < len(tokens):
-            raise InvalidRequest(f"the room is too small for {len(tokens)} tokens")
-        progress = Progress(
-            len(tokens), prefix=prefix, reused=reused, plan=plan, keep=keep, ready=ready
+        progress = Pass(
+            [
+                Progress(
+                    len(prompt.tokens),
+                    prefix=prompt.prefix,
+                    reused=prompt.reused,
+                    plan=plan,
+                    keep=keep,
+                    ready=prompt.ready,
+                )
+                for prompt in prompts
+            ]
         )
+        if room.planes[0][0].shape[2] < progress.tokens:
+            raise InvalidRequest(f"the room is too small for {progress.tokens} tokens")
         cache = BlendedCache(room, progress)
         device = self.model.device
-        watch = AttentionWatch(progress) if progress.selector.needs_attention else nullcontext()
-        with torch.no_grad(), watch:
+        before = torch.tensor(progress.before)[:, None]
+        slots = torch.arange(progress.tokens)
+        padded = bool(before.any())
+        tokens = [
+            [0] * (progress.tokens - len(prompt.tokens)) + [*prompt.tokens] for prompt in prompts
+        ]
+        needs = any(prompt.selector.needs_attention for prompt in progress.prompts)
+        with torch.no_grad(), AttentionWatch(progress) if needs else nullcontext():
             output = self.model(
-                input_ids=torch.tensor([tokens[progress.prefix :]], device=device),
-                position_ids=torch.arange(progress.prefix, len(tokens), device=device)[None],
+                input_ids=torch.tensor(tokens, device=device)[:, progress.known :],
+                attention_mask=(slots >= before).long().to(device) if padded else None,
+                position_ids=(slots - before).clamp_min(0).to(device)[:, progress.known :],
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=keep,
             )
         cache.progress = None
-        return Blended(cache, output.logits[0, -keep:], progress.counts(), progress.select_seconds)
+        return cache, BlendedTogether(
+            output.logits[:, -keep:],
+            [prompt.counts() for prompt in progress.prompts],
+            [prompt.select_seconds for prompt in progress.prompts],
+        )
+
+    def _try_batch(self) -> bool:
+        """Compute single rows of two prompts over exact KV, as many of each as it happens."""
+        texts = (_TEXT, _TEXT[2:])
+        known = [
+            KnownPrompt(_TEXT, 0, [Run(0, 5), Run(6, 9)]),
+            KnownPrompt(_TEXT[2:], 3, [Run(4, 7, 4)]),
+        ]
+        room = self.room(len(_TEXT), len(texts))
+        before = [len(_TEXT) - len(text) for text in texts]
+        room.pad(before)
+        wanted = []
+        for index, text in enumerate(texts):
+            room.of_sequence(index, before[index]).fill(self.compute(text))
+            with torch.no_grad():
+                tokens = torch.tensor([text], device=self.model.device)
+                wanted.append(self.model(input_ids=tokens, logits_to_keep=1).logits[0, -1])
+        try:
+            _, made = self._compute(known, room, BlendPlan(0, 0.2, "first"), 1)
+        except Exception as error:  # noqa: BLE001 - models' own code
+            log.info("%s computes one prompt after the other: %s", type(self.model).__name__, error)
+            return False
+        changes = map(relative_change, wanted, made.logits[:, -1])
+        return all(change <= _SAME for change in changes)
 
     def _try(self) -> None:
         """Compute single rows over exact KV, which must change nothing.
@@ -211,59 +336,3 @@ class Blender:
                     f"{name} computes single tokens of a prompt otherwise than all of them:"
                     f" logits differ by {change:.1%}"
                 )
-
-
-class _Owners(DynamicCache):
-    """A cache that notes which module was under way when each of its layers was filled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.under_way: dict[int, int] = {}
-        """By list of modules the index of the one that began last."""
-
-        self.of_layers: list[dict[int, int]] = []
-
-    def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *args: object,
-        **kwargs: object,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append to a layer."""
-        if layer_idx == len(self.of_layers):
-            self.of_layers.append(dict(self.under_way))
-        updated: tuple[torch.Tensor, torch.Tensor] = super().update(
-            key_states, value_states, layer_idx, *args, **kwargs
-        )
-        return updated
-
-
-def _decoder_layers(model: PreTrainedModel) -> tuple[Sequence[nn.Module], list[int]]:
-    """The decoder's layers, and which of them fills each layer of the cache.
-
-    Raises:
-        LayoutMismatch: no list of modules fills one layer after the other.
-    """
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    cache = _Owners()
-
-    def note(which: int, index: int) -> None:
-        cache.under_way[which] = index
-
-    handles = [
-        layer.register_forward_pre_hook(lambda *_, which=which, index=index: note(which, index))
-        for which, layers in enumerate(lists)
-        for index, layer in enumerate(layers)
-    ]
-    try:
-        compute_planes(model, _TEXT[:3], cache)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for which, layers in enumerate(lists):
-        owners = [under_way.get(which, -1) for under_way in cache.of_layers]
-        if owners and owners[0] >= 0 and all(a <= b for a, b in pairwise(owners)):
-            return list(layers), owners
-    raise LayoutMismatch(f"{type(model).__name__} has no list of layers that fill its cache")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from hexkv.adapters.hf.blending.progress import Progress
+from hexkv.adapters.hf.blending.progress import Pass
 from hexkv.adapters.hf.cache import LoadedCache, ReservedLayer, Room
 
 
 class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """One layer's KV of the whole prompt. It counts the exact prefix until it is computed."""
+    """One layer's KV of whole prompts. It counts what none computes until the others are."""
 
     def __init__(
-        self, keys: torch.Tensor, values: torch.Tensor, progress: Progress, index: int
+        self, keys: torch.Tensor, values: torch.Tensor, progress: Pass, index: int
     ) -> None:
         """Take *keys* and *values* as the room, which later holds what *progress* reuses."""
-        super().__init__(keys, values, progress.prefix)
-        self._progress: Progress | None = progress
+        super().__init__(keys, values, progress.known)
+        self._progress: Pass | None = progress
         self._index = index
 
     def update(
@@ -30,7 +30,6 @@ class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __ini
         progress, self._progress = self._progress, None
         if progress is None:
             return super().update(key_states, value_states, *args, **kwargs)
-        progress.arrive(self._index)
         progress.compute(self._index, (key_states, value_states), self._room)
         keys, values = (room[:, :, : progress.tokens] for room in self._room)
         self.keys, self.values = keys, values
@@ -38,17 +37,17 @@ class BlendedLayer(ReservedLayer):  # type: ignore[no-untyped-call]  # its __ini
 
 
 class BlendedCache(LoadedCache):
-    """A cache of a prompt that is blended in one pass, and then gone on from.
+    """A cache of prompts that are blended in one pass, and then gone on from.
 
     Its KV is approximate: it must be stored under no prefix.
     """
 
-    def __init__(self, room: Room, progress: Progress) -> None:
-        """Take *room*, whose prefix is exact, for the pass of *progress*."""
+    def __init__(self, room: Room, progress: Pass) -> None:
+        """Take *room*, in which the prompts end together, for the pass of *progress*."""
         layers = [
             BlendedLayer(keys, values, progress, index)
             for index, (keys, values) in enumerate(room.planes)
         ]
         super().__init__([*layers], progress.tokens)
-        self.progress: Progress | None = progress
+        self.progress: Pass | None = progress
         """Of the pass under way; ``None`` behind it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Condition, Thread
 from types import TracebackType
 from typing import Self
 
@@ -16,14 +16,20 @@ from transformers import DynamicCache, PreTrainedModel
 
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.gate import BlendGate
-from hexkv.adapters.hf.blending.plan import Blended, BlendPlan
+from hexkv.adapters.hf.blending.loading import Loading, Lost
+from hexkv.adapters.hf.blending.plan import (
+    BlendCounts,
+    BlendedBatch,
+    BlendedPrefill,
+    BlendPlan,
+    KnownPrompt,
+)
 from hexkv.adapters.hf.cache import Room, planes_of, window
-from hexkv.adapters.hf.model import CachedModel
+from hexkv.adapters.hf.model import CachedModel, Prefill
 from hexkv.ports import (
     BlendOutcome,
     BlendReport,
     InvalidRequest,
-    LayeredSegments,
     PrefixCache,
     PromptParts,
 )
@@ -35,26 +41,13 @@ _ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class BlendedPrefill:
-    """A prompt, blended or computed to its end."""
-
-    cache: DynamicCache
-    """KV of the whole prompt, to go on decoding from; approximate if it was blended."""
+class _Made:
+    """One prompt, blended."""
 
     logits: torch.Tensor
-    """``[vocabulary]``, of the first new token."""
-
-    report: BlendReport
-    """What became of the prompt, and its tokens by kind."""
-
-    share: float
-    """Tokens times layers that were computed, of those of the whole prompt."""
-
-    seconds: float
-
-
-class _Lost(Exception):
-    """A segment turned out to be damaged after it was counted on."""
+    counts: BlendCounts
+    select_seconds: float
+    rotate_seconds: float
 
 
 class BlendingModel:
@@ -132,42 +125,55 @@ class BlendingModel:
         """
         began = time.perf_counter()
         tokens = self._blender.tokens_of(input_ids)
-        plan, why = self._gate.plan, self._gate.closed
-        made: tuple[Blended, float] | None = None
+        plan = self._gate.plan
+        made: _Made | BlendOutcome = self._gate.closed or BlendOutcome.FULL
+        memory = self._blender.room(len(tokens) + room)
         if plan is not None:
-            made, why = self._blended(tokens, plan, room)
-        checked = made is not None and self._gate.due()
-        if made is None or checked:
-            full = self._exact.prefill(tokens, room=room)
-            self._keep_first(tokens, full.cache)
-            cache, logits = full.cache, full.logits
-            kl = None
-            if made is not None:
-                why, kl = BlendOutcome.CHECKED, divergence(full.logits, made[0].logits[-1])
-                self._gate.compared(kl)
-            report = BlendReport(
-                why or BlendOutcome.FULL,
-                prefix=full.hit_tokens,
-                computed=len(tokens) - full.hit_tokens,
-                kl=kl,
-            )
-            share = 1 - full.hit_tokens / len(tokens)
-        else:
-            blended, rotating = made
-            counts = blended.counts
-            cache, logits, share = blended.cache, blended.logits[-1], counts.share
-            used = counts.reused or counts.recomputed  # or nothing of what was found arrived
-            report = BlendReport(
-                BlendOutcome.BLENDED if used else BlendOutcome.FULL,
-                counts.prefix,
-                counts.reused,
-                counts.recomputed,
-                counts.computed,
-                blended.select_seconds,
-                rotating,
-            )
-        self._segments.report(report)
+            made = self._blended(tokens, plan, memory)
+        full, logits, report, share = self._answer(tokens, made, room)
+        cache = memory.filled(len(tokens), len(tokens)) if full is None else full.cache
         return BlendedPrefill(cache, logits, report, share, time.perf_counter() - began)
+
+    def prefill_batch(
+        self, prompts: Sequence[torch.Tensor | Sequence[int]], *, room: int = 0
+    ) -> BlendedBatch:
+        """Logits and KV of several prompts: each blended from its own segments, or computed.
+
+        Those that are blended are one call of the model, with the others' tokens chosen for each;
+        those that are not are computed one after the other.
+
+        Args:
+            prompts: ``[tokens]`` or ``[1, tokens]`` each, without padding.
+            room: tokens to reserve memory for beyond the longest prompt.
+
+        Raises:
+            InvalidRequest: there is no prompt.
+            InvalidTokens: one is not one sequence of text.
+        """
+        began = time.perf_counter()
+        if not len(prompts):
+            raise InvalidRequest("a batch has at least one prompt")
+        rows = [self._blender.tokens_of(prompt) for prompt in prompts]
+        width = max(map(len, rows))
+        before = [width - len(tokens) for tokens in rows]
+        memory = self._blender.room(width + room, len(rows))
+        memory.pad(before)
+        places = [memory.of_sequence(*place) for place in enumerate(before)]
+        plan = self._gate.plan
+        made: Sequence[_Made | BlendOutcome]
+        made = [self._gate.closed or BlendOutcome.FULL] * len(rows)
+        if plan is not None:
+            made = self._blended_together(rows, plan, memory, places)
+        answers = [self._answer(tokens, one, 0) for tokens, one in zip(rows, made, strict=True)]
+        for place, (full, *_) in zip(places, answers, strict=True):
+            if full is not None:
+                place.fill(planes_of(full.cache))
+        _, logits, reports, shares = zip(*answers, strict=True)
+        slots = torch.arange(width, device=self._blender.model.device)
+        mask = (slots >= torch.tensor(before, device=slots.device)[:, None]).long()
+        cache = memory.filled(width, width)
+        spent = time.perf_counter() - began
+        return BlendedBatch(cache, torch.stack(logits), mask, reports, shares, spent)
 
     def generate(
         self, input_ids: torch.Tensor | Sequence[int], max_new_tokens: int
@@ -186,53 +192,144 @@ class BlendingModel:
             new.append(int(self._exact.extend(new[-1:], prefill.cache).argmax()))
         return new, prefill
 
-    def _blended(
-        self, tokens: list[int], plan: BlendPlan, room: int
-    ) -> tuple[tuple[Blended, float] | None, BlendOutcome | None]:
-        """The prompt from its segments and how long they were rotated; or why not."""
+    def generate_batch(
+        self, prompts: Sequence[torch.Tensor | Sequence[int]], max_new_tokens: int
+    ) -> tuple[list[list[int]], BlendedBatch]:
+        """The greedy continuation of each prompt, *max_new_tokens* long, and how they began.
+
+        Raises:
+            InvalidRequest: *max_new_tokens* is less than one, or there is no prompt.
+            InvalidTokens: a prompt is not one sequence of text.
+        """
+        if max_new_tokens < 1:
+            raise InvalidRequest(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+        batch = self.prefill_batch(prompts, room=max_new_tokens)
+        mask, new = batch.attention_mask, [batch.logits.argmax(-1, keepdim=True)]
+        ends = mask.sum(1, keepdim=True)
+        while len(new) < max_new_tokens:
+            mask = torch.cat([mask, torch.ones_like(ends)], 1)
+            with torch.no_grad():
+                logits = self._blender.model(
+                    input_ids=new[-1],
+                    attention_mask=mask,
+                    position_ids=ends + len(new) - 1,
+                    past_key_values=batch.cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                ).logits
+            new.append(logits[:, -1].argmax(-1, keepdim=True))
+        return torch.cat(new, 1).tolist(), batch
+
+    def _answer(
+        self, tokens: list[int], made: _Made | BlendOutcome, room: int
+    ) -> tuple[Prefill | None, torch.Tensor, BlendReport, float]:
+        """What a prompt is answered with: *made*, or full computation where that is due.
+
+        Gives that computation if it is the answer, the logits, the report, and the share that
+        was computed.
+        """
+        blended = made if isinstance(made, _Made) else None
+        if blended is not None and not self._gate.due():
+            counts = blended.counts
+            used = counts.reused or counts.recomputed  # or nothing of what was found arrived
+            report = BlendReport(
+                BlendOutcome.BLENDED if used else BlendOutcome.FULL,
+                counts.prefix,
+                counts.reused,
+                counts.recomputed,
+                counts.computed,
+                blended.select_seconds,
+                blended.rotate_seconds,
+            )
+            self._segments.report(report)
+            return None, blended.logits, report, counts.share
+        full = self._exact.prefill(tokens, room=room)
+        self._keep_first(tokens, full.cache)
+        why, kl = made if isinstance(made, BlendOutcome) else BlendOutcome.CHECKED, None
+        if blended is not None:
+            kl = divergence(full.logits, blended.logits)
+            self._gate.compared(kl)
+        computed = len(tokens) - full.hit_tokens
+        report = BlendReport(why, prefix=full.hit_tokens, computed=computed, kl=kl)
+        self._segments.report(report)
+        return full, full.logits, report, computed / len(tokens)
+
+    def _blended_together(
+        self, rows: Sequence[list[int]], plan: BlendPlan, memory: Room, places: Sequence[Room]
+    ) -> list[_Made | BlendOutcome]:
+        """Each of *rows* blended to its place in *memory*; or why not."""
+        recomputed = plan.recomputed(self._blender.layers)
+        made: dict[int, _Made] = {}
+        parts = [self._segments.find(tokens, recomputed=recomputed) for tokens in rows]
+        some = [index for index, found in enumerate(parts) if found.segments]
+        if len(some) > 1:
+            pairs = [(rows[index], parts[index]) for index in some]
+            width = max(len(tokens) for tokens, _ in pairs)
+            shared = memory if len(some) == len(rows) else self._blender.room(width, len(some))
+            try:
+                made = dict(zip(some, self._from(pairs, plan, shared), strict=True))
+            except Lost as error:
+                log.warning("prompts are blended one after the other: %s", error)
+            for number, index in enumerate(made if shared is not memory else ()):
+                place = shared.of_sequence(number, width - len(rows[index]))
+                places[index].fill(place.planes)
+        return [
+            made.get(index) or self._blended(tokens, plan, place)
+            for index, (tokens, place) in enumerate(zip(rows, places, strict=True))
+        ]
+
+    def _blended(self, tokens: list[int], plan: BlendPlan, memory: Room) -> _Made | BlendOutcome:
+        """The prompt from its segments, in *memory*; or why not."""
         recomputed = plan.recomputed(self._blender.layers)
         for _ in range(_ATTEMPTS):
             parts = self._segments.find(tokens, recomputed=recomputed)
             if not parts.segments:
                 known = recomputed and self._segments.find(tokens).segments
-                return None, BlendOutcome.NOT_WORTH if known else BlendOutcome.FULL
+                return BlendOutcome.NOT_WORTH if known else BlendOutcome.FULL
             try:
-                return self._from(tokens, parts, plan, room), None
-            except _Lost as error:  # what is damaged is found no more
+                return self._from([(tokens, parts)], plan, memory)[0]
+            except Lost as error:  # what is damaged is found no more
                 log.warning("a prompt is blended anew: %s", error)
-        return None, BlendOutcome.FAILED
+        return BlendOutcome.FAILED
 
     def _from(
-        self, tokens: list[int], parts: PromptParts, plan: BlendPlan, room: int
-    ) -> tuple[Blended, float]:
-        """The prompt from *parts*, and for how long they were rotated.
+        self, prompts: Sequence[tuple[list[int], PromptParts]], plan: BlendPlan, memory: Room
+    ) -> list[_Made]:
+        """Prompts from their parts, in *memory*, where they end together.
 
         Raises:
-            _Lost: a part did not arrive.
+            Lost: a part did not arrive.
         """
-        memory = self._blender.room(len(tokens) + room)
-        device = memory.window(len(tokens))
-        with (
-            self._segments.retrieve_layers(tokens, device, parts=parts) as layers,
-            _Loading(self._blender, memory, layers) as loading,
-        ):
-            made = self._blender.blend(
-                tokens,
-                memory,
-                prefix=loading.parts.prefix,
-                reused=loading.runs,
-                plan=plan,
-                ready=loading.wait,
+        width = max(len(tokens) for tokens, _ in prompts)
+        with ExitStack() as stack:
+            reads, loadings, places = [], [], []
+            for index, (tokens, parts) in enumerate(prompts):
+                place = memory.of_sequence(index, width - len(tokens))
+                device = place.window(len(tokens))
+                read = self._segments.retrieve_layers(tokens, device, parts=parts)
+                reads.append(stack.enter_context(read))
+                loading = Loading(self._blender, place, reads[-1])
+                loadings.append(stack.enter_context(loading))
+                places.append(place)
+            known = [
+                KnownPrompt(tokens, loading.parts.prefix, loading.runs, loading.wait)
+                for (tokens, _), loading in zip(prompts, loadings, strict=True)
+            ]
+            made = self._blender.blend_together(known, memory, plan=plan)
+            for layers in reads:
+                layers.result()
+        for prompt, loading, place in zip(known, loadings, places, strict=True):
+            # What stands before every segment is exact, as it saw no other one's KV.
+            runs = loading.parts.segments
+            head = runs[0].start if runs else len(prompt.tokens)
+            if head > prompt.prefix:
+                self._engine.store(prompt.tokens[:head], place.window(head), skip=prompt.prefix)
+        return [
+            _Made(logits[-1], counts, selecting, loading.rotate_seconds)
+            for logits, counts, selecting, loading in zip(
+                made.logits, made.counts, made.select_seconds, loadings, strict=True
             )
-            layers.result()
-        self._save_head(tokens, loading.parts, made.cache)
-        return made, loading.rotate_seconds
-
-    def _save_head(self, tokens: list[int], parts: PromptParts, cache: DynamicCache) -> None:
-        """Store what stands before every segment: its KV is exact, as it saw no other one's."""
-        head = parts.segments[0].start if parts.segments else len(tokens)
-        if head > parts.prefix:
-            self._exact.save(tokens[:head], cache, skip=parts.prefix)
+        ]
 
     def _keep_first(self, tokens: list[int], cache: DynamicCache) -> None:
         """Store the first segment: with nothing before it, its KV is that of it alone."""
@@ -244,87 +341,6 @@ class BlendingModel:
             planes = [[plane[:, :, : ends[0]] for plane in planes] for planes in planes_of(cache)]
             held = window(self._blender.shape.layout, planes, ends[0])
             self._segments.store(segment, held, wait=False)
-
-
-class _Loading:
-    """KV of one prompt that is loaded and rotated by a thread of its own, ahead of the model.
-
-    A context manager: the thread ends with it. Each of its steps ends by the engine's deadline.
-    """
-
-    def __init__(self, blender: Blender, room: Room, layers: LayeredSegments) -> None:
-        """Load the first layer, which tells most of what is missing; begin with the others.
-
-        Raises:
-            InvalidRequest: the engine refuses.
-        """
-        self._blender = blender
-        self._room = room
-        self._layers = layers
-        self._turn = Condition()
-        self._loaded = -1
-        self._over = False
-        self._error: BaseException | None = None
-        self.rotate_seconds = 0.0
-        next(layers)
-        self.parts: PromptParts = layers.parts
-        self.runs = self.parts.segments
-        self._rotate(0)
-        self._thread = Thread(target=self._load, name="hexkv-blend", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._turn:
-            self._over = True
-        self._thread.join()
-
-    def wait(self, layer: int) -> None:
-        """Return once the KV of *layer* is in the room, rotated to its place.
-
-        Raises:
-            _Lost: some of it did not come.
-        """
-        with self._turn:
-            self._turn.wait_for(lambda: self._loaded >= layer or self._error is not None)
-            if self._loaded < layer and self._error is not None:
-                raise self._error
-
-    def _load(self) -> None:
-        """Load layer after layer. Their KV has a place already, so nothing bounds how far ahead."""
-        try:
-            while self._loaded + 1 < self._blender.layers and not self._over:
-                self._advance()
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
-            with self._turn:
-                self._error = error
-                self._turn.notify_all()
-
-    def _advance(self) -> None:
-        """Load the next layer.
-
-        Raises:
-            _Lost: less of it came than of those before.
-        """
-        layer = next(self._layers)
-        if self._layers.parts != self.parts:
-            raise _Lost(f"KV of a segment was lost at layer {layer}")
-        self._rotate(layer)
-
-    def _rotate(self, layer: int) -> None:
-        began = time.perf_counter()
-        self._blender.rotation.rotate(layer, self._room.planes[layer], self.runs)
-        self.rotate_seconds += time.perf_counter() - began
-        with self._turn:
-            self._loaded = layer
-            self._turn.notify_all()
 
 
 def divergence(full: torch.Tensor, blended: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from hexkv.adapters.hf.blending.selectors import Selector, selector_of
-from hexkv.ports import InvalidRequest, SegmentRun
+from hexkv.ports import BlendReport, InvalidRequest, SegmentRun
 
 Ready = Callable[[int], None]
 """Called with a cache layer before its KV is used; returns once that is loaded and rotated."""
@@ -60,6 +60,22 @@ class BlendPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownPrompt:
+    """A prompt and what of it is in a room. A room of several has their ends in one place."""
+
+    tokens: Sequence[int]
+    prefix: int = 0
+    """Tokens at the front whose KV is exact."""
+
+    reused: Sequence[Run] = ()
+    """Tokens whose KV was computed elsewhere, in order; what lies in the prefix, or among the
+    tokens whose logits are asked for, is not used."""
+
+    ready: Ready | None = None
+    """Called before a layer's KV is used, where it is still being loaded."""
+
+
+@dataclass(frozen=True, slots=True)
 class BlendCounts:
     """Tokens of a prompt by what became of them, and what was computed of it."""
 
@@ -97,3 +113,57 @@ class Blended:
 
     counts: BlendCounts
     select_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlendedTogether:
+    """Prompts of a batch, blended to their ends."""
+
+    logits: torch.Tensor
+    """``[prompts, keep, vocabulary]`` of what follows each of the last *keep* tokens."""
+
+    counts: Sequence[BlendCounts]
+    """Of each prompt."""
+
+    select_seconds: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendedPrefill:
+    """A prompt, blended or computed to its end."""
+
+    cache: DynamicCache
+    """KV of the whole prompt, to go on decoding from; approximate if it was blended."""
+
+    logits: torch.Tensor
+    """``[vocabulary]``, of the first new token."""
+
+    report: BlendReport
+    """What became of the prompt, and its tokens by kind."""
+
+    share: float
+    """Tokens times layers that were computed, of those of the whole prompt."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlendedBatch:
+    """Prompts of a batch, each blended or computed to its end. They end together."""
+
+    cache: DynamicCache
+    """KV of all prompts, to go on decoding from: ``[prompts, heads, tokens, width]``."""
+
+    logits: torch.Tensor
+    """``[prompts, vocabulary]``, of the first new token of each."""
+
+    attention_mask: torch.Tensor
+    """``[prompts, tokens]`` int64: 0 before the first token of a shorter prompt, else 1."""
+
+    reports: Sequence[BlendReport]
+    """What became of each prompt."""
+
+    shares: Sequence[float]
+    """Tokens times layers that were computed, of those of each prompt."""
+
+    seconds: float

@@ -1,4 +1,4 @@
-"""One pass of a model over a prompt that is blended: which tokens are computed in which layer."""
+"""One pass of a model over prompts that are blended: which tokens are computed in which layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hexkv.ports import InvalidRequest
 
 
 class Progress:
-    """What a pass has computed so far, in the prompt's own positions.
+    """What a pass has computed of one prompt so far, in the prompt's own positions.
 
     Rows are counted among the tokens that a layer computes, positions in the prompt.
     """
@@ -90,10 +90,6 @@ class Progress:
     ) -> None:
         """Take the KV that *layer* computed for its rows into *room*, of the whole prompt."""
         at = self.positions.to(fresh[0].device)
-        if fresh[0].shape[-2] != len(at):
-            raise InvalidRequest(
-                f"layer {layer} computes {fresh[0].shape[-2]} tokens, not the {len(at)} chosen ones"
-            )
         if layer == self.check_layer and self.selector.needs_layer:
             rows = self._candidates.to(at.device)
             self._pairs = [
@@ -151,3 +147,109 @@ class Progress:
                 f" of {len(positions)} candidates"
             )
         return scores
+
+
+class Pass:
+    """One pass over the prompts of a batch, each of which chooses its own tokens.
+
+    The prompts end together, in the last slot of the cache; before a shorter one stand slots that
+    nothing is in. Each layer computes as many rows of each prompt as of the one that needs most.
+    A prompt's own rows are always the last ones: what stands before them is computed and dropped.
+    """
+
+    def __init__(self, prompts: Sequence[Progress]) -> None:
+        """Over *prompts*, which have one check layer."""
+        self.prompts = prompts
+        self.tokens = max(prompt.tokens for prompt in prompts)
+        """Slots of the cache."""
+
+        self.first_rows = max(prompt.first_rows for prompt in prompts)
+        """The number of rows that the first layer computes of each prompt."""
+
+        self.rows: torch.Tensor | None = None
+        """``[prompts, kept]``: which rows of the first layer go on; ``None`` while all do."""
+
+    @property
+    def check_layer(self) -> int:
+        """That of all prompts."""
+        return self.prompts[0].check_layer
+
+    @property
+    def whole(self) -> bool:
+        """True while every prompt computes all that it began with."""
+        return all(len(prompt.positions) == prompt.first_rows for prompt in self.prompts)
+
+    @property
+    def known(self) -> int:
+        """Slots whose KV is there before the pass."""
+        return self.tokens - self.first_rows
+
+    @property
+    def before(self) -> Sequence[int]:
+        """For each prompt the slots before its first token."""
+        return [self.tokens - prompt.tokens for prompt in self.prompts]
+
+    @property
+    def awaits_attention(self) -> bool:
+        """True once a layer is under way whose attention a selector needs."""
+        return any(prompt.awaits_attention for prompt in self.prompts)
+
+    def questions(self) -> list[torch.Tensor]:
+        """For each prompt the rows that follow its last reused token."""
+        return [prompt.question + self.first_rows - prompt.first_rows for prompt in self.prompts]
+
+    def see(self, attention: Sequence[torch.Tensor]) -> None:
+        """Take in what each prompt's question attends to, ``[slots]``."""
+        for prompt, before, seen in zip(self.prompts, self.before, attention, strict=True):
+            prompt.attention = seen[before : self.tokens]
+            prompt.awaits_attention = False
+
+    def compute(
+        self, layer: int, fresh: Sequence[torch.Tensor], room: Sequence[torch.Tensor]
+    ) -> None:
+        """Wait for the reused KV of *layer*, and take in what was computed of it.
+
+        Args:
+            layer: of the cache.
+            fresh: ``[prompts, heads, rows, width]`` each.
+            room: ``[prompts, heads, slots, width]`` each.
+
+        Raises:
+            InvalidRequest: these are not the rows that go on.
+        """
+        rows = self.first_rows if self.rows is None else self.rows.shape[1]
+        if fresh[0].shape[-2] != rows:
+            raise InvalidRequest(
+                f"layer {layer} computes {fresh[0].shape[-2]} tokens, not the {rows} chosen ones"
+            )
+        for index, (prompt, before) in enumerate(zip(self.prompts, self.before, strict=True)):
+            prompt.arrive(layer)
+            mine = slice(index, index + 1)
+            prompt.compute(
+                layer,
+                [plane[mine, :, rows - len(prompt.positions) :] for plane in fresh],
+                [plane[mine, :, before : self.tokens] for plane in room],
+            )
+
+    def choose(self) -> None:
+        """Decide which rows go on. At once, before the layer behind the check layer."""
+        if self.rows is not None:
+            return
+        chosen = []
+        for prompt in self.prompts:
+            prompt.choose()
+            if prompt.rows is not None:
+                chosen.append(prompt.rows + self.first_rows - prompt.first_rows)
+        most = max(map(len, chosen))
+        # A row in front of a prompt's own is its first one once more.
+        self.rows = torch.stack(
+            [torch.cat([rows[:1].expand(most - len(rows)), rows]) for rows in chosen]
+        )
+
+    def causal(self) -> torch.Tensor:
+        """``[prompts, 1, kept, slots]`` bool: what transformers leaves to the kernel."""
+        slots = torch.arange(self.tokens)
+        last = torch.arange(self.first_rows)[:, None] + self.known
+        rows = last if self.rows is None else last[self.rows]
+        before = torch.tensor(self.before)[:, None, None]
+        return ((slots <= rows) & (slots >= before))[:, None]
