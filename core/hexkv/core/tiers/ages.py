@@ -12,7 +12,9 @@ from threading import Lock
 
 from hexkv.ports import ChunkKey, Clock, HistogramName, Telemetry
 
-_MOST = 1024
+_MOST = 128
+"""Each chunk in the sample is an observation of its own, in every request that meets it."""
+
 _DIGITS = 4
 """Bytes at the end of a key that decide whether its chunk is in the sample."""
 
@@ -62,8 +64,9 @@ class Ages:
             return
         now = self._clock.now()
         with self._lock:
-            gaps = [now - sample.used[key] for key in sample.used.keys() & keys]
-            sample.used.update(dict.fromkeys(sample.used.keys() & keys, now))
+            met = sample.used.keys() & keys
+            gaps = [now - sample.used[key] for key in met]
+            sample.used.update(dict.fromkeys(met, now))
         for gap in gaps:
             self._telemetry.observe(HistogramName.REUSE_GAP, gap, tier=tier)
 
