@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from threading import Event
 
 import pytest
 from vllm_ranks import RankedToy, Ranks
@@ -176,6 +177,32 @@ def test_each_shard_is_kept_until_its_rank_has_it(pair, node, ranks):
     assert decode.cached["d"] == 134
     until(lambda: not node.served.health().pins)
     until(lambda: set(node.served.stack.tiers[0].index.keys()) == kept)
+
+
+def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pair):
+    """Nobody of them knows which one is the last to have it, so it goes when it is evicted."""
+    by_request = {"hands_over": None, "takes_over": None, "remove_after_load": True}
+    prefill, decode = pair(Ranks(1), Ranks(2), None, latent=True, connector=by_request)
+    words = prompt(5, 100)
+    prefill.add("p", words, count=1, params={"do_remote_decode": True})
+    prefill.run(300)
+    first, second = (worker._rig.half for worker in decode.worker.workers)
+    done, load, read = Event(), first._load, second._read
+
+    def loads(*args):
+        arrived = load(*args)
+        done.set()
+        return arrived
+
+    def late(*args):
+        assert done.wait(60)
+        return read(*args)
+
+    first._load, second._read = loads, late
+    decode.add("d", words, params=prefill.told["p"])
+    decode.run(300)
+    assert decode.answers()["d"] == alone(words, 4)
+    assert decode.cached["d"] == 99
 
 
 @pytest.mark.thorough

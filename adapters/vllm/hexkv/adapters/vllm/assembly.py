@@ -163,7 +163,9 @@ def worker_connector(
         parallel=base.piece,
     )
     shards = len(slices) if ours.shards else 0
-    handing = Handing(rank.number, ours.hold_seconds, ours.remove_after_load, shards)
+    # Ranks with the same KV load it at other times, and none knows whether it is the last.
+    removes = ours.remove_after_load and rank.replicas == 1
+    handing = Handing(rank.number, ours.hold_seconds, removes, shards)
     with ExitStack() as opened:
         # One rank speaks for all: their tiers differ in bytes, not in chunks.
         ledger = Ledger(_media(settings.tiers)) if listens(config) and not rank.number else None
