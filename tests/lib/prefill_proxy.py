@@ -1,5 +1,6 @@
 """The example's proxy between two ``vllm serve``, and what its clients see."""
 
+import signal
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ FLAGS = [
 
 
 class Proxy:
-    """The example's proxy, in a process of its own."""
+    """The example's proxy, in a process of its own. Ends with the ``with`` block."""
 
     def __init__(self, folder, prefill, decode, *options):
         self.port = held_port()
@@ -36,13 +37,30 @@ class Proxy:
                 stdout=log,
                 stderr=log,
             )
-        until(lambda: self.port in listening_ports(self.process.pid))
+        try:
+            until(lambda: self.port in listening_ports(self.process.pid))
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
         self.client = OpenAI(
             base_url=f"http://127.0.0.1:{self.port}/v1",
             api_key="none",
             max_retries=0,
             timeout=PATIENCE,
         )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # First the client: it keeps connections, which are its own to close.
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
 
     def ask(self, model, words, tokens=8, **more):
         return self.client.completions.create(

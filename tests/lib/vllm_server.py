@@ -10,6 +10,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from threading import Event
+from urllib.error import HTTPError
 
 from openai import OpenAI
 
@@ -32,6 +33,7 @@ class Server:
 
     def __init__(self, command, folder, **env):
         self.port = 0
+        self.client = None
         self.log = Path(folder) / "server.log"
         # One process with the engine in it is for tests that count steps; users have several.
         env = environment(**env) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -77,8 +79,13 @@ class Server:
         """Whether the process is healthy at one of the ports at which it listens by now."""
         for port in listening_ports(self._process.pid):
             self.port = port
-            with suppress(OSError, HTTPException):
+            try:
                 self.get("/health")
+            except HTTPError as error:
+                error.close()
+            except (OSError, HTTPException):
+                continue
+            else:
                 return True
         return False
 
@@ -123,10 +130,12 @@ class Server:
             self.kill()
 
     def kill(self):
-        """Every process of the server, at once."""
+        """Every process of the server, at once; and the connections of its clients here."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self.client is not None:
+            self.client.close()
 
     def __enter__(self):
         return self

@@ -1,7 +1,6 @@
 """The example of prefill and decode: two ``vllm serve``, a node and the proxy, as it is shown."""
 
 import json
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -47,10 +46,8 @@ def servers(node, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def proxy(servers, tmp_path_factory):
-    proxy = Proxy(tmp_path_factory.mktemp("proxy"), *servers)
-    yield proxy
-    proxy.process.send_signal(signal.SIGTERM)
-    proxy.process.wait(60)
+    with Proxy(tmp_path_factory.mktemp("proxy"), *servers) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Two ``vllm serve``, each with a node of its own, and the example's proxy before them."""
 
 import json
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
@@ -52,10 +51,8 @@ def servers(machines, model, tmp_path_factory):
 @pytest.fixture(scope="module", params=["pushed", "asked for"])
 def proxy(request, servers, tmp_path_factory):
     named = ["--decode-node", DECODE] if request.param == "pushed" else []
-    proxy = Proxy(tmp_path_factory.mktemp("proxy"), *servers, *named)
-    yield proxy
-    proxy.process.send_signal(signal.SIGTERM)
-    proxy.process.wait(60)
+    with Proxy(tmp_path_factory.mktemp("proxy"), *servers, *named) as proxy:
+        yield proxy
 
 
 def at_rest(node):
