@@ -35,6 +35,11 @@ class Machine:
             self.run("ip", "link", "set", device, "up")
 
     @property
+    def interface(self):
+        """By which the others reach it."""
+        return self._inner
+
+    @property
     def prefix(self):
         """Begins a command that is to run here."""
         return ["ip", "netns", "exec", self.name]
@@ -50,6 +55,11 @@ class Machine:
         if not hears:
             words = ["tc", "qdisc", "replace", "dev", self._outer, *small]
             subprocess.run(words, check=True, capture_output=True, text=True)
+
+    def slow(self, rate):
+        """Have what leaves go at so many bits a second."""
+        shape = ["rate", str(rate), "burst", "64kb", "latency", "200ms"]
+        self.run("tc", "qdisc", "replace", "dev", self._inner, "root", "tbf", *shape)
 
     def mend(self):
         for words in (
