@@ -1,11 +1,12 @@
 """``python -m benchmarks.peer_faults``: what a broken peer costs who reads from it.
 
-A holder in a process of its own behind a proxy, a directory in another one, and an engine here
-that reads a prompt from it again and again, with a deadline of one second. The holder, and then the
-directory, is broken in one way after the other. Written down are the longest retrieve, what it took
-beyond its deadline, the longest that a thread which sleeps meanwhile was late, and the seconds
-until all of the prompt comes again. Each row says whether it kept the bounds; the exit code is 1 if
-one did not. Wrong bytes, and leases that are left, end it at once. Run it with the tests' helpers:
+A holder in a process of its own behind a proxy, one that has nothing, a directory in another one,
+and an engine here that reads a prompt from it again and again, and one that nobody has, with a
+deadline of one second. The holder and the directory are broken, or lie, in one way after the other.
+Written down are the longest retrieve, what it took beyond its deadline, the longest that a thread
+which sleeps meanwhile was late, and the seconds until all of the prompt comes again. Each row says
+whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that are
+left, end it at once. Run it with the tests' helpers:
 ``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``.
 """
 
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -27,11 +30,12 @@ from typing import Self
 from benchmarks.machine import describe, load
 from benchmarks.measure import must
 from configured import LAYOUT, computed, prompt
-from directory_servers import SECRET, DirectoryProcess
+from directory_servers import SECRET, LyingDirectory
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.ports import PrefixCache
+from liars import PEERS
 from peer_process import PeerProcess
 from peering import configuration, directory_at, leases, serving
 from processes import freeze
@@ -47,6 +51,21 @@ BACK = 30.0
 NAP = 0.01
 NUMBER = 4
 """Of the prompt: five chunks and more."""
+
+NOBODYS = 9
+"""Of a prompt that nobody has, with another beginning."""
+
+FAULTS = [
+    "killed",
+    "stopped",
+    "a byte a second",
+    "silent",
+    "cut off",
+    *(f"lies: {about}" for about in PEERS),
+    "directory killed",
+    "directory stopped",
+    "directory says that all have all",
+]
 
 
 class Noise:
@@ -73,9 +92,9 @@ class Noise:
         self._thread.join()
 
 
-def read(engine: PrefixCache) -> tuple[int, float]:
+def read(engine: PrefixCache, number: int = NUMBER) -> tuple[int, float]:
     """Tokens that came, all right, and seconds."""
-    tokens = prompt(NUMBER)
+    tokens = prompt(number)
     target = HeapKV(LAYOUT, len(tokens))
     start = time.monotonic()
     got = engine.retrieve(tokens, target).hit_tokens
@@ -84,65 +103,88 @@ def read(engine: PrefixCache) -> tuple[int, float]:
     return got, seconds
 
 
-def case(name: str, seconds: float) -> dict[str, object]:
-    """One way to break the holder, or the directory."""
-    whole = len(prompt(NUMBER))
-    with ExitStack() as opened:
+class Fleet:
+    """A directory, a holder behind a proxy, one that has nothing, and an engine that reads."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._opened = opened
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="peers-")))
         secret = folder / "secret"
         secret.write_bytes(SECRET)
         secret.chmod(0o600)
-        directory = opened.enter_context(DirectoryProcess("--secret-file", str(secret)))
-        section = directory_at(directory)
-        holder = configuration(slots=64) | {"directory": section | {"name": "holder"}}
-        proxies: list[FaultProxy] = []
-
-        def start() -> PeerProcess:
-            """The holder, known by the address of the proxy in front of it."""
-            probe = PeerProcess(configuration(slots=64))
-            place = Address.parse(probe.address)
-            probe.kill()
-            proxies.append(opened.enter_context(FaultProxy((place.host, place.port))))
-            known = {"directory": section | {"name": "holder", "address": proxies[-1].address}}
-            listen = {"channel": "tcp", "settings": {"listen": str(place)}}
-            peer = opened.enter_context(PeerProcess(holder | known | {"peers": listen}))
-            peer.store(NUMBER)
-            return peer
-
-        peer = start()
-        reader = opened.enter_context(
+        self.directory = opened.enter_context(LyingDirectory("--secret-file", str(secret)))
+        self._section = directory_at(self.directory)
+        self.start()
+        empty = configuration(slots=8) | {"directory": self._section | {"name": "empty"}}
+        opened.enter_context(PeerProcess(empty))
+        self.reader: PrefixCache = opened.enter_context(
             serving(
                 tiers=[{"store": "memory", "promote": False}, {"store": "peers"}],
-                directory=section | {"name": "reader"},
+                directory=self._section | {"name": "reader"},
                 deadlines={"lookup": 1.0, "retrieve": DEADLINE, "store": 60.0, "close": 60.0},
             )
         )
-        _until(lambda: read(reader)[0] == whole)
-        breaks: dict[str, Callable[[], None]] = {
-            "killed": peer.kill,
-            "stopped": lambda: freeze(peer.process),
-            "a byte a second": lambda: proxies[-1].bandwidth(1.0),
-            "silent": lambda: proxies[-1].stall(),
-            "cut off": proxies[-1].cut,
-            "directory killed": directory.kill,
-            "directory stopped": lambda: freeze(directory.process),
+
+    def start(self) -> None:
+        """Begin the holder, known by the address of the proxy in front of it."""
+        with PeerProcess(configuration(slots=64)) as probe:
+            place = Address.parse(probe.address)
+        self.proxy = self._opened.enter_context(FaultProxy((place.host, place.port)))
+        known = self._section | {"name": "holder", "address": self.proxy.address}
+        listen = {"channel": "tcp", "settings": {"listen": str(place)}}
+        own = configuration(slots=64) | {"directory": known, "peers": listen}
+        self.holder = self._opened.enter_context(PeerProcess(own))
+        self.holder.store(NUMBER)
+
+    def faults(self) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+        """How each fault begins, and how it ends."""
+        holder, proxy, directory = self.holder, self.proxy, self.directory
+        found: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "killed": (holder.kill, self.start),
+            "stopped": (lambda: freeze(holder.process), lambda: thaw(holder.process)),
+            "a byte a second": (lambda: proxy.bandwidth(1.0), proxy.mend),
+            "silent": (proxy.stall, proxy.mend),
+            "cut off": (proxy.cut, proxy.mend),
+            "directory killed": (directory.kill, directory.start),
+            "directory stopped": (
+                lambda: freeze(directory.process),
+                lambda: thaw(directory.process),
+            ),
+            "directory says that all have all": (
+                lambda: directory.lie(lying=True),
+                lambda: directory.lie(lying=False),
+            ),
         }
-        breaks[name]()
-        took = []
+        for about in PEERS:
+            found[f"lies: {about}"] = (partial(holder.lie, about), holder.lie)
+        return found
+
+
+def thaw(process: subprocess.Popen[str]) -> None:
+    """Have a process go on that was stopped."""
+    process.send_signal(signal.SIGCONT)
+
+
+def case(name: str, seconds: float) -> dict[str, object]:
+    """One way to break the holder, or the directory."""
+    whole = len(prompt(NUMBER))
+    with ExitStack() as opened:
+        fleet = Fleet(opened)
+        reader = fleet.reader
+        _until(lambda: read(reader)[0] == whole)
+        begin, end_of = fleet.faults()[name]
+        begin()
+        took: list[float] = []
+        tokens = 0
         end = time.monotonic() + seconds
         with Noise() as noise:
             while time.monotonic() < end:
-                took.append(read(reader)[1])
-        if name == "killed":
-            start()
-        elif name == "stopped":
-            peer.process.send_signal(signal.SIGCONT)
-        elif name == "directory killed":
-            directory.start()
-        elif name == "directory stopped":
-            directory.process.send_signal(signal.SIGCONT)
-        else:
-            proxies[-1].mend()
+                # Whoever is asked for what nobody has, has it by a directory that lies.
+                for number in (NUMBER, NOBODYS):
+                    got, one = read(reader, number)
+                    took.append(one)
+                    tokens += got
+        end_of()
         mended = time.monotonic()
         _until(lambda: read(reader)[0] == whole)
         back = time.monotonic() - mended
@@ -151,6 +193,7 @@ def case(name: str, seconds: float) -> dict[str, object]:
     return {
         "fault": name,
         "retrieves": len(took),
+        "tokens": tokens,
         "longest_seconds": round(max(took), 4),
         "overrun_ms": round(overrun * 1000, 2),
         "noise_ms": round(noise.seconds * 1000, 2),
@@ -170,13 +213,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="that each fault lasts")
+    parser.add_argument("--fault", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     machine = describe(asked.output.parent)
-    holder = ["killed", "stopped", "a byte a second", "silent", "cut off"]
-    faults = [*holder, "directory killed", "directory stopped"]
     rows = []
-    for name in faults:
+    for name in asked.fault:
         rows.append(case(name, asked.seconds))
         print(json.dumps(rows[-1]), flush=True)
     run = {

@@ -9,6 +9,7 @@ import pytest
 from configured import CHUNK, hit, prompt
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.faults.proxy import FaultProxy
+from liars import PEERS
 from peer_process import PeerProcess
 from peering import configuration, directory_of, eventually, free_address, opened, serving
 from processes import freeze
@@ -38,10 +39,14 @@ class Fault:
                 self.proxy.stall()
             case "garbled":
                 self.proxy.garbage(64)
+            case lie:
+                self.peer.lie(lie)
 
     def end(self):
         if self.kind == "stopped":
             self.peer.process.send_signal(signal.SIGCONT)
+        elif self.kind in PEERS:
+            self.peer.lie()
         self.proxy.mend()
 
 
@@ -60,7 +65,9 @@ def started(opening, name):
     return peer, opening.enter_context(FaultProxy((place.host, place.port)))
 
 
-@pytest.mark.parametrize("kind", ["stopped", "a byte a second", "cut off", "silent", "garbled"])
+@pytest.mark.parametrize(
+    "kind", ["stopped", "a byte a second", "cut off", "silent", "garbled", *PEERS]
+)
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_is_read_is_right_while_a_peer_is_broken_and_all_comes_afterwards(
     opening, kind, alone

@@ -1,9 +1,11 @@
 """Directories of the tests' own: served in this process or another, on free ports."""
 
 import json
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -51,6 +53,8 @@ class Served:
 class DirectoryProcess:
     """``hexkv directory``, which may be killed and started again at the same port."""
 
+    program = "hexkv.plugins"
+
     def __init__(self, *options):
         self.options = options
         self.port = held_port()
@@ -58,9 +62,11 @@ class DirectoryProcess:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "hexkv.plugins", "directory", "--json"]
+        command = [sys.executable, "-m", self.program, "directory", "--json"]
         command += ["--port", str(self.port), *self.options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+        )
         said = ""
         while "}" not in said:
             line = self.process.stdout.readline()
@@ -84,6 +90,15 @@ class DirectoryProcess:
 
     def __exit__(self, *_):
         self.kill()
+
+
+class LyingDirectory(DirectoryProcess):
+    """Says that everybody has everything, while it is told to."""
+
+    program = "lying_directory"
+
+    def lie(self, *, lying):
+        self.process.send_signal(signal.SIGUSR1 if lying else signal.SIGUSR2)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 The first line of its input is its configuration. Then each line is a command, answered by a line:
 ``store N`` has it store the prompt of that number, and ``read N`` retrieve it: how many tokens
 came, which were right, and in how many seconds. ``lent`` says how many bytes it gave to peers.
+``lie ABOUT`` has it lie to them about one of :data:`liars.PEERS`, and ``lie`` tell the truth again.
 """
 
 import json
@@ -17,6 +18,7 @@ from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import CounterName
+from liars import LyingPeer
 
 
 class PeerProcess:
@@ -46,6 +48,10 @@ class PeerProcess:
         """Bytes that it has given to peers."""
         return int(self._ask("lent"))
 
+    def lie(self, about=""):
+        """Have it lie to its peers about that; about nothing, if it is empty."""
+        assert self._ask(f"lie {about}") == "so be it"
+
     def kill(self):
         """As a machine goes down: no farewell."""
         self.process.kill()
@@ -73,8 +79,14 @@ def say(word):
 def main():
     with build(load(None, {}, json.loads(sys.stdin.readline())), NAMESPACE) as engine:
         say(engine.admin.chunks.peers.member.address)
+        liar = None
         for line in sys.stdin:
             verb, *number = line.split()
+            if verb == "lie":
+                liar = liar or LyingPeer(engine.admin.chunks.peers)
+                liar.lie(" ".join(number))
+                say("so be it")
+                continue
             if verb == "lent":
                 say(str(int(engine.telemetry.total(CounterName.LENT_BYTES))))
                 continue

@@ -1,0 +1,68 @@
+"""Peers that lie: what leaves a process of the tests, behind its own checks, while it is told to.
+
+The process is a real one otherwise: it joins a directory, stores and lends.
+"""
+
+import random
+
+from hexkv.adapters.net.peers import session
+from hexkv.ports import PAGE
+
+PEERS = ("other bytes", "other chunks", "other sizes", "stale generation")
+"""What a peer may lie about."""
+
+
+class LyingPeer:
+    """Has this process's sessions with peers lie. Not to be taken back but by :meth:`lie`."""
+
+    def __init__(self, service):
+        self._service = service
+        self._about = ""
+        self._random = random.Random(0)
+        self._lent = []
+        self._part_of, self._pack_item = session.part_of, session.pack_item
+        self._greet = session.Session._greet
+        session.part_of, session.pack_item = self._part, self._item
+        session.Session._greet = lambda one: self._greeting(one)
+
+    def lie(self, about):
+        """Lie about that from now on; tell the truth if it is empty."""
+        self._about = about
+        # A connection that was greeted is of the generation that it was greeted with.
+        server = self._service._channel._server
+        for client in list(server._clients):
+            client.connection.stream.abort()
+
+    def _part(self, lease, start, size):
+        part = self._part_of(lease, start, size)
+        if part is None or not self._about:
+            return part
+        if self._about == "other bytes":
+            return self._damaged(part)
+        if self._about == "other chunks":
+            self._lent = [*self._lent[-16:], bytes(part)]
+            return memoryview(self._random.choice(self._lent[:-1] or [bytes(len(part))]))
+        if self._about == "other sizes":
+            page = bytes(PAGE)
+            return self._random.choice([part, part[:-PAGE], memoryview(bytes(part) + page)])
+        return part
+
+    def _damaged(self, part):
+        """One bit of it is another one, anywhere; or all behind its first page."""
+        data = bytearray(part)
+        if self._random.random() < 0.5:
+            data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+        else:
+            data[PAGE:] = self._random.randbytes(max(0, len(data) - PAGE))
+        return memoryview(data)
+
+    def _item(self, key, size):
+        if self._about == "other sizes" and size != session.ABSENT:
+            wrong = [size, size + PAGE, size - PAGE, size + 1, 0, 1 << 40, session.ABSENT - 1]
+            size = self._random.choice(wrong)
+        return self._pack_item(key, size)
+
+    def _greeting(self, one):
+        if self._about == "stale generation":
+            one._generation -= 1
+        return self._greet(one)
