@@ -15,7 +15,11 @@ from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
+from hexkv.contracts.doubles import ManualClock
+from hexkv.contracts.faults import SlowStore
 from hexkv.plugins.compose import build
+from hexkv.plugins.discovery import discover
+from hexkv.plugins.registry import Origin
 from hexkv.ports import BlendOutcome, InvalidRequest
 
 SIZES = sum(map(len, SEGMENTS))
@@ -159,6 +163,59 @@ def test_a_batch_is_compared_and_loses_segments_as_single_prompts_do(model, tmp_
         for row, made in zip(rows, ahead, strict=True):
             alone = model.generate(torch.tensor([row]), max_new_tokens=3, do_sample=False)
             assert made[width:].tolist() == alone[0, len(row) :].tolist()
+
+
+@contextmanager
+def over_a_link(model, folder, clock, **settings):
+    """Blending over files, each of whose reads takes a tenth of a virtual second."""
+
+    def slow(found, context):
+        spec = registry.find("store", "disk")
+        return SlowStore(spec.open(found, context), 0.1, spend=clock.advance)
+
+    registry = discover()
+    disk = registry.find("store", "disk")
+    registry.offer(Origin("a test", ""), [replace(disk, name="link", open=slow, isolate=None)])
+    given = configured(folder, memory=False)
+    tiers = tuple(tier.model_copy(update={"store": "link"}) for tier in given.tiers)
+    made = given.model_copy(update={"tiers": tiers, **settings})
+    namespace = namespace_of_model(model)
+    gate = BlendGate(record(namespace, check_layer=2, ratio=0.5), random=Unlucky())
+    with (
+        build(made, namespace, registry=registry, clock=clock) as engine,
+        BlendingModel(model, engine, gate) as blending,
+    ):
+        yield engine, blending
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("computes", "outcome", "prefix"),
+    [
+        (0.04, BlendOutcome.BLENDED, 16),  # loading is sooner than computing an eighth
+        (0.35, BlendOutcome.NOT_WORTH, 16),  # than computing all of an exact prefix, but no less
+        (3.0, BlendOutcome.FULL, 0),  # than nothing: the tier is passed over
+    ],
+)
+def test_what_the_tier_brings_decides_between_blending_loading_and_computing(
+    model, tmp_path, computes, outcome, prefix
+):
+    """*computes* is the model's speed, as a multiple of what the tier brings."""
+    prompt = [*HEAD[:16], SEPARATOR, *PROMPT]
+    first = [5, SEPARATOR, *SEGMENTS[2], SEPARATOR, 6]
+    with over_a_link(model, tmp_path, ManualClock()) as (engine, blending):
+        blending.precompute(SEGMENTS)
+        CachedModel(model, engine).prefill(HEAD)
+        assert blending.prefill(first).report.outcome is BlendOutcome.BLENDED
+        brings = engine._half.stack.tiers[0].link.tokens_rate
+    rate = {"compute_rate": computes * brings}
+    with over_a_link(model, tmp_path, ManualClock(), **rate) as (engine, blending):
+        # Nothing is known of the tier: it is tried.
+        assert blending.prefill(first).report.outcome is BlendOutcome.BLENDED
+        made = blending.prefill(prompt)
+        assert (made.report.outcome, made.report.prefix) == (outcome, prefix)
+        if outcome is not BlendOutcome.BLENDED:
+            assert off(made.logits, full(model, prompt)[-1]) <= 1e-5
 
 
 def test_layers_are_loaded_while_others_are_computed(model, tmp_path):
