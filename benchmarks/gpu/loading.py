@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu.copies import Paged
 from benchmarks.gpu.timing import Rate, Size, Value, check_pages, finish, on_gpu, pinned, rate
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
-from hexkv.adapters.cachegen.lowbit import Int8
-from hexkv.adapters.cachegen.serde import DeviceSerde
+from hexkv.adapters.cachegen.lowbit import CODECS
+from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.ports import EncodedSpan, Span, SupportsEncoded
 
@@ -36,8 +36,8 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
         for choice in choices:
             choice.wait(_COMPILE_SECONDS)
     for name, serde in (
-        ("cachegen", DeviceSerde(CacheGen(LEVELS["default"], choices[0]))),
-        ("int8", DeviceSerde(Int8(choices[1]))),
+        ("cachegen", LossySerde(CacheGen(LEVELS["default"], choices[0]))),
+        *((name, LossySerde(codec(choices[1]))) for name, codec in CODECS.items()),
     ):
         region, host = pinned(device, len(paged.spans) * serde.bound(layout.chunk_bytes(tokens)))
         spans: list[EncodedSpan] = []
@@ -54,7 +54,7 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
             check_pages(paged.pages, paged.slots, [Span(span.start, span.end, raw.data)])
         yield Value(f"{name}: bytes of a raw one", round(at / paged.bytes, 3))
 
-        def load(serde: DeviceSerde = serde, spans: list[EncodedSpan] = spans) -> None:
+        def load(serde: LossySerde = serde, spans: list[EncodedSpan] = spans) -> None:
             finish(window.scatter_encoded(serde, spans))
 
         yield rate(

@@ -44,7 +44,14 @@ def test_they_compile_for_gpus_that_are_not_here(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     compiled = [line.split() for line in done.stdout.splitlines()]
     kernels = {"_move", "_decode", "_encode", "_rotate", "_to_levels", "_from_int8"}
-    kernels |= {"_accumulate", "_to_float8", "_from_float8", "_to_int4", "_from_int4"}
+    kernels |= {
+        "_accumulate",
+        "_to_float8",
+        "_from_float8",
+        "_to_int4",
+        "_from_int4",
+        "_from_scaled",
+    }
     assert {name for _, name, _ in compiled} == kernels
     assert all(int(size) > 1000 for _, _, size in compiled)
 

@@ -21,8 +21,12 @@ from hexkv.kernels.coding.tables import HALVES, tables
 from hexkv.kernels.dtypes import bits, torch_dtype
 from hexkv.kernels.payloads import (
     CodedPlane,
+    Float8Plane,
+    Int4Plane,
     Int8Plane,
     PlaneOfPayload,
+    RawPlane,
+    ScaledPlane,
     SupportsDevicePlanes,
 )
 from hexkv.ports import (
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
     from hexkv.kernels.fused import Fused
 
 Lines = list[npt.NDArray[np.int64]]
+
+Way = tuple[type[ScaledPlane], bool]
+"""How numbers are coded, and whether a group is of a channel: what one launch decodes."""
 
 
 def decodes(fused: Fused | None, layout: KVLayout, serde: Serde) -> bool:
@@ -104,14 +111,25 @@ class Decoding:
             chunk = torch.empty(layout.chunk_bytes(tokens), dtype=torch.uint8, device=device)
             into, dtype = chunk.view(bits(layout.dtype)), torch_dtype(layout.dtype)
             ended = None
-            if lines := [line for placed in planes for line in placed.groups]:
+            if lines := [placed.coded for placed in planes if placed.coded is not None]:
                 slot_table, levels = _tables(device)
                 table = _sent(np.concatenate(lines), device)
                 ended = payloads.decode(coded, table, slot_table, levels, into, tokens, dtype)
-            if wide := [placed.line for placed in planes if placed.line is not None]:
-                table = _sent(np.stack(wide), device)
-                scales, peers = (max(int(line[at]) for line in wide) for at in (3, 4))
-                payloads.from_int8(coded, table, into, scales, peers, dtype)
+            for way in {placed.way: None for placed in planes if placed.way is not None}:
+                wide = np.stack(
+                    [line for placed in planes if placed.way == way for line in placed.scaled]
+                )
+                groups, peers = wide[:, 4].max(), wide[:, 5].max()
+                payloads.from_scaled(
+                    coded,
+                    _sent(wide, device),
+                    into,
+                    way[0],
+                    int(groups),
+                    int(peers),
+                    dtype,
+                    by_channel=way[1],
+                )
             for placed in planes:
                 if placed.raw is not None:
                     size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
@@ -144,15 +162,20 @@ class Checked:
 class _Placed:
     """One plane of one layer: where it is in the payload, and is to be in the chunk."""
 
-    __slots__ = ("first", "groups", "line", "plane", "raw")
+    __slots__ = ("coded", "first", "plane", "raw", "scaled", "way")
 
     def __init__(self, plane: Plane, first: int) -> None:
         self.plane = plane
         self.first = first
         """In elements of the chunk."""
 
-        self.groups: Lines = []
-        self.line: npt.NDArray[np.int64] | None = None
+        self.coded: npt.NDArray[np.int64] | None = None
+        """Lines of ``in_triton.payloads.decode``."""
+
+        self.way: Way | None = None
+        self.scaled: Lines = []
+        """Lines of ``in_triton.payloads.from_scaled``, all of that way."""
+
         self.raw: int | None = None
 
 
@@ -176,27 +199,75 @@ def _placed(
         begins: tuple[int, ...]
         ends: tuple[int, ...]
         if isinstance(there, CodedPlane):
-            placed.groups.append(_groups(there, row, first))
+            placed.coded = _groups(there, row, first)
             ends = (
-                int(placed.groups[0][-1, 1]),
+                int(placed.coded[-1, 1]),
                 there.states + 4 * row,
                 there.classes + row,
                 there.turns + row,
                 there.scales + item * tokens,
             )
             begins = (there.words, there.states, there.classes, there.turns, there.scales)
-        elif isinstance(there, Int8Plane):
-            scales = tokens * plane.heads
-            placed.line = np.array([there.scales, there.levels, first, scales, plane.width])
-            begins = (there.scales, there.levels)
-            ends = (there.scales + item * scales, there.levels + row * tokens)
-        else:
+        elif isinstance(there, RawPlane):
             begins, ends = (there.start,), (there.start + row * tokens * item,)
             placed.raw = there.start
+        else:
+            placed.way, placed.scaled = _scaled(there, plane, first, tokens, item)
+            groups = sum(int(line[4]) for line in placed.scaled)
+            begins, ends = _extent(there, groups, row * tokens, item)
         if min(begins) < 0 or max(ends) > size:
             raise CorruptFrame(f"a plane leaves its payload of {size} bytes")
         made.append(placed)
     return made
+
+
+def _scaled(
+    there: ScaledPlane, plane: Plane, first: int, tokens: int, item: int
+) -> tuple[Way, Lines]:
+    """How a plane with scales is coded, and its lines, as ``in_triton.payloads`` reads them."""
+    row = plane.heads * plane.width
+    if isinstance(there, Int8Plane):
+        line = (there.scales, 0, there.levels, first, tokens * plane.heads, plane.width, row)
+        return (Int8Plane, False), [np.array(line)]
+    if isinstance(there, Float8Plane):
+        return (Float8Plane, True), [
+            np.array((there.scales, 0, there.codes, first, row, tokens, row))
+        ]
+    if there.together < 0 or there.together % 2:
+        raise CorruptFrame(f"groups of {there.together} tokens, whose parts are no whole bytes")
+    if not there.together:
+        groups = tokens * plane.heads
+        line = (there.least, there.largest, there.pairs, first, groups, plane.width, row)
+        return (Int4Plane, False), [np.array(line)]
+    lines = []
+    for part, start in enumerate(range(0, tokens, there.together)):
+        scales = item * row * part
+        line = (
+            there.least + scales,
+            there.largest + scales,
+            there.pairs + row * start // 2,
+            first + row * start,
+            row,
+            min(there.together, tokens - start),
+            row,
+        )
+        lines.append(np.array(line))
+    return (Int4Plane, True), lines
+
+
+def _extent(
+    there: ScaledPlane, groups: int, numbers: int, item: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where what a plane has of so many groups and numbers begins in the payload, and ends."""
+    scales = item * groups
+    if isinstance(there, Int4Plane):
+        return (there.least, there.largest, there.pairs), (
+            there.least + scales,
+            there.largest + scales,
+            there.pairs + (numbers + 1) // 2,
+        )
+    codes = there.levels if isinstance(there, Int8Plane) else there.codes
+    return (there.scales, codes), (there.scales + scales, codes + numbers)
 
 
 def _groups(there: CodedPlane, row: int, first: int) -> npt.NDArray[np.int64]:

@@ -49,13 +49,41 @@ class Int8Plane(NamedTuple):
     """``[tokens, heads, width]`` int8."""
 
 
+class Float8Plane(NamedTuple):
+    """float8_e4m3fn, in units of the largest magnitude of their channel over 448."""
+
+    scales: int
+    """``[channels]`` in the dtype of the layout, finite."""
+
+    codes: int
+    """``[channels, tokens]`` uint8."""
+
+
+class Int4Plane(NamedTuple):
+    """Sixteen steps from the least to the largest number of a group."""
+
+    least: int
+    """``[groups]`` in the dtype of the layout, finite."""
+
+    largest: int
+    """Likewise."""
+
+    pairs: int
+    """Two steps in a byte, the first in its low half, group after group."""
+
+    together: int
+    """So many tokens of a channel are a group, in parts of ``[channels, together]``, the last of
+    which has what tokens are left; even. Zero: a head of a token is one, ``[tokens, heads]``."""
+
+
 class RawPlane(NamedTuple):
     """The plane itself."""
 
     start: int
 
 
-PlaneOfPayload: TypeAlias = CodedPlane | Int8Plane | RawPlane
+ScaledPlane: TypeAlias = Int8Plane | Float8Plane | Int4Plane
+PlaneOfPayload: TypeAlias = CodedPlane | ScaledPlane | RawPlane
 
 
 @runtime_checkable

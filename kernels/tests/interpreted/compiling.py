@@ -57,10 +57,20 @@ CASES = [
                 ["*u8", "*i64", "*i32", "*fp32", word, "*i32", "i32"],
                 {**CODER, "FIELDS": payloads.CODED_FIELDS, "KIND": kind},
             ),
-            (
-                payloads._from_int8,
-                ["*u8", "*i64", word],
-                {**SCALE, "FIELDS": payloads.INT8_FIELDS, "KIND": kind},
+            *(
+                (
+                    payloads._from_scaled,
+                    ["*u8", "*i64", word],
+                    {
+                        **SCALE,
+                        "FIELDS": payloads.SCALED_FIELDS,
+                        "KIND": kind,
+                        "CODE": code,
+                        "MOST": payloads._MOST[code],
+                        "BY_CHANNEL": by_channel,
+                    },
+                )
+                for code, by_channel in ((0, False), (1, True), (2, False), (2, True))
             ),
         )
     ),

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
-from hexkv.adapters.cachegen.lowbit import Int4, Int8
-from hexkv.adapters.cachegen.serde import DeviceSerde, LossySerde
+from hexkv.adapters.cachegen.lowbit import CODECS
+from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.contracts.device import Holed
 from hexkv.contracts.doubles import deadline
-from hexkv.contracts.encoded import EncodedContract
+from hexkv.contracts.encoded import EncodedContract, Foreign
 from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
@@ -32,8 +32,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32)
 BLOCK = 4
 NUMPY = LowBitChoice(), Choice()  # whether numba is ready decides about no bit
-SERDES = {name: DeviceSerde(CacheGen(level, NUMPY[1])) for name, level in LEVELS.items()}
-SERDES["int8"] = DeviceSerde(Int8(NUMPY[0]))
+SERDES = {name: LossySerde(CacheGen(level, NUMPY[1])) for name, level in LEVELS.items()}
+SERDES |= {name: LossySerde(codec(NUMPY[0])) for name, codec in CODECS.items()}
 
 
 def layout_of(dtype, layers=2, heads=2, key=36, value=4):
@@ -117,7 +117,7 @@ def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
         for planes in layout.planes
     ]
     window = ContiguousKV(layout, tensors, fused=True)
-    for serde in (SERDES["default"], SERDES["int8"]):
+    for serde in (SERDES[name] for name in ("default", *CODECS)):
         payload = encoded(serde, chunk, layout, 8)
         assert window.scatter_encoded(serde, [EncodedSpan(0, 8, payload)]).wait(deadline())
         there = gathered(window, 0, 8)
@@ -129,7 +129,7 @@ def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
 
 
 @settings(max_examples=examples(30))
-@given(st.sampled_from(["default", "int8"]), st.data())
+@given(st.sampled_from(["default", *CODECS]), st.data())
 def test_a_payload_that_was_damaged_is_refused_or_decodes_as_on_the_host(name, data):
     """Frames have checksums; these are bytes that a hostile peer sealed."""
     serde, layout = SERDES[name], layout_of(DType.BFLOAT16, layers=1)
@@ -153,7 +153,7 @@ def test_what_is_not_to_be_decoded_here_is_refused_before_anything_moves():
     window, pages = paged(layout, range(8))
     payload = encoded(serde, chunk_of(layout, 8, 0), layout, 8)
     good = EncodedSpan(0, 8, payload)
-    assert not window.decodes(LossySerde(Int4(NUMPY[0])))
+    assert not window.decodes(Foreign())
     assert not PagedKV(layout, pages, range(8), fused=False).decodes(serde)
     for wrong in (EncodedSpan(1, 9, payload), EncodedSpan(-1, 7, payload)):
         with pytest.raises(InvalidRequest, match="leaves"):
@@ -192,11 +192,11 @@ def test_places_that_leave_the_payload_are_refused(changes):
 
 @pytest.mark.thorough
 class TestPagesDecode(EncodedContract):
-    """Both kinds of planes: int8, and the arithmetic coder's."""
+    """All kinds of planes: the arithmetic coder's, and those of numbers with scales."""
 
     layout = layout_of(DType.BFLOAT16, heads=1, key=8, value=8)
 
-    @pytest.fixture(params=["default", "int8"])
+    @pytest.fixture(params=["default", *CODECS])
     def serde(self, request):
         return SERDES[request.param]
 

@@ -223,6 +223,17 @@ def _to_float8(
 
 
 @triton.jit
+def float8_share(code, MOST: tl.constexpr, ROWS: tl.constexpr, PEERS: tl.constexpr) -> tl.tensor:
+    """What ``[ROWS, PEERS]`` codes of float8_e4m3fn stand for, as a part of the largest."""
+    size = code & 0x7F
+    normal = ((size + (120 << 3)) << 20).to(tl.float32, bitcast=True)
+    number = tl.where(size < 8, size.to(tl.float32) * (1.0 / 512), normal)
+    number = tl.where(size == 0x7F, 0.0, number)  # NaN, which no encoder writes
+    share = tl.div_rn(number, tl.full((ROWS, PEERS), MOST, tl.float32))
+    return tl.where(code < 0x80, share, -share)
+
+
+@triton.jit
 def _from_float8(
     codes,
     peaks,
@@ -235,12 +246,7 @@ def _from_float8(
 ):
     row, at, mask = _tile(rows, peers, ROWS, PEERS)
     code = tl.load(codes + at, mask=mask, other=0).to(tl.int32)
-    size = code & 0x7F
-    normal = ((size + (120 << 3)) << 20).to(tl.float32, bitcast=True)
-    number = tl.where(size < 8, size.to(tl.float32) * (1.0 / 512), normal)
-    number = tl.where(size == 0x7F, 0.0, number)  # NaN, which no encoder writes
-    share = tl.div_rn(number, tl.full((ROWS, PEERS), MOST, tl.float32))
-    share = tl.where(code < 0x80, share, -share)
+    share = float8_share(code, MOST, ROWS, PEERS)
     peak = tl.load(peaks + row, mask=row < rows, other=0)
     tl.store(values + at, (share * peak[:, None]).to(values.dtype.element_ty), mask=mask)
 
@@ -293,6 +299,18 @@ def _to_int4(
 
 
 @triton.jit
+def int4_number(
+    step, low, high, MOST: tl.constexpr, ROWS: tl.constexpr, PEERS: tl.constexpr
+) -> tl.tensor:
+    """What ``[ROWS, PEERS]`` steps from *low* to *high* stand for."""
+    share = tl.div_rn(step.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
+    value = share * high + (1.0 - share) * low
+    # Of two zeros, the one that was computed: not the least and the largest of two.
+    value = tl.where(value < low, low, value)
+    return tl.where(value > high, high, value)
+
+
+@triton.jit
 def _from_int4(
     pairs,
     lows,
@@ -314,8 +332,5 @@ def _from_int4(
         mask = (byte < peers) & (row < rows)
         low = tl.load(lows + row, mask=mask, other=0)
         high = tl.load(highs + row, mask=mask, other=0)
-        step = ((both >> (4 * odd)) & 15).to(tl.float32)
-        share = tl.div_rn(step, tl.full((ROWS, PEERS), MOST, tl.float32))
-        value = share * high + (1.0 - share) * low
-        value = tl.minimum(tl.maximum(value, low), high)
+        value = int4_number((both >> (4 * odd)) & 15, low, high, MOST, ROWS, PEERS)
         tl.store(values + 2 * at + odd, value.to(values.dtype.element_ty), mask=mask)

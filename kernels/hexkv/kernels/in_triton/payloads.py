@@ -8,18 +8,26 @@ import torch
 import triton
 import triton.language as tl
 
-from hexkv.kernels.coding.lowbit import INT8
+from hexkv.kernels.coding.lowbit import FLOAT8_MOST, INT4, INT8
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS
+from hexkv.kernels.in_triton.lowbit import float8_share, int4_number
+from hexkv.kernels.payloads import Float8Plane, Int4Plane, Int8Plane, ScaledPlane
 
 CODED_FIELDS = 11
 """Of a group of lanes: where its words begin and end, its states, classes, turns; the scales of its
 plane; in elements, where its tables of slots and of levels begin, and its values; elements of a
 token; lanes."""
 
-INT8_FIELDS = 5
-"""Of a plane: its scales and levels; in elements, where its values begin; scales; the peers of
-each."""
+SCALED_FIELDS = 7
+"""Of groups that have scales: where the scales are, or the least numbers; the largest, if so; the
+codes; in elements, where its values begin; groups; numbers of each; elements of a token."""
+
+CODES = {Int8Plane: 0, Float8Plane: 1, Int4Plane: 2}
+"""What the kernel calls a way to code numbers."""
+
+_MOST = (INT8, FLOAT8_MOST, INT4)
+"""The largest of each."""
 
 _KINDS = {
     torch.bfloat16: tl.bfloat16,
@@ -28,7 +36,11 @@ _KINDS = {
 }
 
 _TILE = 1024
-"""Elements of a program, unless the peers of a scale are more."""
+"""Elements of a program."""
+
+_CHANNEL_TOKENS = 32
+"""Numbers of a channel that one program has at most: its elements lie side by side in the payload,
+and those of as many channels in the chunk."""
 
 
 def decode(
@@ -75,33 +87,41 @@ def decode(
     return ended
 
 
-def from_int8(
+def from_scaled(
     coded: torch.Tensor,
     table: torch.Tensor,
     into: torch.Tensor,
-    scales: int,
+    kind: type[ScaledPlane],
+    groups: int,
     peers: int,
     dtype: torch.dtype,
+    *,
+    by_channel: bool,
 ) -> None:
-    """Decode the planes of *table* into a chunk.
+    """Decode the groups of *table* into a chunk.
 
     Args:
         coded: uint8, the payload.
-        table: ``[planes, INT8_FIELDS]`` int64.
+        table: ``[lines, SCALED_FIELDS]`` int64.
         into: the chunk, as integers of the size of *dtype*.
-        scales: the most that a plane has.
-        peers: the most that a scale has.
+        kind: how all of them are coded.
+        groups: the most that a line has.
+        peers: the most numbers that a group has.
         dtype: of the layout.
+        by_channel: the numbers of a group are a channel's, of some tokens; else they lie in the
+            chunk as they do in the payload.
     """
-    wide = triton.next_power_of_2(peers)
+    wide = min(triton.next_power_of_2(peers), _CHANNEL_TOKENS if by_channel else _TILE)
     each = max(1, _TILE // wide)
     with torch.cuda.device_of(coded):
-        _from_int8[(len(table), triton.cdiv(scales, each))](
+        _from_scaled[(triton.cdiv(groups, each), triton.cdiv(peers, wide), len(table))](
             coded,
             table,
             into,
-            FIELDS=INT8_FIELDS,
-            MOST=INT8,
+            FIELDS=SCALED_FIELDS,
+            CODE=CODES[kind],
+            MOST=_MOST[CODES[kind]],
+            BY_CHANNEL=by_channel,
             ROWS=each,
             PEERS=wide,
             KIND=_KINDS[dtype],
@@ -202,28 +222,44 @@ def _decode(
 
 
 @triton.jit
-def _from_int8(
+def _from_scaled(
     coded,
     table,
     into,
     FIELDS: tl.constexpr,
+    CODE: tl.constexpr,
     MOST: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
     ROWS: tl.constexpr,
     PEERS: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    line = table + tl.program_id(0) * FIELDS
+    line = table + tl.program_id(2) * FIELDS
     scales = tl.load(line)
-    levels = tl.load(line + 1)
-    target = tl.load(line + 2)
-    rows = tl.load(line + 3)
-    peers = tl.load(line + 4)
-    row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    peer = tl.arange(0, PEERS)
+    highs = tl.load(line + 1)
+    codes = tl.load(line + 2)
+    target = tl.load(line + 3)
+    rows = tl.load(line + 4)
+    peers = tl.load(line + 5)
+    token = tl.load(line + 6)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    peer = tl.program_id(1).to(tl.int64) * PEERS + tl.arange(0, PEERS)
     mask = (row < rows)[:, None] & (peer < peers)[None, :]
     at = row[:, None] * peers + peer[None, :]
     size: tl.constexpr = into.dtype.element_ty.primitive_bitwidth // 8
-    level = tl.load(coded + levels + at, mask=mask, other=0).to(tl.int8, bitcast=True)
-    peak = _scale(coded, scales + row * size, row < rows, KIND)
-    share = tl.div_rn(level.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
-    tl.store(into + target + at, _narrowed(share * peak[:, None], KIND), mask=mask)
+    scale = _scale(coded, scales + row * size, row < rows, KIND)[:, None]
+    if CODE == 2:
+        both = tl.load(coded + codes + at // 2, mask=mask, other=0).to(tl.int32)
+        step = (both >> (4 * (at % 2)).to(tl.int32)) & 15
+        high = _scale(coded, highs + row * size, row < rows, KIND)[:, None]
+        value = int4_number(step, scale, high, MOST, ROWS, PEERS)
+    elif CODE == 1:
+        code = tl.load(coded + codes + at, mask=mask, other=0).to(tl.int32)
+        value = float8_share(code, MOST, ROWS, PEERS) * scale
+    else:
+        level = tl.load(coded + codes + at, mask=mask, other=0).to(tl.int8, bitcast=True)
+        share = tl.div_rn(level.to(tl.float32), tl.full((ROWS, PEERS), MOST, tl.float32))
+        value = share * scale
+    if BY_CHANNEL:
+        at = peer[None, :] * token + row[:, None]
+    tl.store(into + target + at, _narrowed(value, KIND), mask=mask)

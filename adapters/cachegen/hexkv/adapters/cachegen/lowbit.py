@@ -13,16 +13,17 @@ its tokens, they are 64 tokens of each channel (after KIVI, arXiv 2402.02750).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from hexkv.adapters.cachegen.serde import NumberCodec
 from hexkv.kernels.coding import lowbit
 from hexkv.kernels.coding.choosing import LowBit, LowBitChoice
 from hexkv.kernels.coding.floats import ROUNDING, Floats, Words
 from hexkv.kernels.coding.pieces import Cursor, Piece
-from hexkv.kernels.payloads import Int8Plane
+from hexkv.kernels.payloads import Float8Plane, Int4Plane, Int8Plane
 from hexkv.plugins.payload import Place
 from hexkv.ports.serde import ErrorBound, ScaleGroup
 
@@ -101,6 +102,13 @@ class Float8(_Codec):
         channels = coder.from_float8(codes.reshape(place.row, place.tokens), peaks)
         return _bits(coder, coder.transposed(channels), place)
 
+    def on_device(self, block: memoryview, place: Place, start: int) -> Float8Plane:
+        cursor = Cursor(block)
+        cursor.peaks(place.dtype, place.row)
+        codes = cursor.skip(place.tokens * place.row)
+        cursor.end()
+        return Float8Plane(start, start + codes)
+
 
 class Int4(_Codec):
     """Sixteen steps from the least to the largest of each group."""
@@ -147,6 +155,23 @@ class Int4(_Codec):
             group += count
             element += count * peers
         return _bits(coder, np.concatenate(parts), place)
+
+    def on_device(self, block: memoryview, place: Place, start: int) -> Int4Plane:
+        cursor = Cursor(block)
+        groups = sum(count for count, _ in _shapes(place))
+        cursor.peaks(place.dtype, 2 * groups)
+        pairs = cursor.skip((place.tokens * place.row + 1) // 2)
+        cursor.end()
+        largest = start + groups * place.dtype.itemsize
+        return Int4Plane(start, largest, start + pairs, _TOKENS if _by_channel(place) else 0)
+
+
+CODECS: dict[str, Callable[[LowBitChoice], NumberCodec]] = {
+    "int8": Int8,
+    "int4": Int4,
+    "fp8": Float8,
+}
+"""By the names that configurations have for them."""
 
 
 def _by_channel(place: Place) -> bool:

@@ -18,37 +18,19 @@ _CACHEGEN = {
 def _open_cachegen(level: str, settings: NoSettings, context: OpenContext) -> object:
     del settings, context
     from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
-    from hexkv.adapters.cachegen.serde import DeviceSerde
+    from hexkv.adapters.cachegen.serde import LossySerde
     from hexkv.kernels.coding.choosing import Choice
 
-    return DeviceSerde(CacheGen(LEVELS[level], Choice()))
+    return LossySerde(CacheGen(LEVELS[level], Choice()))
 
 
-def _open_int8(settings: NoSettings, context: OpenContext) -> object:
+def _open_lowbit(codec: str, settings: NoSettings, context: OpenContext) -> object:
     del settings, context
-    from hexkv.adapters.cachegen.lowbit import Int8
-    from hexkv.adapters.cachegen.serde import DeviceSerde
-    from hexkv.kernels.coding.choosing import LowBitChoice
-
-    return DeviceSerde(Int8(LowBitChoice()))
-
-
-def _open_int4(settings: NoSettings, context: OpenContext) -> object:
-    del settings, context
-    from hexkv.adapters.cachegen.lowbit import Int4
+    from hexkv.adapters.cachegen import lowbit
     from hexkv.adapters.cachegen.serde import LossySerde
     from hexkv.kernels.coding.choosing import LowBitChoice
 
-    return LossySerde(Int4(LowBitChoice()))
-
-
-def _open_fp8(settings: NoSettings, context: OpenContext) -> object:
-    del settings, context
-    from hexkv.adapters.cachegen.lowbit import Float8
-    from hexkv.adapters.cachegen.serde import LossySerde
-    from hexkv.kernels.coding.choosing import LowBitChoice
-
-    return LossySerde(Float8(LowBitChoice()))
+    return LossySerde(lowbit.CODECS[codec](LowBitChoice()))
 
 
 @hookimpl
@@ -66,13 +48,21 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
         )
         for name, (level, summary) in _CACHEGEN.items()
     ]
-    lowbit = [
-        ("int8", "one byte an element, a scale per head and token", _open_int8),
-        ("int4", "half a byte, scales per channel of K and per token of V", _open_int4),
-        ("fp8", "one byte an element, float8_e4m3fn with a scale per channel", _open_fp8),
-    ]
+    lowbit = (
+        ("int8", "one byte an element, a scale per head and token"),
+        ("int4", "half a byte, scales per channel of K and per token of V"),
+        ("fp8", "one byte an element, float8_e4m3fn with a scale per channel"),
+    )
     found += [
-        AdapterSpec("serde", name, summary, open_, requires=("numpy",), hint=hint, contract=2)
-        for name, summary, open_ in lowbit
+        AdapterSpec(
+            "serde",
+            name,
+            summary,
+            partial(_open_lowbit, name),
+            requires=("numpy",),
+            hint=hint,
+            contract=2,
+        )
+        for name, summary in lowbit
     ]
     return found

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
-from hexkv.kernels.payloads import CodedPlane, Int8Plane, PlaneOfPayload, RawPlane
+from hexkv.kernels.payloads import CodedPlane, PlaneOfPayload, RawPlane, ScaledPlane
 from hexkv.plugins.payload import Place, PlaneSerde
 from hexkv.ports import KVLayout, Plane
 from hexkv.ports.serde import ErrorBound
@@ -46,26 +46,7 @@ class NumberCodec(Protocol):
         """
         ...
 
-
-class LossySerde(PlaneSerde):
-    """A serde of a codec's blocks, and of raw ones."""
-
-    lossless = False
-
-    def __init__(self, codec: NumberCodec) -> None:
-        super().__init__(_Widened(codec), FLOATS)
-        self._error = codec.error
-
-    def error(self, layout: KVLayout, layer: int, plane: Plane) -> ErrorBound:
-        if layout.dtype not in FLOATS:
-            return ErrorBound(0.0)
-        return self._error(Place(plane, layout.dtype, layer, layout.layers, 1))
-
-
-class DeviceCodec(NumberCodec, Protocol):
-    """A codec whose blocks a device can decode."""
-
-    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane | Int8Plane:
+    def on_device(self, block: memoryview, place: Place, start: int) -> CodedPlane | ScaledPlane:
         """Where everything of a *block* is, in a payload in which it begins at *start*.
 
         Raises:
@@ -74,12 +55,22 @@ class DeviceCodec(NumberCodec, Protocol):
         ...
 
 
-class DeviceSerde(LossySerde):
-    """One whose payloads a device can decode as they are; see ``hexkv.kernels.payloads``."""
+class LossySerde(PlaneSerde):
+    """A serde of a codec's blocks, and of raw ones.
 
-    def __init__(self, codec: DeviceCodec) -> None:
-        super().__init__(codec)
-        self._codec_on_device = codec
+    A device can decode its payloads as they are; see ``hexkv.kernels.payloads``.
+    """
+
+    lossless = False
+
+    def __init__(self, codec: NumberCodec) -> None:
+        super().__init__(_Widened(codec), FLOATS)
+        self._codec_of_numbers = codec
+
+    def error(self, layout: KVLayout, layer: int, plane: Plane) -> ErrorBound:
+        if layout.dtype not in FLOATS:
+            return ErrorBound(0.0)
+        return self._codec_of_numbers.error(Place(plane, layout.dtype, layer, layout.layers, 1))
 
     def device_planes(
         self, payload: memoryview, layout: KVLayout, tokens: int
@@ -89,7 +80,8 @@ class DeviceSerde(LossySerde):
             if end - start == place.size:
                 planes.append(RawPlane(start))
             else:
-                planes.append(self._codec_on_device.on_device(payload[start:end], place, start))
+                block = payload[start:end]
+                planes.append(self._codec_of_numbers.on_device(block, place, start))
         return planes
 
 
