@@ -70,7 +70,7 @@ IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
 # Every test, and five times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
-SGLANG_DISTS := . contracts kernels adapters/admin adapters/local adapters/net adapters/node adapters/redis adapters/hf adapters/sglang adapters/vllm
+SGLANG_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/hf adapters/sglang adapters/vllm
 PIP_SGLANG   := $(RUN) -m pip --python $(SGLANG_ENGINE)/bin/python --disable-pip-version-check install --quiet
 TEST_SGLANG  := $(SGLANG_ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 
