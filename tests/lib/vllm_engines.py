@@ -179,6 +179,14 @@ class Engine:
         """From now on ``last`` says how long the connector's hooks took."""
         self.ask("watch")
 
+    def watch_layers(self):
+        """From now on ``layers`` says what is stored while a step computes."""
+        self.ask("watch_layers")
+
+    def layers(self):
+        """By step, the number of parts that had begun to be stored after each layer."""
+        return self.ask("layers")["begun"]
+
     def reset(self):
         """Forget vLLM's own prefix cache."""
         assert self.ask("reset")["reset"]

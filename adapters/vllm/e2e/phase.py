@@ -39,6 +39,8 @@ class Phase:
         self._numbers = count()
         self._llm = llm
         self._hooks: HookClock | None = None
+        self._step: object = None
+        self._begun: list[list[int]] = []
 
     def generate(
         self,
@@ -113,6 +115,27 @@ class Phase:
         """From now on take the time that the connector's hooks take."""
         self._hooks = HookClock(self._llm)
         return {"hooks": self._hooks.count}
+
+    def watch_layers(self) -> Json:
+        """From now on note how many parts of a step have begun to be stored after each layer."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        half = get_kv_transfer_group()._rig.half
+        computed, early = half.computed_layer, half._saving._early
+
+        def noted(step: object, name: str) -> None:
+            computed(step, name)
+            if not self._begun or early._current.step is not self._step:
+                self._step = early._current.step
+                self._begun.append([])
+            self._begun[-1].append(sum(map(len, early._current.begun.values())))
+
+        half.computed_layer = noted
+        return {}
+
+    def layers(self) -> Json:
+        """By step, the number of parts that had begun when each layer was computed."""
+        return {"begun": self._begun}
 
     def reset(self) -> Json:
         """Forget vLLM's own prefix cache; the connector keeps what it has."""
@@ -237,6 +260,8 @@ def main() -> None:
     tasks: dict[str, Callable[..., Json]] = {
         "generate": phase.generate,
         "watch": phase.watch,
+        "watch_layers": phase.watch_layers,
+        "layers": phase.layers,
         "reset": phase.reset,
         "rest": phase.rest,
         "flush": phase.flush,
