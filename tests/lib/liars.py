@@ -20,9 +20,9 @@ class LyingPeer:
         self._about = ""
         self._random = random.Random(0)
         self._lent = []
-        self._part_of, self._pack_item = session.part_of, session.pack_item
+        self._part_of, self._pack_group = session.part_of, session.pack_group
         self._greet = session.Session._greet
-        session.part_of, session.pack_item = self._part, self._item
+        session.part_of, session.pack_group = self._part, self._group
         session.Session._greet = lambda one: self._greeting(one)
 
     def lie(self, about):
@@ -56,11 +56,14 @@ class LyingPeer:
             data[PAGE:] = self._random.randbytes(max(0, len(data) - PAGE))
         return memoryview(data)
 
-    def _item(self, key, size):
-        if self._about == "other sizes" and size != session.ABSENT:
-            wrong = [size, size + PAGE, size - PAGE, size + 1, 0, 1 << 40, session.ABSENT - 1]
-            size = self._random.choice(wrong)
-        return self._pack_item(key, size)
+    def _group(self, rows):
+        return self._pack_group([(key, self._size(size)) for key, size in rows])
+
+    def _size(self, size):
+        if self._about != "other sizes" or size == session.ABSENT:
+            return size
+        wrong = [size, size + PAGE, size - PAGE, size + 1, 0, 1 << 40, session.ABSENT - 1]
+        return self._random.choice(wrong)
 
     def _greeting(self, one):
         if self._about == "stale generation":

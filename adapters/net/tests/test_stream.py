@@ -52,8 +52,11 @@ class Pieces(Stream):
         return super()._receive(into[: self._next()], deadline, whole=False)
 
     def _scatter(self, views, deadline):
-        first = views[0][: (most := self._next())]
-        return super()._scatter([first, views[1][: most - len(first)]], deadline)
+        left, some = self._next(), []
+        for view in views:
+            some.append(view[:left])
+            left -= len(some[-1])
+        return super()._scatter(some, deadline)
 
     def _gather(self, views, deadline):
         return super()._gather([views[0][: self._next()]], deadline)
@@ -105,7 +108,7 @@ def test_a_value_and_what_is_behind_it_arrive_in_whatever_pieces(value, behind, 
         stream = Pieces(mine, sizes)
         stream.give_back(sent[:ahead])
         into, after = bytearray(len(value)), bytearray(len(behind))
-        stream.fill_both(memoryview(into), memoryview(after), deadline())
+        stream.fill_each([memoryview(into), memoryview(after)], deadline())
         assert (into, after) == (value, behind)
         assert stream.take(1, deadline()) == b"!"
         assert stream.received == len(sent[ahead:]) + 1
@@ -141,7 +144,7 @@ def test_what_was_taken_back_comes_again_first():
 
 WAITS = {
     "fill": lambda stream, late: stream.fill(memoryview(bytearray(4)), late),
-    "fill_both": lambda stream, late: stream.fill_both(*[memoryview(bytearray(2))] * 2, late),
+    "fill_each": lambda stream, late: stream.fill_each([memoryview(bytearray(2))] * 2, late),
     "take": lambda stream, late: stream.take(4, late),
     "take_start": lambda stream, late: stream.take_start(4, late, 0.05),
     "take_until": lambda stream, late: stream.take_until(b"\n", 9, late, ahead=4),

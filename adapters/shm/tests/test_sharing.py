@@ -21,6 +21,7 @@ from hexkv.adapters.net.peers.wire import (
     HELLO,
     PARTS,
     REFS,
+    VERSION,
     Kind,
 )
 from hexkv.adapters.net.stream import Stream
@@ -97,7 +98,7 @@ class Liar:
             stream = Stream(sock)
             hello = stream.take(HELLO.size, soon())
             magic, nonce = SharedMemory.magic, bytes(NONCE_BYTES)
-            challenge = CHALLENGE.pack(magic, 1, 0, 4096, 1 << 30, 1, nonce)
+            challenge = CHALLENGE.pack(magic, VERSION, 0, 4096, 1 << 30, 1, nonce)
             stream.send([challenge], soon())
             admit(stream, b"", hello, challenge, soon())
             introduction = FRAMING.message(Kind.INTRODUCTION, 0, self._told.to_bytes(8, "little"))

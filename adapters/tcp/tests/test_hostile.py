@@ -10,7 +10,16 @@ import trustme
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.handshake import admit
 from hexkv.adapters.net.messages import HEAD_BYTES
-from hexkv.adapters.net.peers.wire import CHALLENGE, FRAMING, HELLO, MAGIC, PARTS, Kind, pack_item
+from hexkv.adapters.net.peers.wire import (
+    CHALLENGE,
+    FRAMING,
+    HELLO,
+    MAGIC,
+    PARTS,
+    VERSION,
+    Kind,
+    pack_group,
+)
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import TcpChannel
 from hexkv.contracts.cases import each
@@ -47,7 +56,7 @@ class Liar:
             stream = Stream(sock)
             hello = stream.take(HELLO.size, soon())
             nonce = bytes(32)
-            challenge = CHALLENGE.pack(MAGIC, 1, 0, 4096, self._largest, 1, nonce)
+            challenge = CHALLENGE.pack(MAGIC, VERSION, 0, 4096, self._largest, 1, nonce)
             stream.send([challenge], soon())
             admit(stream, b"", hello, challenge, soon())
             stream.take(HEAD_BYTES + PARTS.size, soon())
@@ -63,7 +72,7 @@ class Liar:
 
 
 def answer(key, size, data, count=1, kind=Kind.READ):
-    return FRAMING.message(kind, count, b"") + pack_item(key, size) + data
+    return FRAMING.message(kind, count, b"") + pack_group([(key, size)]) + data
 
 
 LIES = {
@@ -76,6 +85,11 @@ LIES = {
     "another request's": (answer(KEY, SIZE, FRAME, kind=Kind.OFFER), Failed),
     "a flipped bit": (bytes([1]) + answer(KEY, SIZE, FRAME)[1:], Failed),
     "an end": (answer(KEY, SIZE, FRAME[:-1]), Failed),
+    "more than was asked for": (
+        FRAMING.message(Kind.READ, 1, b"") + pack_group([(KEY, SIZE)] * 2) + 2 * FRAME,
+        Failed,
+    ),
+    "nothing of nothing": (FRAMING.message(Kind.READ, 1, b"") + pack_group([]), Failed),
 }
 
 

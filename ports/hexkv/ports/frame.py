@@ -43,7 +43,8 @@ def names_key(frame: memoryview, key: ChunkKey) -> bool:
     A reader that gets frames from others asks this first. Whether the frame is whole and
     undamaged it does not say.
     """
-    return bytes(frame[: len(MAGIC)]) == MAGIC and bytes(frame[KEY_AT:][:KEY_BYTES]) == key
+    head = bytes(frame[: KEY_AT + KEY_BYTES])  # one copy, for this is asked of every frame
+    return head.startswith(MAGIC) and head[KEY_AT:] == key
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,17 +94,20 @@ class Stream:
         while done < len(into):
             done += self._got(self._receive(into[done:], deadline, whole=True))
 
-    def fill_both(self, into: memoryview, after: memoryview, deadline: Deadline) -> None:
-        """Receive as many bytes as both have, first *into*: in one system call where that can be.
+    def fill_each(self, views: Sequence[memoryview], deadline: Deadline) -> None:
+        """Receive as many bytes as all *views* have, in order: in one system call where it can be.
 
-        A value and the head of the next one: a call for a head alone would cost its thread a
-        wait, in which the value behind it piles up.
+        Values, and the head of those that follow: a call for a head alone would cost its thread a
+        wait, in which the value behind it piles up, and each call costs the caches.
         """
-        got = 0
-        if self._tls is None and not self._ahead and (into or after):
-            got = self._got(self._scatter([into, after], deadline))
-        self.fill(into[got:], deadline)
-        self.fill(after[max(0, got - len(into)) :], deadline)
+        rest = _Rest(views)
+        while rest.views:
+            if self._tls is None and not self._ahead:
+                rest.advance(self._got(self._scatter(rest.views[:_VIEWS], deadline)))
+            else:
+                first = rest.views[0]
+                self.fill(first, deadline)
+                rest.advance(len(first))
 
     def take(self, size: int, deadline: Deadline) -> bytes:
         """Receive the next *size* bytes, which must be few."""

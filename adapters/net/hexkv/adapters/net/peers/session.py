@@ -13,7 +13,6 @@ from hexkv.adapters.net.errors import BadMessage
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
-from hexkv.adapters.net.outcomes import slices
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
     CHALLENGE,
@@ -23,12 +22,13 @@ from hexkv.adapters.net.peers.wire import (
     MAX_ENTRIES,
     OFFERS,
     PARTS,
+    TOGETHER,
     VERSION,
     Grant,
     Kind,
     Status,
     Verdict,
-    pack_item,
+    pack_group,
 )
 from hexkv.ports import (
     MAX_QUESTION,
@@ -41,8 +41,9 @@ from hexkv.ports import (
     names_key,
 )
 
-_TOGETHER = 8
-"""Frames that are leased and sent at a time: one that is in the way takes no more than that."""
+_LARGE, _FEW = 2 << 20, 8
+"""Bytes of a part, and how many so large ones are leased and sent at a time: one that is in the way
+takes no more than that."""
 
 
 class Session:
@@ -151,48 +152,48 @@ class Session:
 
     def _read(self, parts: Sequence[tuple[ChunkKey, int, int]], asked: Head) -> None:
         before = FRAMING.message(Kind.READ, len(parts), b"")
-        for some in slices(len(parts), _TOGETHER):
-            left = [parts[i] for i in some]
-            while left:
-                left = left[self._give(before, left, self._soon(asked)) :]
-                before = b""
+        done, most = 0, _FEW  # nobody knows how large they are
+        while done < len(parts):
+            count, size = self._give(before, parts[done : done + most], self._soon(asked))
+            done += count
+            most = TOGETHER if size < count * _LARGE else _FEW
+            before = b""
 
     def _give(
         self, before: bytes, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline
-    ) -> int:
-        """Answer the first of *parts*, and say how many.
+    ) -> tuple[int, int]:
+        """Answer the first of *parts*, and say how many, and of how many bytes.
 
         Up to the first one that is not lent beside others: it may be once these were released.
         """
         # Layers of one chunk take one lease.
-        keys = list(dict.fromkeys(key for key, _, _ in parts))
-        with ExitStack() as leased:
-            lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
-            unsent = dict[ChunkKey, Lease]()
-            for key, lease in lent.items():
-                if lease is not None:
-                    leased.callback(lease.release)
-                    unsent[key] = lease
-            views: list[memoryview | bytes] = [before]
-            sent: list[tuple[Lease, int]] = []
-            count = 0
+        keys = list(dict.fromkeys([key for key, _, _ in parts]))
+        leases = self._source.lend(keys, deadline)
+        try:
+            lent = dict(zip(keys, leases, strict=True))
+            rows: list[tuple[ChunkKey, int]] = []
+            frames: list[memoryview] = []
+            sent: list[tuple[ChunkKey, int]] = []
             for key, start, size in parts:
                 lease = lent[key]
                 if lease is None and sent:
                     break
-                count += 1
                 part = part_of(lease, start, size)
-                views.append(pack_item(key, ABSENT if part is None else len(part)))
-                if lease is not None and part is not None:
-                    views.append(part)
-                    sent.append((lease, len(part)))
-                    unsent.pop(key, None)
-            self._send(views, sum(map(len, views)))
-            for lease, size in (*sent, *((lease, 0) for lease in unsent.values())):
-                # Not isinstance, which takes as long as sending a small frame.
-                if (moved := getattr(lease, "moved", None)) is not None:
-                    moved(size)
-        return count
+                if part is None:
+                    rows.append((key, ABSENT))
+                    continue
+                rows.append((key, len(part)))
+                sent.append(rows[-1])
+                frames.append(part)
+            views: list[memoryview | bytes] = [before + pack_group(rows), *frames]
+            size = sum(map(len, views))
+            self._send(views, size)
+            _note_moved(lent, sent)
+        finally:
+            for lease in leases:
+                if lease is not None:
+                    lease.release()
+        return len(rows), size
 
     def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
         deadline = self._soon(asked)
@@ -260,6 +261,15 @@ class Session:
     def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
         with self._connection.transfer(size) as deadline:
             self._stream.send(views, deadline)
+
+
+def _note_moved(lent: dict[ChunkKey, Lease | None], sent: Sequence[tuple[ChunkKey, int]]) -> None:
+    """Tell leases how many of their bytes left, those of which none did included."""
+    nothing = lent.keys() - {key for key, _ in sent}
+    for key, size in (*sent, *((key, 0) for key in nothing)):
+        # Not isinstance, which takes as long as sending a small frame.
+        if (moved := getattr(lent[key], "moved", None)) is not None:
+            moved(size)
 
 
 def _grant(room: Lease | Reason) -> Grant:

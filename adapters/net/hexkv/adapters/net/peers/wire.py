@@ -1,4 +1,4 @@
-"""The wire between peers, version 1: one connection, one request at a time.
+"""The wire between peers, version 2: one connection, one request at a time.
 
 All numbers are little-endian. A connection begins with the client::
 
@@ -8,12 +8,14 @@ All numbers are little-endian. A connection begins with the client::
 and the proofs of :mod:`hexkv.adapters.net.handshake`. Then requests, each a message of
 :mod:`hexkv.adapters.net.messages`; frames follow messages, never within them::
 
-    READ   key, start, size each   -> for each: ITEM, its bytes
+    READ   key, start, size each   -> for the next few, until all have come: GROUP, their bytes
     OFFER  key, size each          -> one GRANT each
            granted frames, if any  -> one VERDICT each
     ASK    a question              -> an answer
 
-Each ITEM repeats the key that was asked for: an answer that names another one is none.
+A GROUP repeats the keys that were asked for: an answer that names another one is none. It says the
+sizes of several parts before the bytes of the first one, so that a reader receives small frames in
+one call of the system, and is always of the same size, so that the next one's is among them.
 
 Where one end reaches the other's memory, both say behind the proofs how (INTRODUCTION), and::
 
@@ -30,6 +32,7 @@ and sent as over TCP.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 
@@ -39,7 +42,7 @@ from hexkv.adapters.net.messages import Framing, check_sum, summed
 from hexkv.ports import KEY_BYTES, MAX_QUESTION, ChunkKey
 
 MAGIC = b"hexkvPER"
-VERSION = 1
+VERSION = 2
 NAME_BYTES = 64
 
 HELLO = Struct(f"<8sH6x{NONCE_BYTES}s{NAME_BYTES}s")
@@ -101,25 +104,38 @@ REFS = Struct(f"<{KEY_BYTES}sQQ")
 """Key, bytes or ``ABSENT``, and where they begin or ``ELSEWHERE``."""
 
 _ITEM = Struct(f"<{KEY_BYTES}sQ")
-ITEM_BYTES = _ITEM.size + 4
+_COUNT = Struct("<I")
+TOGETHER = 16
+"""Parts of a GROUP at most."""
+
+_ROWS = _COUNT.size + TOGETHER * _ITEM.size
+GROUP_BYTES = _ROWS + 4
 ABSENT = (1 << 64) - 1
 ELSEWHERE = (1 << 64) - 1
 
 FRAMING = Framing("hexkv peers'", b"hxpr", max(MAX_ENTRIES * PARTS.size, MAX_QUESTION))
 
 
-def pack_item(key: bytes, size: int) -> bytes:
-    """What goes before the bytes of a part: key, size or ``ABSENT``, CRC-32."""
-    return summed(_ITEM.pack(key, size))
+def pack_group(rows: Sequence[tuple[bytes, int]]) -> bytes:
+    """What goes before the bytes of some parts: the key of each, and its size or ``ABSENT``."""
+    items = b"".join([_ITEM.pack(key, size) for key, size in rows])
+    return summed((_COUNT.pack(len(rows)) + items).ljust(_ROWS, b"\0"))
 
 
-def read_item(data: bytes, key: ChunkKey) -> int:
-    """The size of a part of *key*, or ``ABSENT``.
+def read_group(data: memoryview, keys: Sequence[ChunkKey]) -> list[int]:
+    """The sizes of the parts of the first of *keys*, one at least; ``ABSENT`` for none.
 
     Raises:
         BadMessage: it arrived damaged, or is an answer to another question.
     """
-    named, size = _ITEM.unpack(check_sum(data, "an answer"))
-    if named != key:
-        raise BadMessage(f"an answer about {named.hex()} instead of {key.hex()}")
-    return int(size)
+    bare = check_sum(bytes(data), "an answer")
+    (count,) = _COUNT.unpack_from(bare)
+    if not 0 < count <= min(TOGETHER, len(keys)):
+        raise BadMessage(f"an answer about {count} of {len(keys)} chunks")
+    rows = _ITEM.iter_unpack(bare[_COUNT.size : _COUNT.size + count * _ITEM.size])
+    sizes: list[int] = []
+    for key, (named, size) in zip(keys, rows, strict=False):
+        if named != key:
+            raise BadMessage(f"an answer about {named.hex()} instead of {key.hex()}")
+        sizes.append(size)
+    return sizes
