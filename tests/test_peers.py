@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import fields
 from threading import Thread
 
 import pytest
@@ -11,7 +12,12 @@ from fronted import HeapLease
 from hexkv.contracts.doubles import ManualClock, chunk_key
 from hexkv.core.io.allowance import Allowance
 from hexkv.plugins.__main__ import main
+from hexkv.plugins.channels import ChannelSettings
+from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.discovery import discover
 from hexkv.plugins.questions import HAVE, SELF, ask_of_each, unpack_member
+from hexkv.plugins.secret import Secret
+from hexkv.plugins.spec import OpenContext, SettingError
 from hexkv.ports import (
     PAGE,
     ConfigError,
@@ -227,3 +233,19 @@ def test_commands_on_the_tiers_of_a_running_engine_are_no_peers(tmp_path, capsys
         archive = tmp_path / "archive"
         assert main(["export", "--config", str(file), str(archive)]) == 0
     assert archive.stat().st_size > ALL * FRAME, capsys.readouterr()
+
+
+def test_channels_have_their_settings_in_common_and_say_who_asks():
+    """Who says no name counts as somebody else each time, and is given too many copies."""
+    registry = discover()
+    assert registry.names("channel") == ["mooncake", "nixl", "shm", "tcp"]
+    common = [(field.name, field.default) for field in fields(ChannelSettings)]
+    process = "a/machine/with/a/long/name/" * 4 + "7"
+    for spec in (registry.find("channel", name) for name in registry.names("channel")):
+        found = [(field.name, field.default) for field in fields(spec.settings)]
+        assert found[: len(common)] == common
+        said = spec.settings().own_name(OpenContext(SystemClock(), process))
+        assert process.endswith(said)
+        assert len(said) == 64
+        with pytest.raises(SettingError, match="not both"):
+            spec.settings(secret=Secret("a"), secret_file="/b")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hexkv.adapters.net.address import Address
-from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.spec import (
     AdapterSpec,
     BackDoor,
@@ -89,7 +89,7 @@ class MooncakeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelSettings:
+class EngineSettings(ChannelSettings):
     """Settings of the channel ``mooncake``."""
 
     listen: str = "127.0.0.1:0"
@@ -102,60 +102,27 @@ class ChannelSettings:
     devices: str = ""
     """RDMA devices, separated by commas; empty for all."""
 
-    name: str = ""
-    """Of this peer, for the others. At most 64 bytes."""
-
-    secret: Secret = NO_SECRET
-    """What all peers know."""
-
-    secret_file: str = ""
-    """A file that holds the secret instead, mode 0600."""
-
-    connections: int = 4
-    """Calls under way to a peer at a time; others wait."""
-
-    clients: int = 64
-    """Connections of peers that are served at a time."""
-
-    max_frame: int = 256 << 20
-    """Bytes of a frame, and of all frames that a connection has leased at a time."""
-
-    patience: float = 10.0
-    """Seconds that a peer may have frames leased, beside 1 s for each 8 MB."""
-
     def __post_init__(self) -> None:
+        ChannelSettings.__post_init__(self)
         with about("listen"):
             Address.listening(self.listen)
-        if len(self.name.encode()) > 64:
-            raise SettingError("name", "must have at most 64 bytes")
-        if self.secret and self.secret_file:
-            raise SettingError("secret", "give secret or secret_file, not both")
-        for name in ("connections", "clients", "max_frame"):
-            if getattr(self, name) < 1:
-                raise SettingError(name, "must be at least 1")
-        if not self.patience > 0:
-            raise SettingError("patience", "must be more than 0")
 
 
-def _open_channel(settings: ChannelSettings, context: OpenContext) -> object:
+def _open_channel(settings: EngineSettings, context: OpenContext) -> object:
     from hexkv.adapters.mooncake.channel import EngineMemory, MooncakeChannel
     from hexkv.adapters.net.connection import Limits
     from hexkv.adapters.net.peers.over_tcp import Security
     from hexkv.adapters.net.security import read_secret
 
-    secret = settings.secret.reveal().encode()
-    if settings.secret_file:
-        with about("secret_file"):
-            secret = read_secret(settings.secret_file)
     listen = Address.listening(settings.listen)
     host = settings.advertise or listen.host
     return MooncakeChannel(
         listen,
         context.clock,
         EngineMemory(host, settings.protocol, settings.devices),
-        name=settings.name,
+        name=settings.own_name(context),
         advertise=settings.advertise,
-        security=Security(secret),
+        security=Security(settings.shared_secret(read_secret)),
         limits=Limits(settings.max_frame, patience=settings.patience),
         connections=settings.connections,
         clients=settings.clients,
@@ -225,7 +192,7 @@ def hexkv_adapters() -> Iterable[AdapterSpec]:
             "mooncake",
             "chunks between peers by Mooncake's transfer engine, over TCP or RDMA",
             _open_channel,
-            ChannelSettings,
+            EngineSettings,
             requires=("mooncake",),
             hint="pip install hexkv-mooncake[tcp], or [cuda] where CUDA is",
             contract=2,

@@ -1,0 +1,65 @@
+"""What every channel's settings have, under the same names and with the same defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hexkv.plugins.secret import NO_SECRET, Secret
+from hexkv.plugins.spec import OpenContext, SettingError, about
+
+_NAME_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """Settings that all channels have. A channel's own class adds where it listens, and more."""
+
+    name: str = ""
+    """Of this peer, for the others. At most 64 bytes. Empty: the end of what the process is called
+    in the directory."""
+
+    secret: Secret = NO_SECRET
+    """What all peers know."""
+
+    secret_file: str = ""
+    """A file that holds the secret instead, mode 0600."""
+
+    connections: int = 4
+    """Calls under way to a peer at a time; others wait."""
+
+    clients: int = 64
+    """Connections of peers that are served at a time."""
+
+    max_frame: int = 256 << 20
+    """Bytes of a frame, and of all frames that a connection receives, or has leased, at a time."""
+
+    patience: float = 10.0
+    """Seconds that a peer is waited for, or may have frames leased, beside 1 s for each 8 MB."""
+
+    def __post_init__(self) -> None:
+        if len(self.name.encode()) > _NAME_BYTES:
+            raise SettingError("name", f"must have at most {_NAME_BYTES} bytes")
+        if self.secret and self.secret_file:
+            raise SettingError("secret", "give secret or secret_file, not both")
+        for name in ("connections", "clients", "max_frame"):
+            if getattr(self, name) < 1:
+                raise SettingError(name, "must be at least 1")
+        if not self.patience > 0:
+            raise SettingError("patience", "must be more than 0")
+
+    def own_name(self, context: OpenContext) -> str:
+        """What this peer is called: a peer without a name counts as another one each time."""
+        # The end has the number of the process.
+        return self.name or context.name.encode()[-_NAME_BYTES:].decode(errors="ignore")
+
+    def shared_secret(self, read: Callable[[str], bytes]) -> bytes:
+        """The secret, which *read* reads if it lies in a file.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        if not self.secret_file:
+            return self.secret.reveal().encode()
+        with about("secret_file"):
+            return read(self.secret_file)
