@@ -64,7 +64,7 @@ def events(rounds: int) -> dict[str, Spread]:
     def call() -> None:
         laps = Laps(clock)
         for part in ("name", "match", "read", "copy"):
-            laps.lap(part)
+            laps.mark((part, "", laps.now()))
         laps.end(ring, "retrieve", "call-1", ())
 
     times = 20_000

@@ -44,7 +44,7 @@ def unharmed(r):
     assert target.agrees(kv(OTHER), len(OTHER))
     assert engine.flush()
     for place in r.tiers.values():
-        assert place.drain(engine._until(30))
+        assert place.drain(engine.admin._until(30))
     engine.clear(OTHER)
     kept = engine.health().tiers[0].chunks if "memory" in r.tiers else 0
     expected = {MEMORY: kept} if kept else {}
@@ -56,8 +56,8 @@ def unharmed(r):
     assert dict(health.leases) == expected
     assert (health.pins, health.prefetches) == ({}, 0)
     assert not engine._calls._owners
-    assert not engine._half.copier._late
-    assert not engine._half.copier._begun
+    assert not engine._half.copier.late
+    assert not engine._half.copier.begun
     assert r.pool.held_bytes == kept * r.pool.slot_bytes
     for place in r.tiers.values():
         assert not (place.index.decides and place.index._reserved)

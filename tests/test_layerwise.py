@@ -131,7 +131,7 @@ def test_chunks_of_one_prompt_may_lie_on_tiers_of_every_kind(rig, tmp_path):
     for name, kept in (("memory", (0, 3, 9)), ("ranges", (1, 2, 6)), ("disk", (4, 8))):
         one = r.tiers[name]
         gone = [k for i, k in enumerate(keys_of(r)) if i not in kept]
-        forget(one, gone, r.engine._until(1))
+        forget(one, gone, r.engine.admin._until(1))
     target = empty()
     got = layerwise(r, target)
     assert got.tiers == {
@@ -218,7 +218,7 @@ def test_what_a_prefetch_read_is_picked_up(rig):
     r = rig([tier("ranges", store)])
     r.engine.store(PROMPT, computed())
     r.engine.prefetch("request 1", PROMPT)
-    assert r.tiers["ranges"].reading.drain(r.engine._until(30))
+    assert r.tiers["ranges"].reading.drain(r.engine.admin._until(30))
     before = len(store.log)
     target = empty()
     got = layerwise(r, target, lookup_id="request 1")

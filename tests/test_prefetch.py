@@ -83,7 +83,7 @@ def test_a_store_that_must_be_asked_is_asked_in_the_background(rig):
     store.gate.set()
     # The lane's worker asks, then starts the reads: both are done when the lane is empty.
     (slow,) = r.tiers.values()
-    assert slow.reading.drain(r.engine._until(30))
+    assert slow.reading.drain(r.engine.admin._until(30))
     assert r.engine.prefetch("a", PROMPT) == FULL
     target = empty()
     assert r.engine.retrieve(PROMPT, target, lookup_id="a").hit_tokens == FULL
@@ -125,14 +125,14 @@ def test_cancelling_gives_everything_back_even_while_it_is_read(rig):
     assert r.engine.cancel("a")
     assert not r.engine.cancel("a")
     store.gate.set()
-    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
     assert r.engine.health().leases == {}
 
 
 def test_what_nobody_picks_up_is_given_back_after_its_time(rig):
     r = filled(rig, Gated(), prefetch=PrefetchRules(seconds=5))
     r.engine.prefetch("a", PROMPT)
-    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
     assert r.engine.health().leases
     r.clock.advance(6)
     r.engine.lookup([])
@@ -148,7 +148,7 @@ def test_a_prefetch_of_another_prompt_is_not_mistaken_for_this_one(rig):
     target = empty(other)
     assert r.engine.retrieve(other, target, lookup_id="a").hit_tokens == 0
     assert target.agrees(empty(other), FULL)
-    assert r.tiers["slow"].reading.drain(r.engine._until(30))
+    assert r.tiers["slow"].reading.drain(r.engine.admin._until(30))
     assert r.at_rest()
 
 

@@ -65,7 +65,7 @@ def test_a_store_accounts_for_every_chunk(answers, wait, in_memory, skip):
         assert accounted(store_layerwise(r, **options)) == asked
         specs = r.engine._naming.prompt(PROMPT, None).specs()
         device = Growing(PROMPT[:FULL])
-        saved = r.engine.chunks.save(specs, device, r.engine._until(30.0), wait=wait)
+        saved = r.engine.chunks.save(specs, device, r.engine.admin._until(30.0), wait=wait)
         assert accounted(saved) == FULL
         assert r.engine.flush()
 

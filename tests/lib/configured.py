@@ -30,7 +30,7 @@ def settle(engine):
     """Wait until no worker has anything left to do: reads that nobody waits for go on, too."""
     for tier in engine._half.stack.tiers:
         for lane in tier.lanes:
-            assert lane.drain(engine._until(60.0)), f"{lane.name} hangs"
+            assert lane.drain(engine.admin._until(60.0)), f"{lane.name} hangs"
 
 
 def prompt(number):

@@ -67,7 +67,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(tmp_path, call):
                 assert target.agrees(kv(TOKENS), FULL)
                 assert engine._half._service.ledger() == {}
                 assert not engine._half._service._ledger._asked
-                assert not engine._half.copier._begun
+                assert not engine._half.copier.begun
                 until(lambda: node.server.leased_bytes == 0)
                 until(lambda: not node.ledger())
             except BaseException as error:

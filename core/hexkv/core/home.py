@@ -7,29 +7,28 @@ parent's is refused in the child before any lock is taken, and given back by the
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from os import register_at_fork
+from weakref import WeakSet
 
 from hexkv.ports import EngineClosed
 
-forks: list[None] = []
-"""One for each fork between the first process and this one. Asking the system for the process's
-number costs more than the rest of a call's beginning."""
+_homes: WeakSet[Home] = WeakSet()
+"""All there are, each told of a fork. Asking the system for the process's number costs more than
+the rest of a call's beginning."""
 
 
 class Home:
     """The process in which this was made."""
 
-    __slots__ = ("_forks",)
+    __slots__ = ("__weakref__", "left")
 
     def __init__(self) -> None:
         _watch()
-        self._forks = len(forks)
-
-    @property
-    def left(self) -> bool:
+        self.left = False
         """True in a child that was forked since."""
-        return len(forks) != self._forks
+
+        _homes.add(self)
 
     def check(self) -> None:
         """Refuse what is another process's.
@@ -37,7 +36,7 @@ class Home:
         Raises:
             EngineClosed: this is a forked child.
         """
-        if len(forks) != self._forks:
+        if self.left:
             raise EngineClosed(
                 "the engine belongs to the process that this one was forked from: open an engine "
                 "in the child, after the fork; leave the parent's alone, which ends with the parent"
@@ -46,4 +45,9 @@ class Home:
 
 @cache
 def _watch() -> None:
-    register_at_fork(after_in_child=partial(forks.append, None))
+    register_at_fork(after_in_child=_leave)
+
+
+def _leave() -> None:
+    for home in _homes:
+        home.left = True

@@ -54,40 +54,41 @@ class Spent(NamedTuple):
 
 
 class Laps:
-    """The parts of one call, one after the other: together they take as long as the call."""
+    """The parts of one call, one after the other: together they take as long as the call.
 
-    __slots__ = ("_at", "_begun", "_clock", "_parts")
+    A part ends with ``laps.mark((name, tier, laps.now()))``: all since the last mark was this.
+    """
+
+    __slots__ = ("_begun", "_marks", "mark", "now")
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._begun = self._at = clock.now()
-        self._parts: list[tuple[str, str, float, float]] = []
-
-    def lap(self, name: str, tier: str = "") -> None:
-        """All since the last lap was this."""
-        now = self._clock.now()
-        self._parts.append((name, tier, self._at, now - self._at))
-        self._at = now
+        self.now = clock.now
+        self._begun = clock.now()
+        self._marks: list[tuple[str, str, float]] = []
+        self.mark = self._marks.append
+        """Take note of a part's name, its tier or "", and when it ended."""
 
     def end(self, ring: StepRing, name: str, call: str, keys: Sequence[ChunkKey]) -> Spent:
         """The rest was the end of the call: put its parts, and the whole, into *ring*."""
-        self.lap("end")
+        self.mark(("end", "", self.now()))
         row = f"calls {get_ident()}"
-        parts: list[_Fields] = [
-            (what, row, at, took, tier, call, 0.0, 0, "") for what, tier, at, took in self._parts
-        ]
-        for part in parts:
-            ring.add(part)
+        parts: list[tuple[str, str, float, float]] = []
+        waited, longest, at = 0.0, -1.0, self._begun
+        slowest: _Fields | None = None
+        for what, tier, until in self._marks:
+            took = until - at
+            step: _Fields = (what, row, at, took, tier, call, 0.0, 0, "")
+            ring.add(step)
+            parts.append((what, tier, at, took))
+            if what == "read":
+                waited += took
+            if took > longest:
+                longest, slowest = took, step
+            at = until
         key = keys[-1].hex() if keys else ""
-        seconds = self._at - self._begun
-        ring.add((name, row, self._begun, seconds, "", call, 0.0, 0, key))
-        waited = sum([took for what, _, _, took in self._parts if what == "read"])
-        longest: _Fields = max(parts, key=_took)
-        return Spent(seconds, waited, TraceStep._make(longest), self._parts)
-
-
-def _took(part: _Fields) -> float:
-    return part[3]
+        ring.add((name, row, self._begun, at - self._begun, "", call, 0.0, 0, key))
+        slow = None if slowest is None else TraceStep._make(slowest)
+        return Spent(at - self._begun, waited, slow, parts)
 
 
 def _seconds(step: TraceStep) -> float:

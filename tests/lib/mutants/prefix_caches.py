@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from threading import Event
 
@@ -88,11 +89,19 @@ class TestNamesChunksAlone(EngineContract):
     breaks = "prefix.2"
 
     class Make(CacheEngine):
-        def _prompt(self, tokens, namespace, deadline=None):
-            prompt = super()._prompt(tokens, namespace, deadline)
-            spans = zip(prompt.starts, prompt.ends, strict=True)
-            alone = [super(type(self), self)._prompt(tokens[a:b], namespace) for a, b in spans]
-            return replace(prompt, keys=[key for one in alone for key in one.keys])
+        @property
+        def _naming(self):
+            naming = copy(vars(self)["_naming"])
+            named = naming.prompt
+
+            def prompt(tokens, namespace, deadline=None):
+                whole = named(tokens, namespace, deadline)
+                spans = zip(whole.starts, whole.ends, strict=True)
+                alone = [named(tokens[a:b], namespace) for a, b in spans]
+                return replace(whole, keys=[key for one in alone for key in one.keys])
+
+            naming.prompt = prompt
+            return naming
 
 
 class TestSeesBeyondGaps(EngineContract):
@@ -102,7 +111,7 @@ class TestSeesBeyondGaps(EngineContract):
 
     class Make(CacheEngine):
         def lookup(self, tokens, **options):
-            keys, deadline = self.chunk_keys(tokens), self._until(60.0)
+            keys, deadline = self.chunk_keys(tokens), self.admin._until(60.0)
             there = sum(bool(self._half.stack.locate([key], deadline)) for key in keys)
             return Lookup(len(tokens), there * CHUNK)
 
@@ -113,9 +122,16 @@ class TestForgetsTheTenant(EngineContract):
     breaks = "prefix.4"
 
     class Make(CacheEngine):
-        def _prompt(self, tokens, namespace, deadline=None):
-            bare = replace(namespace or self.namespace, salt="")
-            return super()._prompt(tokens, bare, deadline)
+        @property
+        def _naming(self):
+            naming = copy(vars(self)["_naming"])
+            named = naming.prompt
+
+            def prompt(tokens, namespace, deadline=None):
+                return named(tokens, replace(namespace or self.namespace, salt=""), deadline)
+
+            naming.prompt = prompt
+            return naming
 
 
 class TestLoadsWhatIsThere(EngineContract):

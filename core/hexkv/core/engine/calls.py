@@ -62,7 +62,8 @@ class Door:
             EngineClosed: this is a forked child.
             EngineBusy: this thread is inside.
         """
-        self.home.check()
+        if self.home.left:
+            self.home.check()
         caller = self._caller()
         if caller.inside.locked():
             raise EngineBusy(
@@ -249,7 +250,8 @@ class Calls:
 
     def _tidy(self) -> None:
         """Give back what is late or past its time."""
-        self._half.copier.reap(Deadline(self._clock, 0.0))
+        if self._half.copier.late:
+            self._half.copier.reap(Deadline(self._clock, 0.0))
         self._half.prefetches.reap()
         self._half.expire()
 
@@ -257,7 +259,8 @@ class Calls:
         """A call is over: take back what it still holds."""
         if self.door.home.left:
             return
-        self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
+        if self._half.copier.begun:
+            self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
         self._half.end(owner)
         with self._lock:
             self._owners.pop(owner, None)

@@ -171,15 +171,15 @@ class CacheEngine:
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> Sequence[ChunkKey]:
         with self._calls.call():
-            return self._prompt(tokens, namespace).keys
+            return self._naming.prompt(tokens, namespace).keys
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
         with self._calls.call():
             began = self._clock.now()
-            until = self._until(self._deadlines.lookup)
-            prompt = self._prompt(tokens, namespace, until)
+            until = Deadline.after(self._clock, self._deadlines.lookup)
+            prompt = self._naming.prompt(tokens, namespace, until)
             found = self._half.locate(prompt, until, served=True)
             here = found.prompt
             if pin is not None:
@@ -197,11 +197,11 @@ class CacheEngine:
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> int | None:
         with self._calls.call():
-            read = self._until(self._deadlines.retrieve)
-            soon = self._until(AT_ONCE)
+            read = Deadline.after(self._clock, self._deadlines.retrieve)
+            soon = Deadline.after(self._clock, AT_ONCE)
 
             def name() -> Prompt:
-                return self._prompt(tokens, namespace, soon)
+                return self._naming.prompt(tokens, namespace, soon)
 
             return self._half.prefetches.begin(lookup_id, name, read)
 
@@ -221,12 +221,13 @@ class CacheEngine:
     ) -> Retrieved:
         with self._calls.call() as owner:
             laps = Laps(self._clock)
-            until = self._until(self._deadlines.retrieve)
-            prompt = self._prompt(tokens, namespace, until)
+            until = Deadline.after(self._clock, self._deadlines.retrieve)
+            prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
-            prompt = prompt.since(skip)
-            laps.lap("name")
+            if skip:
+                prompt = prompt.since(skip)
+            laps.mark(("name", "", laps.now()))
             got = self._half.load(prompt, device, owner, until, laps, lookup_id)
             spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, skip, got, spent, lookup_id)
@@ -246,7 +247,7 @@ class CacheEngine:
             with self._door.passing():
                 patience = TimeBudget(self._clock, self._deadlines.retrieve)
                 with patience.step() as until:
-                    prompt = self._prompt(tokens, namespace, until)
+                    prompt = self._naming.prompt(tokens, namespace, until)
                 check_window(device, prompt.layout, prompt.length)
                 skip = skipped(skip, mask, prompt.length)
                 prompt = prompt.since(skip)
@@ -277,14 +278,15 @@ class CacheEngine:
     ) -> StoreReport:
         with self._calls.call() as owner:
             laps = Laps(self._clock)
-            until = self._until(self._deadlines.store)
-            prompt = self._prompt(tokens, namespace, until)
+            until = Deadline.after(self._clock, self._deadlines.store)
+            prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
             skip = skipped(skip, mask, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
-            prompt = prompt.since(skip)
-            laps.lap("name")
+            if skip:
+                prompt = prompt.since(skip)
+            laps.mark(("name", "", laps.now()))
             kept = self._half.save(prompt, device, owner, until, laps, wait=wait)
             spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
@@ -304,7 +306,7 @@ class CacheEngine:
             with self._door.passing():
                 patience = TimeBudget(self._clock, self._deadlines.store)
                 with patience.step() as until:
-                    whole = self._prompt(tokens, namespace, until)
+                    whole = self._naming.prompt(tokens, namespace, until)
                 check_window(device, whole.layout, whole.length)
                 prompt = whole.since(skipped(skip, mask, whole.length))
                 frozen = self._calls.frozen
@@ -334,8 +336,9 @@ class CacheEngine:
     ) -> int:
         seconds = self._deadlines.pin if seconds is None else check_seconds(seconds)
         with self._calls.call():
-            until = self._until(self._deadlines.lookup)
-            found = self._half.locate(self._prompt(tokens, namespace, until), until, served=False)
+            until = Deadline.after(self._clock, self._deadlines.lookup)
+            prompt = self._naming.prompt(tokens, namespace, until)
+            found = self._half.locate(prompt, until, served=False)
             self._half.pin(owner, found.prompt.keys, seconds)
             return found.tokens
 
@@ -354,9 +357,9 @@ class CacheEngine:
         if everything and not (tokens is None and namespace is None):
             raise InvalidRequest("everything is more than one prompt or namespace")
         with self._calls.call():
-            until = self._until(self._deadlines.store)
+            until = Deadline.after(self._clock, self._deadlines.store)
             if tokens is not None:
-                prompt = self._prompt(tokens, namespace, until)
+                prompt = self._naming.prompt(tokens, namespace, until)
                 return self._half.forget_prompt(prompt, tiers, until)
             if everything:
                 return self._half.clear(None, tiers, until)
@@ -372,7 +375,7 @@ class CacheEngine:
     def flush(self, seconds: float | None = None) -> bool:
         seconds = self._deadlines.store if seconds is None else check_seconds(seconds)
         with self._calls.call():
-            return self._half.flush(self._until(seconds))
+            return self._half.flush(Deadline.after(self._clock, seconds))
 
     def steps(self) -> Sequence[TraceStep]:
         """See :class:`hexkv.ports.SupportsSteps`."""
@@ -381,14 +384,6 @@ class CacheEngine:
 
     def health(self) -> Health:
         return self._calls.health(self._deadlines.lookup)
-
-    def _prompt(
-        self, tokens: Tokens, namespace: Namespace | None, deadline: Deadline | None = None
-    ) -> Prompt:
-        return self._naming.prompt(tokens, namespace, deadline)
-
-    def _until(self, seconds: float) -> Deadline:
-        return Deadline.after(self._clock, seconds)
 
 
 if TYPE_CHECKING:

@@ -134,7 +134,7 @@ class Segments:
             found = self._found(tokens, namespace, parts, saved, until)
             check_window(device, found.front.layout, found.tokens)
             skip = skipped(skip, None, found.tokens)
-            laps.lap("find")
+            laps.mark(("find", "", laps.now()))
             front: Retrieved | None = None
             if found.prefix > skip:
                 some = found.front.since(skip)
@@ -217,7 +217,7 @@ class Segments:
             check_window(device, segment.layout, segment.length)
             if self._calls.frozen:
                 return StoreReport(segment.length, frozen=True)
-            laps.lap("name")
+            laps.mark(("name", "", laps.now()))
             kept = self._half.save(segment, device, owner, until, laps, wait=wait)
             _index(finder, packed, segment, len(segment))
             spent = laps.end(self._half.runtime.steps, "store segment", owner, segment.keys)

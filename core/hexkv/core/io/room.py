@@ -18,11 +18,16 @@ class Room:
 
     __slots__ = ("__weakref__", "_lane", "count", "size")
 
-    def __init__(self, lane: Lane | None, sizes: Sequence[int]) -> None:
+    def __init__(self, lane: Lane | None, sizes: Sequence[int], free: int | None = None) -> None:
+        """For all of *sizes*; with *free* bytes for the first, and for as many more as fit."""
         self.count = len(sizes)
         """How many of the sizes that were asked for there is room for."""
 
         self.size = sum(sizes)
+        if free is not None:
+            while self.size > free and self.count > 1:
+                self.count -= 1
+                self.size -= sizes[self.count]
         self._lane = lane
 
     def __enter__(self) -> Self:

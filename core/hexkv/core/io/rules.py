@@ -19,14 +19,13 @@ class Priority(IntEnum):
     PUT = 4
 
     @property
-    def word(self) -> str:
-        """What steps of the lane are called."""
-        return self.name.lower()
-
-    @property
     def writing(self) -> bool:
         """Whether it belongs on the lane for writing."""
         return self >= Priority.DELETE
+
+
+WORDS = {priority: priority.name.lower() for priority in Priority}
+"""What steps of a lane are called."""
 
 
 @dataclass(frozen=True, slots=True)

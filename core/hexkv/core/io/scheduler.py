@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
-from hexkv.core.io.rules import LaneRules, Priority, Refused
+from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
 from hexkv.core.steps import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
@@ -154,14 +154,17 @@ class Lane:
             Refused: the queue was full until *deadline*; or the breaker is open, or the
                 lane was closed.
         """
+        with self._lock:
+            if self._line.first is None and self._fits(sizes[0]):
+                self._check()
+                return self._room(sizes)
         turn = Turn()
         try:
             with self._lock:
                 self._line.join(turn, priority)
                 if deadline.expired and not self._may_pass(turn, sizes):
                     raise Refused(Reason.QUEUE_FULL)
-                if self._closed or not self.breaker.admits():
-                    raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
+                self._check()
                 probe, ended = self.breaker.state != "closed", self._ended
 
                 def ready() -> bool:
@@ -170,13 +173,7 @@ class Lane:
                 if self._executor.wait(self._changed, ready, deadline):
                     if bar := self._bar(probe):
                         raise Refused(bar)
-                    free = self.queue_bytes - self._queued()
-                    count = 1
-                    while count < len(sizes) and sum(sizes[: count + 1]) <= free:
-                        count += 1
-                    room = Room(self, sizes[:count])
-                    self._rooms.add(room)
-                    return room
+                    return self._room(sizes)
                 dead = self._ended == ended
         finally:
             with self._lock:
@@ -218,15 +215,12 @@ class Lane:
         """
         ticket: Ticket[T] = Ticket(self)
         with self._lock:
-            if self._closed:
-                raise Refused(Reason.CLOSED)
-            if room is None:
-                if not self.takes(size):
-                    raise Refused(Reason.QUEUE_FULL)
-                if not self.breaker.admits():
-                    raise Refused(Reason.TIER_OFF)
+            if room is None and not self._closed and not self.takes(size):
+                raise Refused(Reason.QUEUE_FULL)
+            if room is None or self._closed:
+                self._check()
             rank = (int(priority), next(self._order))
-            when = priority.word, self._clock.now()
+            when = WORDS[priority], self._clock.now()
             task = _Task(rank, size, work, ticket, deadline, *when)  # type: ignore[arg-type]
             # The step first: one that finds nothing to do costs nothing, but a task without
             # one would stay for ever, if an exception out of nowhere came between the two.
@@ -342,8 +336,10 @@ class Lane:
             self._steps.add((task.name, row, begun, took, tier, "", waited, task.size, ""))
 
         def complete() -> None:
-            if wanted and well is not None:
-                self._judge(well)
+            if wanted and well:
+                self.breaker.succeeded()
+            elif wanted and well is not None:
+                self._failed(Reason.FAILURES)
             with self._lock:
                 task.ticket.result = result
                 task.ticket.done = True
@@ -356,6 +352,11 @@ class Lane:
 
         return complete
 
+    def _check(self) -> None:
+        """Raises Refused: the lane was closed, or the breaker is open."""
+        if self._closed or not self.breaker.admits():
+            raise Refused(Reason.CLOSED if self._closed else Reason.TIER_OFF)
+
     def _tasks(self) -> dict[Ticket[object], _Task]:
         """Tasks that wait or run; counted anew if an exception out of nowhere came between."""
         if self._torn:
@@ -363,6 +364,11 @@ class Lane:
             self._bytes = sum(task.size for task in self._live.values())
             self._torn = False
         return self._live
+
+    def _room(self, sizes: Sequence[int]) -> Room:
+        room = Room(self, sizes, self.queue_bytes - self._queued())
+        self._rooms.add(room)
+        return room
 
     def _queued(self) -> int:
         """Bytes of the queue that are taken, or kept for somebody."""
@@ -384,17 +390,10 @@ class Lane:
 
     def _blame(self, *, at_once: bool) -> None:
         """The lane ended nothing at all while somebody waited."""
-        if self.breaker.failed(at_once=at_once):
-            self._telemetry.count(
-                CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.TIMED_OUT
-            )
+        self._failed(Reason.TIMED_OUT, at_once=at_once)
         with self._lock:
             self._changed.notify_all()  # who waits for room need not wait for this any more
 
-    def _judge(self, well: bool) -> None:
-        if well:
-            self.breaker.succeeded()
-        elif self.breaker.failed():
-            self._telemetry.count(
-                CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=Reason.FAILURES
-            )
+    def _failed(self, why: Reason, *, at_once: bool = False) -> None:
+        if self.breaker.failed(at_once=at_once):
+            self._telemetry.count(CounterName.BREAKER_OPENED, 1, tier=self._tier, reason=why)

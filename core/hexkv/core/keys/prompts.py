@@ -172,12 +172,6 @@ class Prompt:
         packed = memoryview(bytes(self.tails.packed))
         return replace(self, tails=replace(self.tails, packed=packed))
 
-    @property
-    def unnamed_tokens(self) -> int:
-        """Tokens in chunks that got no name in time."""
-        starts, ends = self.unnamed
-        return ends[-1] - starts[0] if ends else 0
-
     def tokens(self, i: int) -> int:
         """Tokens in chunk *i*."""
         return self.ends[i] - self.starts[i]

@@ -42,8 +42,12 @@ class Copier:
     """Waits for device copies up to a deadline, and keeps their memory for as long as it takes."""
 
     def __init__(self) -> None:
-        self._begun: dict[Copy, None] = {}
-        self._late: list[tuple[Transfer, list[Lease]]] = []
+        self.begun: dict[Copy, None] = {}
+        """Copies under way."""
+
+        self.late: list[tuple[Transfer, list[Lease]]] = []
+        """Copies that outlived their deadline."""
+
         self._lock = Lock()
 
     def copy(
@@ -91,16 +95,16 @@ class Copier:
         """
         copy = Copy(tuple(leases))
         try:
-            self._begun[copy] = None
+            self.begun[copy] = None
             move = device.gather if gather else device.scatter
             copy.transfer = _transfer(move(spans, layers))
             return copy  # noqa: TRY300 - an interrupt finds it here, on every line
         except InvalidRequest:
-            del self._begun[copy]
+            del self.begun[copy]
             raise
         except Exception:
             # Whatever a device raises, the prompt can still be computed.
-            del self._begun[copy]
+            del self.begun[copy]
             log.exception("the device failed to %s", "gather" if gather else "scatter")
             return None
         except BaseException:
@@ -121,14 +125,14 @@ class Copier:
         copy = Copy(tuple(leases))
         move = device.gather if gather else device.scatter
         made = copy.transfer = BackgroundCopy(executor, partial(move, spans, layers))
-        self._begun[copy] = None  # before a worker can begin: whatever comes between, it is known
+        self.begun[copy] = None  # before a worker can begin: whatever comes between, it is known
         made.submit()
         return copy
 
     def withdraw(self, copy: Copy) -> bool:
         """Keep a worker from making *copy*. False if it has begun, or was never its to make."""
         if isinstance(copy.transfer, BackgroundCopy) and copy.transfer.withdraw():
-            self._begun.pop(copy, None)
+            self.begun.pop(copy, None)
             return True
         return False
 
@@ -140,10 +144,10 @@ class Copier:
         """
         try:
             if copy.transfer is None or _done(copy.transfer, deadline):
-                self._begun.pop(copy, None)
+                self.begun.pop(copy, None)
                 return True
         except Exception as error:
-            self._begun.pop(copy, None)
+            self.begun.pop(copy, None)
             if isinstance(copy.transfer, BackgroundCopy) and isinstance(error, InvalidRequest):
                 raise
             log.exception("a copy failed")
@@ -157,7 +161,7 @@ class Copier:
         What a worker copies is withdrawn, or waited for: a host that has left a request does
         not expect its window to be written any more.
         """
-        for copy in list(self._begun):
+        for copy in list(self.begun):
             if copy.leases and copy.leases[0].owner == owner and not self.withdraw(copy):
                 if isinstance(copy.transfer, BackgroundCopy):
                     with suppress(InvalidRequest):
@@ -166,7 +170,7 @@ class Copier:
 
     def reap(self, deadline: Deadline) -> None:
         """Release the memory of late copies that are done, or get done before *deadline*."""
-        for late in list(self._late):
+        for late in list(self.late):
             transfer, leases = late
             try:
                 done = _done(transfer, deadline)
@@ -179,14 +183,14 @@ class Copier:
             for lease in leases:
                 lease.release()
             with self._lock:
-                self._late = [other for other in self._late if other is not late]
+                self.late = [other for other in self.late if other is not late]
 
     def _keep(self, copy: Copy) -> None:
-        if copy.transfer is not None and copy in self._begun:
+        if copy.transfer is not None and copy in self.begun:
             late = (copy.transfer, copy.shares(OWNER))
             with self._lock:
-                self._late.append(late)
-        self._begun.pop(copy, None)
+                self.late.append(late)
+        self.begun.pop(copy, None)
 
 
 def _transfer(answer: object) -> Transfer:

@@ -9,7 +9,7 @@ from threading import Condition, RLock
 from types import TracebackType
 from typing import NoReturn, Self
 
-from hexkv.core.home import Home, forks
+from hexkv.core.home import Home
 from hexkv.core.memory.slots import Block, Slots
 from hexkv.ports import (
     MAGIC,
@@ -180,7 +180,6 @@ class Ledger:
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self._home = Home()
-        self._forks = len(forks)
         self.poison = poison
         self._slots = Slots(slots, slot_bytes)
         self._tokens = count()
@@ -259,7 +258,7 @@ class Ledger:
             EngineClosed: this is a forked child.
             EngineBusy: a signal handler wants it in the middle of a change.
         """
-        if len(forks) != self._forks:
+        if self._home.left:
             self._home.check()
         if self._changing:
             raise EngineBusy("the thread is changing the pool: take a share after its call")
@@ -284,8 +283,8 @@ class Ledger:
 
         By whoever comes next, where a signal handler lets go of it in the middle of a change.
         """
-        if len(forks) != self._forks or self._changing:
-            if len(forks) == self._forks:
+        if self._home.left or self._changing:
+            if not self._home.left:
                 self.lost.extend((held.owner, held.token) for held in leases if held.holds)
             for lease in leases:
                 lease.end()

@@ -75,6 +75,8 @@ class BlockPool:
         self._ahead = region if isinstance(region, SupportsPrefault) else None
         self._used = 0
         self._ledger = Ledger(region.buffer, slots, slot_bytes, poison=poison)
+        # The same call, of whom it is.
+        self.sweep = self._ledger.sweep
         self._lock = self._ledger.lock
         self._changed = self._ledger.changed
         self._line = Line()
@@ -174,10 +176,6 @@ class BlockPool:
     def own(self, lease: Lease | None) -> BlockLease | None:
         """*lease* as one on a block of this pool; ``None``: it is on none of them."""
         return self._ledger.own(lease)
-
-    def sweep(self, owner: str) -> int:
-        """Take back all that *owner* still holds, because it is gone. How many leases."""
-        return self._ledger.sweep(owner)
 
     def ledger(self) -> Mapping[str, int]:
         """How many leases each owner holds. Empty at rest, but for what tiers keep."""

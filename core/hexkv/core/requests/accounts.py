@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hexkv.core.keys.prompts import Prompt
-from hexkv.core.requests.retrieve import Arrived, retrieved
-from hexkv.core.requests.store import Kept, stored
+from hexkv.core.requests.retrieve import Arrived
+from hexkv.core.requests.store import Kept
 from hexkv.core.steps import Spent
 from hexkv.ports import (
     CallSink,
     ChunkSpec,
     Clock,
+    CounterName,
     EndedCall,
+    HistogramName,
     Lookup,
     Reason,
     RecordedCall,
@@ -59,34 +61,76 @@ class Accounts:
         spent = Spent(self._clock.now() - began)
         if self._sink is not None and request is not None and prompt.keys:
             self._record(RecordedKind.LOOKUP, prompt, spent, answer.tiers, request=request)
-        self._trace("lookup", spent, answer)
+        if self._spans is not None:
+            self._trace(self._spans, "lookup", spent, answer)
         return answer
 
     def retrieved(
         self, prompt: Prompt, skip: int, got: Arrived, spent: Spent, request: str | None = None
     ) -> Retrieved:
         """The answer of a retrieve of *prompt*, behind its first *skip* tokens."""
-        answer = retrieved(self._telemetry, prompt, skip, got, spent)
+        if prompt.unnamed.ends:
+            got.end(prompt.unnamed, Reason.TIMED_OUT)
+        count, observe = self._telemetry.count, self._telemetry.observe
+        count(CounterName.LOOKUPS, got.asked)
+        count(CounterName.LOOKUP_TOKENS, got.asked_tokens)
+        for tier, chunks in got.by_tier.items():
+            count(CounterName.HITS, chunks, tier=tier)
+            count(CounterName.HIT_TOKENS, got.tokens[tier], tier=tier)
+        for reason, chunks in got.misses.items():
+            count(CounterName.MISSES, chunks, reason=reason)
+            count(CounterName.MISSED_TOKENS, got.missed_tokens[reason], reason=reason)
+        observe(HistogramName.RETRIEVE, spent.seconds)
+        if spent.waited is not None:
+            observe(HistogramName.LOAD_WAIT, spent.waited)
+        answer = Retrieved(
+            tokens=prompt.length,
+            hit_tokens=max(skip, got.end_token),
+            loaded_tokens=sum(got.tokens.values()),
+            loaded_bytes=got.size,
+            tiers=got.tokens,
+            misses=got.misses,
+            slowest=spent.slowest,
+        )
         if self._sink is not None and prompt.keys:
             misses = {reason.value: tokens for reason, tokens in got.missed_tokens.items()}
             self._record(
                 RecordedKind.RETRIEVE, prompt, spent, got.tokens, misses, request=request or ""
             )
-        self._trace("retrieve", spent, answer)
+        if self._spans is not None:
+            self._trace(self._spans, "retrieve", spent, answer)
         return answer
 
     def stored(self, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
         """The answer of a store of *prompt*."""
-        answer = stored(self._telemetry, prompt, kept, spent)
+        self._telemetry.count(CounterName.PRESENT, kept.present_chunks)
+        self._telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
+        self._telemetry.observe(HistogramName.STORE, spent.seconds)
+        starts, ends = prompt.unnamed
+        if ends:
+            self._telemetry.count(CounterName.DROPPED, len(ends), reason=Reason.TIMED_OUT)
+        # All that is nowhere else: so everything is accounted for, whatever a store answers.
+        dropped = kept.asked - kept.present - kept.stored - kept.queued
+        answer = StoreReport(
+            tokens=prompt.length,
+            stored_tokens=kept.stored,
+            present_tokens=kept.present,
+            queued_tokens=kept.queued,
+            dropped_tokens=dropped + (ends[-1] - starts[0] if ends else 0),
+            stored_bytes=kept.size,
+            tiers=kept.tiers,
+            slowest=spent.slowest,
+        )
         if self._sink is not None and prompt.keys:
             self._record(RecordedKind.STORE, prompt, spent, kept.tiers, present=kept.present)
-        self._trace("store", spent, answer)
+        if self._spans is not None:
+            self._trace(self._spans, "store", spent, answer)
         return answer
 
-    def _trace(self, name: str, spent: Spent, answer: Lookup | Retrieved | StoreReport) -> None:
-        """Tell who traces, if anybody does, of the call *name* that is over."""
-        if self._spans is None:
-            return
+    def _trace(
+        self, sink: SpanSink, name: str, spent: Spent, answer: Lookup | Retrieved | StoreReport
+    ) -> None:
+        """Tell who traces of the call *name* that is over."""
         seconds, now = spent.seconds, self._clock.now()
         if spent.begun is not None:
             begun, seconds = spent.begun, now - spent.begun
@@ -94,7 +138,7 @@ class Accounts:
             begun = spent.parts[0][2] if spent.parts else now - seconds
         parent = traceparent() if spent.parent is None else spent.parent
         parts = [TraceStep(what, "", at, took, tier) for what, tier, at, took in spent.parts]
-        self._spans.ended(EndedCall(name, begun, seconds, answer, parts, parent))
+        sink.ended(EndedCall(name, begun, seconds, answer, parts, parent))
 
     def _record(
         self,

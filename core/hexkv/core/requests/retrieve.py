@@ -15,7 +15,7 @@ from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.decoding import decoded_by, load
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import match_prefix
-from hexkv.core.steps import Laps, Spent
+from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.matching import why_absent
@@ -24,14 +24,11 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     Bounds,
     ChunkKey,
-    CounterName,
     Deadline,
     DeviceKV,
-    HistogramName,
     Lease,
     Reason,
-    Retrieved,
-    Telemetry,
+    release_all,
 )
 
 
@@ -300,30 +297,30 @@ def load_prefix(
     if found and found.count(found[0]) < len(found):
         # What is promoted on the way would push it out all the same, where there is little room.
         stack.pins.pin(owner, keys)
-    laps.lap("match")
+    laps.mark(("match", "", laps.now()))
     arrived = Arrived()
     why: Reason | None = None
-    encoded = decoded_by(stack.runtime, device)
-    past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
-    past_host.numbers.difference_update(
-        number for number, key in enumerate(keys) if ready and key in ready
-    )
-    arriving = Arriving(
-        stack, prompt, found, owner, deadline, pace.ahead, ready, encoded, past_host.numbers
-    )
+    encoded = decoded_by(stack.runtime, device) if stack.runtime.serdes else frozenset()
+    past_host = None
+    if any(tier.calls.past_host is not None for tier in {*found}):
+        past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
+        past_host.numbers.difference_update(
+            number for number, key in enumerate(keys) if ready and key in ready
+        )
+    past = past_host.numbers if past_host is not None else ()
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready, encoded, past)
     try:
         while arrived.chunks < len(found):
             first = found[arrived.chunks].name
             number = arrived.chunks
-            if number in past_host.numbers and (count := past_host.load(number, pace.step)):
-                laps.lap("read", first)
+            if past_host and number in past and (count := past_host.load(number, pace.step)):
+                laps.mark(("read", first, laps.now()))
                 arriving.skip(count)
                 arrived.add(prompt.part(number, number + count), [first] * count)
                 continue
             leases, tiers, why = arriving.take(pace.step)
-            laps.lap("read", tiers[0] if tiers else first)
-            part = prompt.part(arrived.chunks, arrived.chunks + len(leases))
-            batch = Batch(part.keys, leases, part.after)
+            laps.mark(("read", tiers[0] if tiers else first, laps.now()))
+            part = prompt.part(number, number + len(leases))
             try:
                 if not leases:
                     break
@@ -331,45 +328,19 @@ def load_prefix(
                 if not load(stack.runtime, copier, device, part, leases, deadline):
                     why = Reason.DEVICE
                     break
-                laps.lap("copy")
-                stack.promote(batch, tiers, deadline)
-                laps.lap("promote")
+                laps.mark(("copy", "", laps.now()))
+                if tiers.count(stack.tiers[0].name) < len(tiers):
+                    stack.promote(Batch(part.keys, leases, part.after), tiers, deadline)
+                laps.mark(("promote", "", laps.now()))
             finally:
-                batch.release()
+                release_all(leases)
             arrived.add(part, tiers)
             if why is not None:
                 break
     finally:
         arriving.drop()
-    if arrived.chunks == len(found) and (missing := prefix.missing) is not None:
-        why = why_absent(stack.tiers, stack.runtime, missing)
-    arrived.end(prefix.asked.bounds, why, short=prefix.short)
+    asked = prefix.asked
+    if arrived.chunks == len(found) and (whole := len(found) - prefix.short) < len(asked.keys):
+        why = why_absent(stack.tiers, stack.runtime, asked.keys[whole])
+    arrived.end(Bounds(asked.starts, asked.ends), why, short=prefix.short)
     return arrived
-
-
-def retrieved(
-    telemetry: Telemetry, prompt: Prompt, skip: int, got: Arrived, spent: Spent
-) -> Retrieved:
-    """Count what a retrieve of *prompt*, behind its first *skip* tokens, brought."""
-    if prompt.unnamed.ends:
-        got.end(prompt.unnamed, Reason.TIMED_OUT)
-    telemetry.count(CounterName.LOOKUPS, got.asked)
-    telemetry.count(CounterName.LOOKUP_TOKENS, got.asked_tokens)
-    for tier, chunks in got.by_tier.items():
-        telemetry.count(CounterName.HITS, chunks, tier=tier)
-        telemetry.count(CounterName.HIT_TOKENS, got.tokens[tier], tier=tier)
-    for reason, chunks in got.misses.items():
-        telemetry.count(CounterName.MISSES, chunks, reason=reason)
-        telemetry.count(CounterName.MISSED_TOKENS, got.missed_tokens[reason], reason=reason)
-    telemetry.observe(HistogramName.RETRIEVE, spent.seconds)
-    if spent.waited is not None:
-        telemetry.observe(HistogramName.LOAD_WAIT, spent.waited)
-    return Retrieved(
-        tokens=prompt.length,
-        hit_tokens=max(skip, got.end_token),
-        loaded_tokens=sum(got.tokens.values()),
-        loaded_bytes=got.size,
-        tiers=got.tokens,
-        misses=got.misses,
-        slowest=spent.slowest,
-    )

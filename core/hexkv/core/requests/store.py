@@ -14,7 +14,7 @@ from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.prefix import find_chunks
-from hexkv.core.steps import Laps, Spent
+from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.evicting import background_deadline
@@ -22,15 +22,11 @@ from hexkv.core.tiers.matching import runs
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
     ChunkKey,
-    CounterName,
     Deadline,
     DeviceKV,
-    HistogramName,
     Lease,
     PoolExhausted,
     Reason,
-    StoreReport,
-    Telemetry,
     release_all,
 )
 
@@ -46,11 +42,6 @@ class Kept:
     size: int = 0
     queued: int = 0
     tiers: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def dropped(self) -> int:
-        """All that is nowhere else: so everything is accounted for, whatever a store answers."""
-        return self.asked - self.present - self.stored - self.queued
 
 
 class Storing:
@@ -88,7 +79,7 @@ class Storing:
             InvalidRequest: the device says so.
         """
         missing = self.find(prompt)
-        self._laps.lap("match")
+        self._laps.mark(("match", "", self._laps.now()))
         while missing:
             count = 1
             while count < min(self._step, len(missing)) and missing[count] == missing[0] + count:
@@ -149,7 +140,7 @@ class Storing:
     def _some(self, part: Prompt) -> int:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
-        self._laps.lap("room")
+        self._laps.mark(("room", "", self._laps.now()))
         try:
             if len(leases) < len(part.keys):
                 part = part.part(0, len(leases))
@@ -157,9 +148,9 @@ class Storing:
                 self._device, part.spans(leases), leases, self.deadline, gather=True
             ):
                 return 0
-            self._laps.lap("copy")
+            self._laps.mark(("copy", "", self._laps.now()))
             self.write(part, leases)
-            self._laps.lap("put")
+            self._laps.mark(("put", "", self._laps.now()))
         finally:
             release_all(leases)
         return len(part.keys)
@@ -186,7 +177,7 @@ class Storing:
                 on[name] = pending.result
             else:
                 queued = True
-            self._laps.lap("write", name)
+            self._laps.mark(("write", name, self._laps.now()))
         for tier in self._stack.tiers:
             if tier.index.decides and tier.name in on:
                 # Somebody may have cleared it in the meantime.
@@ -234,22 +225,3 @@ def _lent(stack: TierStack, key: ChunkKey, owner: str) -> Lease | None:
             if lease is not None:
                 return lease
     return None
-
-
-def stored(telemetry: Telemetry, prompt: Prompt, kept: Kept, spent: Spent) -> StoreReport:
-    """Count what a store of *prompt* kept."""
-    telemetry.count(CounterName.PRESENT, kept.present_chunks)
-    telemetry.count(CounterName.PRESENT_TOKENS, kept.present)
-    telemetry.observe(HistogramName.STORE, spent.seconds)
-    if prompt.unnamed.ends:
-        telemetry.count(CounterName.DROPPED, len(prompt.unnamed.ends), reason=Reason.TIMED_OUT)
-    return StoreReport(
-        tokens=prompt.length,
-        stored_tokens=kept.stored,
-        present_tokens=kept.present,
-        queued_tokens=kept.queued,
-        dropped_tokens=kept.dropped + prompt.unnamed_tokens,
-        stored_bytes=kept.size,
-        tiers=kept.tiers,
-        slowest=spent.slowest,
-    )

@@ -134,16 +134,17 @@ class Admissions:
     """Those of the tiers that take what others evict, and not all of it. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._by_tier: dict[str, Admission] = {}
+        self.by_tier: dict[str, Admission] = {}
+        """Of each tier that once had to choose."""
 
     def added(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         """See :meth:`Admission.added`."""
-        for admission in list(self._by_tier.values()):
+        for admission in list(self.by_tier.values()):
             admission.added(keys, after)
 
     def met(self, keys: Sequence[ChunkKey]) -> None:
         """See :meth:`Admission.met`; *keys* are some."""
-        for admission in list(self._by_tier.values()):
+        for admission in list(self.by_tier.values()):
             admission.met(keys)
 
     def worth(self, tier: Tier, key: ChunkKey) -> bool:
@@ -151,9 +152,9 @@ class Admissions:
         least = tier.rules.min_reuse
         if not least:
             return True
-        admission = self._by_tier.get(tier.name)
+        admission = self.by_tier.get(tier.name)
         if admission is None or admission.least != least:
-            admission = self._by_tier[tier.name] = Admission(least)
+            admission = self.by_tier[tier.name] = Admission(least)
         return admission.worth(key, _holds(tier))
 
 

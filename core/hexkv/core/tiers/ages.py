@@ -57,18 +57,19 @@ class Ages:
                         if not _digits(key) & sample.mask
                     }
 
-    def used(self, tier: str, keys: Sequence[ChunkKey]) -> None:
-        """One request met these chunks."""
-        sample = self._tiers.get(tier)
-        if sample is None or not sample.used:
-            return
+    def used(self, tiers: Sequence[str], keys: Sequence[ChunkKey]) -> None:
+        """One request met these chunks, whichever of *tiers* they are on."""
         now = self._clock.now()
-        with self._lock:
-            met = sample.used.keys() & keys
-            gaps = [now - sample.used[key] for key in met]
-            sample.used.update(dict.fromkeys(met, now))
-        for gap in gaps:
-            self._telemetry.observe(HistogramName.REUSE_GAP, gap, tier=tier)
+        for tier in tiers:
+            sample = self._tiers.get(tier)
+            if sample is None or not sample.used:
+                continue
+            with self._lock:
+                met = sample.used.keys() & keys
+                gaps = [now - sample.used[key] for key in met]
+                sample.used.update(dict.fromkeys(met, now))
+            for gap in gaps:
+                self._telemetry.observe(HistogramName.REUSE_GAP, gap, tier=tier)
 
     def evicted(self, tier: str, keys: Sequence[ChunkKey]) -> None:
         """These chunks gave way to others."""

@@ -237,21 +237,19 @@ def leases(
     found: list[Lease | None] = []
     wrong: StoreError | None = None
     seen: set[int] = set()
-    distinct = len(set(map(id, taken))) == len(taken)
     for key, one in zip(keys, taken, strict=True):
         if one is None:
             found.append(None)
             continue
         try:
-            mine = (distinct or id(one) not in seen) and _is_of(one, key, owner)
+            mine = id(one) not in seen and _is_of(one, key, owner)
         except Exception:  # noqa: BLE001 - somebody else's class
             found.append(None)
             wrong = _foreign("lent", one)
             continue
         if mine:
             found.append(one)
-            if not distinct:
-                seen.add(id(one))
+            seen.add(id(one))
         else:
             found.append(None)
             wrong = StoreError("lent what is no new share of the chunk that it was asked for")
@@ -359,20 +357,12 @@ def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool
         if [spec[0] for spec in specs] != list(keys) or len(set(map(id, leases))) < len(leases):
             return False
         # What else there is to compare is the same of most: so that is compared once.
-        shapes = {
-            (
-                type(lease),
-                lease.owner,
-                type(lease.payload),
-                len(lease.payload),
-                len(lease.frame),
-                lease.size,
-                id(spec.layout),
-                spec.tokens,
-                spec.serde,
-            ): lease
-            for lease, spec in zip(leases, specs, strict=True)
-        }
+        shapes: dict[Any, Any] = {}
+        for lease, spec in zip(leases, specs, strict=True):
+            payload, frame = lease.payload, lease.frame
+            kinds = type(lease), type(payload), type(frame)
+            sizes = len(payload), len(frame), lease.size
+            shapes[kinds, sizes, lease.owner, id(spec.layout), spec.tokens, spec.serde] = lease
         return all(_is_of(lease, lease.spec.key, owner) for lease in shapes.values())
     except Exception:  # noqa: BLE001 - somebody else's class
         return False

@@ -60,7 +60,7 @@ class Pending:
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait for every piece. ``False`` if *deadline* passed first."""
-        waits = [ticket is None or ticket.wait(deadline) for _, ticket in self.parts]
+        waits = [ticket is None or ticket.done or ticket.wait(deadline) for _, ticket in self.parts]
         return all(waits)
 
     @property

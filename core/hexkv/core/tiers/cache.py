@@ -148,7 +148,8 @@ class TierStack:
     @property
     def serving(self) -> Sequence[Tier]:
         """The tiers that bring KV sooner than it is computed: one request is served from them."""
-        return serving(self.tiers, self.runtime.compute_rate)
+        rate = self.runtime.compute_rate
+        return self.tiers if rate is None else serving(self.tiers, rate)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Found:
         """For each chunk, the first tier that holds it and brings it sooner than it is computed."""
@@ -184,10 +185,11 @@ class TierStack:
         grow old on disk, and be lost with the memory.
         """
         if keys:
-            self.writer.admissions.met(keys)
+            if self.writer.admissions.by_tier:
+                self.writer.admissions.met(keys)
             for tier in self.tiers:
                 tier.index.touch(keys)
-                self.runtime.ages.used(tier.name, keys)
+            self.runtime.ages.used([tier.name for tier in self.tiers], keys)
 
     def begin(
         self,
@@ -238,10 +240,7 @@ class TierStack:
         """
         key = claim.spec.key
         claim.crowded = False
-        if claim.why in (
-            Reason.TIMED_OUT,
-            Reason.QUEUE_FULL,
-        ):  # nobody else knows that it was too late
+        if claim.why in (Reason.TIMED_OUT, Reason.QUEUE_FULL):  # nobody else knows of it
             self.runtime.note([key], claim.tier, Reason.READ_FAILED, claim.why or "")
         for tier in self.tiers:
             slow = tier.link.slower_than(self.runtime.compute_rate)
@@ -268,12 +267,11 @@ class TierStack:
             return
         order = {tier.name: ordinal for ordinal, tier in enumerate(self.tiers)}
         places = [order.get(name, 0) for name in origin]
-        late = background_deadline(self.runtime)
         for ordinal, tier in enumerate(self.tiers[: max(places, default=0)]):
             if tier.rules.promotes:
+                until = deadline if tier.lends else background_deadline(self.runtime)
                 for run in runs([i for i, place in enumerate(places) if place > ordinal]):
-                    part = batch.part(run[0], run[-1] + 1)
-                    self.writer.put(tier, part, deadline if tier.lends else late)
+                    self.writer.put(tier, batch.part(run[0], run[-1] + 1), until)
 
     def takes(self, size: int) -> bool:
         """Whether no tier that new chunks are written to has its queue full."""

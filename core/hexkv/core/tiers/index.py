@@ -22,7 +22,7 @@ Only resident chunks are found, touched, pinned and evicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from hexkv.core.tiers.bookkeeping import (
@@ -115,21 +115,28 @@ class TierIndex(Bookkeeping):
             self._torn = True
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
-            candidates = self._evictable({*keys, after})
-            before = after
+            candidates: Iterator[ChunkKey] | None = None
+            before, writing = after, 0
             for key, size in zip(keys, sizes, strict=True):
                 if key in self._sizes:
                     pass
                 elif key in granted or key in self._reserved or key in self._leaving:
                     reservation.busy.append(key)
                 else:
-                    while free < size <= most and (victim := next(candidates, None)) is not None:
+                    if free < size <= most and candidates is None:
+                        candidates = self._evictable({*keys, after})
+                    while (
+                        free < size <= most
+                        and candidates is not None
+                        and (victim := next(candidates, None)) is not None
+                    ):
                         victims.append(victim)
                         free += self._sizes[victim]
                     if free < size:
                         reservation.refused.append(key)
                     else:
                         free -= size
+                        writing += size
                         granted[key] = Pending(size, claim, before)
                         reservation.keys.append(key)
                 before = key
@@ -139,9 +146,10 @@ class TierIndex(Bookkeeping):
                 victims.clear()
             while victims and free >= self._sizes[victims[-1]]:
                 free -= self._sizes[victims.pop()]
-            self._dismiss(victims, claim, evicted=True)
+            if victims:
+                self._dismiss(victims, claim, evicted=True)
             self._reserved.update(granted)
-            self._settle(claim, writing=sum(pending.size for pending in granted.values()))
+            self._settle(claim, writing=writing)
             self._torn = False
         return reservation
 

@@ -109,7 +109,9 @@ class Tier(ABC):
         self.deleting = Deleting(self.index)
 
         self._runtime = runtime
-        self._undeleted: list[ChunkKey] = []
+        self.undeleted: list[ChunkKey] = []
+        """What was to be deleted, and is put off; see :meth:`sweep`."""
+
         self._replaced: set[ChunkKey] = set()
         self._lock = Lock()
 
@@ -220,14 +222,14 @@ class Tier(ABC):
         """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
         if self.index.decides:
             with self._lock:
-                self._undeleted.extend(keys)
+                self.undeleted.extend(keys)
 
     def sweep(self, deadline: Deadline) -> bool | None:
         """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
-        if not self._undeleted:
+        if not self.undeleted:
             return None
         with self._lock:
-            part, self._undeleted = self._undeleted[:_AT_ONCE], self._undeleted[_AT_ONCE:]
+            part, self.undeleted = self.undeleted[:_AT_ONCE], self.undeleted[_AT_ONCE:]
         return self.delete(part, deadline) if part else None
 
     @contextmanager

@@ -230,7 +230,8 @@ class Writer:
     ) -> tuple[Sequence[ChunkKey], Reservation]:
         """Which of *items* to write now that there is room for them, and who says so."""
         index = tier.index
-        while tier.sweep(deadline):  # what could not be deleted yet still takes room
+        # What could not be deleted yet still takes room.
+        while tier.undeleted and tier.sweep(deadline):
             pass
         sizes = expected(tier, leases, [item.frame for item in items])
         reservation = index.reserve([item.key for item in items], sizes, after)

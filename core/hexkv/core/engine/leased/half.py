@@ -147,7 +147,7 @@ class LeasedHalf:
         wait: bool,
     ) -> Kept:
         kept = self._saving(device, owner, deadline, wait=wait).run(prompt)
-        laps.lap("store")
+        laps.mark(("store", "", laps.now()))
         return kept
 
     def load_layers(

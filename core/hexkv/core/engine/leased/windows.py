@@ -195,7 +195,7 @@ class Loading:
                 window = self._windows.popleft()
                 with window.hold:
                     leases, tiers, why = window.arrived(self._deadline)
-                    self._laps.lap("read", tiers[0] if tiers else "")
+                    self._laps.mark(("read", tiers[0] if tiers else "", self._laps.now()))
                     part = self._prompt.part(window.start, window.start + len(leases))
                     if why is None:
                         self._hold_ahead(1)
@@ -204,7 +204,7 @@ class Loading:
                     ):
                         why = Reason.DEVICE
                         break
-                    self._laps.lap("copy")
+                    self._laps.mark(("copy", "", self._laps.now()))
                     arrived.add(part, tiers)
                 if why is None:
                     alone = False
