@@ -231,7 +231,7 @@ def by_torch():
 @contextmanager
 def in_pieces():
     """The limits of sizes so low that even these pieces are large."""
-    with patch.object(moves, "_SMALL", 2), patch.object(moves, "_PIECE", 1):
+    with patch.multiple(moves, _SMALL=2, _ITEM=1, _INDEXED=1):
         yield
 
 

@@ -7,14 +7,14 @@ selects into rows that lie apart at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from itertools import product
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import as_strided
 
 from hexkv.kernels.batches import Array, Batch
 
@@ -26,8 +26,14 @@ Places: TypeAlias = npt.NDArray[np.int64]
 _SMALL = 8 << 10
 """Bytes of which a call of its own takes longer than a copy of them through a buffer."""
 
-_PIECE = 4 << 10
-"""Bytes of a run of tokens from which it is worth a call of its own."""
+_ITEM = 256
+"""Bytes of an item from which an index costs less than reading out of order."""
+
+_INDEXED = 256 << 10
+"""Bytes of a chunk's part from which it is worth a call of its own."""
+
+_MOST_ITEMS = 1 << 16
+"""Of which there are indices; half a megabyte for each shape."""
 
 
 class Run:
@@ -50,9 +56,9 @@ class Run:
                 if isinstance(part, torch.Tensor):
                     torch.from_numpy(row).copy_(part, non_blocking=True)
                 else:
-                    _copy(row, part, part.ndim - 1)
+                    row[...] = part
         elif self.batch.rows is None:
-            _copy(chunks, together, memory.ndim - 1)
+            chunks[...] = together
         else:
             chunks[self.batch.rows] = together
 
@@ -64,9 +70,14 @@ class Run:
                 if isinstance(part, torch.Tensor):
                     part.copy_(_tensor(row), non_blocking=True)
                 else:
-                    _copy(part, row, part.ndim - 1)
+                    _copy(part, row)
         else:
-            _copy(together, chunks[self.batch.some], memory.ndim - 1)
+            chunks = chunks[self.batch.some]
+            if chunks[0].nbytes < _INDEXED:
+                together[...] = chunks
+                return
+            for part, row in zip(together, chunks, strict=True):
+                _copy(part, row)
 
     def _apart(self, chunks: Array, memory: Memory) -> Iterator[tuple[Array, Memory]]:
         """Each chunk, and its memory."""
@@ -169,19 +180,40 @@ class Scattered:
         return tuple(torch.from_numpy(one).to(memory.device) for one in each)
 
 
-def _copy(into: Array, source: Array, rest: int) -> None:
-    """Copy ``[..., tokens, *rest]``: each of the rest apart where that is enough for a call.
+def _copy(into: Array, source: Array) -> None:
+    """Copy ``[tokens, *row]`` of items out of a chunk, in the order in which the chunk has them.
 
-    A head's tokens mostly lie in order on one side. To go through all of them before the next
-    head's takes half to nine tenths of the time of going from head to head in each token.
+    NumPy goes in the order of *into*: with a head's tokens one after the other it would leap
+    through the chunk. By an index the chunk is read as it lies, in 0.7 to 0.95 of the time.
     """
-    apart = into.shape[into.ndim - rest :]
-    if rest and into.nbytes >= _PIECE * math.prod(apart):
-        ats: Iterator[tuple[Any, ...]] = product(*map(range, apart))  # np.ndindex takes 5 us
-        for at in ats:
-            into[(..., *at)] = source[(..., *at)]
-    else:
+    index = None
+    large = into.itemsize >= _ITEM and source.nbytes >= _INDEXED
+    if large and into.size <= _MOST_ITEMS and source.flags.c_contiguous:
+        index = _order(into.shape, into.strides, into.itemsize)
+    if index is None:
         into[...] = source
+    else:
+        items = as_strided(into, (int(index[-1]) + 1,), (into.itemsize,))
+        items[index] = source.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def _order(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> npt.NDArray[np.intp] | None:
+    """Where the items of an array lie, in items, in the order of its dimensions.
+
+    ``None`` if NumPy takes them in that order anyway, or they are not at whole items.
+    """
+    if list(strides) == sorted(strides, reverse=True):
+        return None
+    if any(stride <= 0 or stride % itemsize for stride in strides):
+        return None
+    steps = [
+        np.arange(count, dtype=np.intp) * (stride // itemsize)
+        for count, stride in zip(shape, strides, strict=True)
+    ]
+    return sum(np.ix_(*steps), start=np.zeros(shape, np.intp)).reshape(-1)
 
 
 def _torchs(array: Array) -> bool:
