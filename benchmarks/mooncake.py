@@ -86,7 +86,7 @@ def bare_client(address: str, region: MemoryRegion) -> Client:
 
 def store_at(address: str, region: MemoryRegion) -> MooncakeStore:
     """A store as a configuration opens it."""
-    (spec,) = hexkv_adapters()
+    spec = next(spec for spec in hexkv_adapters() if spec.kind == "store")
     settings = MooncakeSettings(address, prefix="bench:")
     store = spec.open(settings, OpenContext(SystemClock()))
     must(isinstance(store, MooncakeStore), "another store")

@@ -119,7 +119,7 @@ _FAMILIES = {"tcp": socket.AF_INET, "unix": socket.AF_UNIX}
 
 def ours_at(url: str) -> RedisStore:
     """The adapter's store, as a configuration opens it."""
-    (spec,) = hexkv_adapters()
+    spec = next(spec for spec in hexkv_adapters() if spec.kind == "store")
     settings = RedisSettings(url, prefix=PREFIX.decode())
     store = spec.open(settings, OpenContext(CLOCK))
     must(isinstance(store, RedisStore), "another store")

@@ -98,7 +98,7 @@ class Bare:
 
 def store_at(port: int) -> RedisStore:
     """A store as a configuration opens it."""
-    (spec,) = hexkv_adapters()
+    spec = next(spec for spec in hexkv_adapters() if spec.kind == "store")
     settings = RedisSettings(f"redis://127.0.0.1:{port}", prefix="bench:")
     store = spec.open(settings, OpenContext(SystemClock()))
     must(isinstance(store, RedisStore), "another store")
