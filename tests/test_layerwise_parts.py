@@ -13,7 +13,6 @@ from hexkv.adapters.cachegen.serde import LossySerde
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.lossless.zstd import ZstdSerde
 from hexkv.contracts.doubles import ManualClock, RecordingTelemetry, chunk_key, deadline
-from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import CRC32, PARTS, FrameCodec, part_span
 from hexkv.core.memory.pool import BlockPool
 from hexkv.core.requests.layers.heads import Head
@@ -21,8 +20,20 @@ from hexkv.core.tiers.encoding import encode, open_into
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.kernels.coding.choosing import Choice
 from hexkv.plugins.threads import Threads
-from hexkv.ports import PAGE, ChunkSpec, CounterName, DType, KVLayout, Namespace, Span, frame_bytes
-from layered import DEEP, FULL, PROMPT, Ranged, empty, memory, same_layer, settled
+from hexkv.ports import PAGE, ChunkSpec, CounterName, DType, KVLayout, Span, frame_bytes
+from layered import (
+    DEEP,
+    FULL,
+    PROMPT,
+    Ranged,
+    Spans,
+    deep,
+    empty,
+    memory,
+    same_layer,
+    settled,
+    smooth,
+)
 from plain_serde import PlainSerde
 from rigging import CHUNK, Heap, tier
 
@@ -30,36 +41,6 @@ pytestmark = pytest.mark.usefixtures("one_by_one")
 
 VERY_DEEP = KVLayout.attention(DType.FLOAT16, layers=PARTS + 3, heads=4, key_width=8)
 PLAIN = PlainSerde()
-
-
-def smooth(tokens=PROMPT, layout=DEEP):
-    """KV that is easily made smaller, and different in every layer, plane and token."""
-    device = HeapKV(layout, len(tokens))
-    for layer, planes in enumerate(device.memory):
-        for plane, content in enumerate(planes):
-            row = device._row(layer, plane)
-            for at in range(len(tokens)):
-                element = bytes([at % 251, 0x30 + (layer + plane) % 8])
-                content[at * row : (at + 1) * row] = element * (row // 2)
-    return device
-
-
-class Spans(Ranged):
-    """Notes which range it was asked for."""
-
-    @staticmethod
-    def layer(start, into):
-        return start, start + len(into)
-
-
-def deep(rig, *tiers, serde=PLAIN, **options):
-    return rig(
-        tiers,
-        frame=frame_bytes(DEEP.chunk_bytes(CHUNK)),
-        namespace=Namespace("deep", DEEP),
-        serdes={serde.name: serde},
-        **options,
-    )
 
 
 def parts_on(rig, key, medium):

@@ -8,7 +8,17 @@ from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.frames.codec import layer_parts, part_span
-from hexkv.ports import DType, Failed, Hit, KVLayout, Miss, StoreError
+from hexkv.ports import (
+    DType,
+    Failed,
+    Hit,
+    KVLayout,
+    Miss,
+    Namespace,
+    StoreError,
+    frame_bytes,
+)
+from plain_serde import PlainSerde
 from rigging import CHUNK, LAYOUT, tier
 
 PROMPT = random.Random(3).choices(range(50_000), k=10 * CHUNK + 5)
@@ -112,3 +122,36 @@ def keys_of(rig, tokens=PROMPT):
 
 
 DEEP = KVLayout.attention(DType.FLOAT16, layers=9, heads=8, key_width=16)
+
+PLAIN = PlainSerde()
+
+
+def smooth(tokens=PROMPT, layout=DEEP):
+    """KV that is easily made smaller, and different in every layer, plane and token."""
+    device = HeapKV(layout, len(tokens))
+    for layer, planes in enumerate(device.memory):
+        for plane, content in enumerate(planes):
+            row = device._row(layer, plane)
+            for at in range(len(tokens)):
+                element = bytes([at % 251, 0x30 + (layer + plane) % 8])
+                content[at * row : (at + 1) * row] = element * (row // 2)
+    return device
+
+
+class Spans(Ranged):
+    """Notes which range it was asked for."""
+
+    @staticmethod
+    def layer(start, into):
+        return start, start + len(into)
+
+
+def deep(rig, *tiers, serde=PLAIN, **options):
+    """An engine of many layers, and a serde."""
+    return rig(
+        tiers,
+        frame=frame_bytes(DEEP.chunk_bytes(CHUNK)),
+        namespace=Namespace("deep", DEEP),
+        serdes={serde.name: serde},
+        **options,
+    )

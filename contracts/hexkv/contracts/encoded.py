@@ -21,7 +21,9 @@ from hexkv.ports import (
     KVLayout,
     Serde,
     SupportsEncoded,
+    SupportsEncodedLayers,
 )
+from hexkv.ports.serde import LayerSerde
 
 TOKENS = 24
 """The least that the window of the ``device`` fixture must have."""
@@ -212,6 +214,41 @@ class EncodedContract(Whole):
                     if position not in holes:
                         same(raw.get(layer, index, position), wanted[at : at + row], f"{position}")
                     at += row
+
+    @promise(
+        "encoded.7",
+        "brings the layers that it is asked for alone, looking at nothing of a payload but them",
+        level="L2",
+        clause="SupportsEncodedLayers.scatter_encoded_layers",
+        why="layers that were given before would change under the model, or wait for later ones",
+    )
+    def test_layers_come_alone(self, device: DecodingKV, raw: RawKV, serde: Serde) -> None:
+        """The last ones first; what does not belong to them holds anything."""
+        if not isinstance(device, SupportsEncodedLayers) or not isinstance(serde, LayerSerde):
+            not_offered("SupportsEncodedLayers")
+        layout, tokens = device.layout, 8
+        fill(device, raw)
+        span = _span(device, serde, 3, 3 + tokens, seed=6)
+        wanted, held = _decoded(device, serde, span), bytearray(chunk(device, raw, 3, 3 + tokens))
+        payload, index = bytes(span.payload), serde.index_bytes(layout)
+        parts = serde.layer_parts(span.payload, len(payload), layout, tokens)
+        middle = layout.layers // 2
+        for layers in (range(middle, layout.layers), range(middle)):
+            if not layers:
+                continue
+            begin, end = parts[layers.start][0], parts[layers.stop - 1][1]
+            there = bytearray(b"\xff" * len(payload))
+            there[:index], there[begin:end] = payload[:index], payload[begin:end]
+            some = span._replace(payload=memoryview(there))
+            assert device.scatter_encoded_layers(serde, [some], layers).wait(deadline()) is True
+            first = layout.layer_span(layers.start, tokens)[0]
+            last = layout.layer_span(layers.stop - 1, tokens)[1]
+            held[first:last] = wanted[first:last]
+            same(chunk(device, raw, 3, 3 + tokens), bytes(held), f"after {layers}")
+        for wrong in (range(layout.layers, layout.layers + 1), range(-1, 1)):
+            with pytest.raises(InvalidRequest):
+                device.scatter_encoded_layers(serde, [span], wrong).wait(deadline())
+        same(chunk(device, raw, 3, 3 + tokens), bytes(held), "after layers that there are not")
 
 
 def _span(device: DeviceKV, serde: Serde, start: int, end: int, seed: int) -> EncodedSpan:

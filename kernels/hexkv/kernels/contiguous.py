@@ -108,6 +108,11 @@ class ContiguousKV:
         return decodes(self._fused, self._layout, serde)
 
     def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
-        decoding = Decoding(self._fused, self._layout, serde, spans, self._tokens)
+        return self.scatter_encoded_layers(serde, spans, range(self._layout.layers))
+
+    def scatter_encoded_layers(
+        self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
+    ) -> Transfer:
+        decoding = Decoding(self._fused, self._layout, serde, spans, self._tokens, layers)
         flags = decoding.scatter([torch.arange(span.start, span.end) for span in spans])
         return Checked(transfer_on(self._gpus), flags)

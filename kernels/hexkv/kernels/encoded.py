@@ -64,11 +64,21 @@ class Decoding:
         serde: Serde,
         spans: Sequence[EncodedSpan],
         most: int,
+        layers: range,
     ) -> None:
         """Look at all *spans* before anything moves, of a window of *most* tokens.
 
+        Args:
+            fused: the launches.
+            layout: of the chunks.
+            serde: what encoded them.
+            spans: their payloads.
+            most: tokens of the window.
+            layers: a run of those to decode; nothing of the others need be there.
+
         Raises:
-            InvalidRequest: a span leaves the window, or the serde is none for devices.
+            InvalidRequest: a span leaves the window, there are no such layers, or the serde is
+                none for devices.
             CorruptFrame: a payload is not what *serde* writes.
         """
         if (
@@ -79,13 +89,19 @@ class Decoding:
             raise InvalidRequest(f"serde {serde.name} is not decoded on a device")
         self._fused = fused
         self._layout = layout
+        self._layers = layers
+        if layers.step != 1 or not 0 <= layers.start < layers.stop <= layout.layers:
+            raise InvalidRequest(f"there is no {layers} in a layout of {layout.layers} layers")
         self._planes: list[tuple[EncodedSpan, list[_Placed]]] = []
         for span in spans:
             if not 0 <= span.start < span.end <= most:
                 raise InvalidRequest(f"span [{span.start}, {span.end}) leaves {most} tokens")
             tokens = span.end - span.start
-            found = serde.device_planes(span.payload, layout, tokens)
-            self._planes.append((span, _placed(found, layout, tokens, span.payload.nbytes)))
+            start, end, found = serde.device_planes(span.payload, layout, tokens, self._layers)
+            if not 0 <= start <= end <= span.payload.nbytes:
+                raise CorruptFrame("layers leave their payload")
+            planes = _placed(found, layout, self._layers, tokens, end - start)
+            self._planes.append((span._replace(payload=span.payload[start:end]), planes))
 
     def scatter(self, slots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Queue everything; *slots* are of each span. Flags, one for each stream, on the host."""
@@ -108,7 +124,9 @@ class Decoding:
             payload = memoryview(bytearray(payload))
         with self._fused.current():
             coded = torch.frombuffer(payload, dtype=torch.uint8).to(device, non_blocking=True)
-            chunk = torch.empty(layout.chunk_bytes(tokens), dtype=torch.uint8, device=device)
+            last = layout.layer_span(self._layers.stop - 1, tokens)[1]
+            size = last - layout.layer_span(self._layers.start, tokens)[0]
+            chunk = torch.empty(size, dtype=torch.uint8, device=device)
             into, dtype = chunk.view(bits(layout.dtype)), torch_dtype(layout.dtype)
             ended = None
             if lines := [placed.coded for placed in planes if placed.coded is not None]:
@@ -135,7 +153,7 @@ class Decoding:
                     size = placed.plane.heads * placed.plane.width * tokens * into.element_size()
                     at = placed.first * into.element_size()
                     chunk[at : at + size] = coded[placed.raw : placed.raw + size]
-            self._fused.scatter_chunk(slots, chunk)
+            self._fused.scatter_layers(slots, chunk, self._layers)
         return ended
 
 
@@ -180,20 +198,20 @@ class _Placed:
 
 
 def _placed(
-    found: Sequence[PlaneOfPayload], layout: KVLayout, tokens: int, size: int
+    found: Sequence[PlaneOfPayload], layout: KVLayout, layers: range, tokens: int, size: int
 ) -> list[_Placed]:
     """Lines of the kernels' tables, all of whose places are within *size* bytes.
 
     Raises:
         CorruptFrame: one is not.
     """
-    planes = [plane for group in layout.planes for plane in group]
+    planes = [plane for layer in layers for plane in layout.planes[layer]]
     rows = [plane.heads * plane.width for plane in planes]
     firsts = accumulate((row * tokens for row in rows), initial=0)
     item = layout.dtype.itemsize
     made: list[_Placed] = []
     if len(found) != len(planes):
-        raise CorruptFrame(f"{len(found)} planes, where the layout has {len(planes)}")
+        raise CorruptFrame(f"{len(found)} planes, where these layers have {len(planes)}")
     for plane, row, first, there in zip(planes, rows, firsts, found, strict=False):
         placed = _Placed(plane, first)
         begins: tuple[int, ...]

@@ -99,9 +99,9 @@ class Fused:
             staged.copy_(host, non_blocking=True)
             self._rows.scatter(slots, staged, self._planes(layers))
 
-    def scatter_chunk(self, slots: torch.Tensor, chunk: torch.Tensor) -> None:
-        """Queue the copy of a whole *chunk* that is in the device's memory."""
-        self._rows.scatter(slots, chunk, self._planes(range(self._layout.layers)))
+    def scatter_layers(self, slots: torch.Tensor, part: torch.Tensor, layers: range) -> None:
+        """Queue the copy of *part*, *layers* of a chunk, which is in the device's memory."""
+        self._rows.scatter(slots, part, self._planes(layers))
 
     @property
     def device(self) -> torch.device:

@@ -204,8 +204,13 @@ class PagedKV:
         return decodes(self._pages.fused, self.layout, serde)
 
     def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
+        return self.scatter_encoded_layers(serde, spans, range(self.layout.layers))
+
+    def scatter_encoded_layers(
+        self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
+    ) -> Transfer:
         pages = self._pages
-        decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens)
+        decoding = Decoding(pages.fused, pages.layout, serde, spans, self.tokens, layers)
         flags = decoding.scatter([self._at(span.start, span.end) for span in spans])
         return Checked(transfer_on(pages.gpus), flags)
 

@@ -6,6 +6,7 @@ are places in it, in bytes, at no alignment. Needs numpy, and never imports torc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -86,14 +87,25 @@ ScaledPlane: TypeAlias = Int8Plane | Float8Plane | Int4Plane
 PlaneOfPayload: TypeAlias = CodedPlane | ScaledPlane | RawPlane
 
 
+class DevicePart(NamedTuple):
+    """What of a payload a device is to have."""
+
+    start: int
+    end: int
+    """Bytes of the payload."""
+
+    planes: Sequence[PlaneOfPayload]
+    """Each plane of each layer, in order; their places count from *start*."""
+
+
 @runtime_checkable
 class SupportsDevicePlanes(Protocol):
     """What a serde has besides if a device can decode what it encodes."""
 
     def device_planes(
-        self, payload: memoryview, layout: KVLayout, tokens: int
-    ) -> list[PlaneOfPayload]:
-        """Each plane of each layer, in order.
+        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+    ) -> DevicePart:
+        """Where a run of *layers* is in *payload*, of which nothing else is looked at.
 
         All that would lead a reader out of tables or the payload was looked at; that streams end
         as they should is for the device to see.

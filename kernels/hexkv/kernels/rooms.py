@@ -154,7 +154,7 @@ class Room:
             chunks.append((self._slots(start, end), memory[at : at + size]))
         with fused.current():
             for slots, chunk in chunks:
-                fused.scatter_chunk(slots, chunk)
+                fused.scatter_layers(slots, chunk, range(layout.layers))
             return transfer_on(gpus([fused.device]))
 
     def share(self, owner: str) -> Room:

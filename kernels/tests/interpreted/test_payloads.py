@@ -25,6 +25,7 @@ from hexkv.ports import (
     KVLayout,
     Span,
     SupportsEncoded,
+    SupportsEncodedLayers,
 )
 from raw_pages import RawPages
 
@@ -99,6 +100,14 @@ def test_pages_hold_what_the_host_would_have_decoded(name, dtype, tokens, seed, 
     for span in spans:
         there = gathered(window, span.start, span.end)
         assert there == decoded(serde, span.payload, layout, tokens)
+    by_layers, _ = paged(layout, order.tolist())
+    assert isinstance(by_layers, SupportsEncodedLayers)
+    for layer in reversed(range(layout.layers)):
+        moved = by_layers.scatter_encoded_layers(serde, spans, range(layer, layer + 1))
+        assert moved.wait(deadline())
+    for span in spans:
+        whole = gathered(window, span.start, span.end)
+        assert gathered(by_layers, span.start, span.end) == whole
     other = np.setdiff1d(np.arange(36), order[1:])
     for page in (page for planes in pages for page in planes):
         assert not page.flatten(0, 1).cpu()[other].any()
@@ -171,10 +180,10 @@ class Lying:
     def __init__(self, changes):
         self.changes = changes
 
-    def device_planes(self, payload, layout, tokens):
-        planes = SERDES["default"].device_planes(payload, layout, tokens)
-        planes[-1] = planes[-1]._replace(**self.changes)
-        return planes
+    def device_planes(self, payload, layout, tokens, layers):
+        part = SERDES["default"].device_planes(payload, layout, tokens, layers)
+        part.planes[-1] = part.planes[-1]._replace(**self.changes)
+        return part
 
 
 @pytest.mark.parametrize(

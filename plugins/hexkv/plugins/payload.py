@@ -222,17 +222,19 @@ class PlaneSerde(LayerSerde):
         super().__init__(_Planes(codec), dtypes)
 
     def blocks(
-        self, payload: memoryview, layout: KVLayout, tokens: int
+        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
     ) -> list[tuple[Place, int, int]]:
         """Each plane in order, and where its block lies in *payload*; as long as it: the plane.
+
+        Of *layers* alone: nothing but the index and their parts is looked at.
 
         Raises:
             CorruptFrame: this is no payload of such a chunk.
         """
         found: list[tuple[Place, int, int]] = []
-        for layer, (start, stop) in enumerate(
-            self.layer_parts(payload, len(payload), layout, tokens)
-        ):
+        parts = self.layer_parts(payload, len(payload), layout, tokens)
+        for layer in layers:
+            start, stop = parts[layer]
             places = _places(layer, layout, tokens)
             first, last = layout.layer_span(layer, tokens)
             if stop - start == last - first:

@@ -28,7 +28,7 @@ from hexkv.ports.directory import (
     SupportsReplicas,
 )
 from hexkv.ports.dtype import DType
-from hexkv.ports.encoded import EncodedSpan, SupportsEncoded
+from hexkv.ports.encoded import EncodedSpan, SupportsEncoded, SupportsEncodedLayers
 from hexkv.ports.errors import (
     AdapterUnavailable,
     CollectiveBroken,
@@ -324,6 +324,7 @@ __all__ = [
     "SupportsDeviceRead",
     "SupportsDeviceRoom",
     "SupportsEncoded",
+    "SupportsEncodedLayers",
     "SupportsFiles",
     "SupportsListing",
     "SupportsMapping",

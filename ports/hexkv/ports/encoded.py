@@ -46,3 +46,23 @@ class SupportsEncoded(Protocol):
                 such a chunk.
         """
         ...
+
+
+@runtime_checkable
+class SupportsEncodedLayers(SupportsEncoded, Protocol):
+    """One that takes some layers of a payload before the others have arrived."""
+
+    def scatter_encoded_layers(
+        self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
+    ) -> Transfer:
+        """Likewise *layers* alone, a run of them; for serdes with parts of each layer.
+
+        Of each payload only its index and what belongs to these layers is looked at: the rest may
+        be written meanwhile.
+
+        Raises:
+            InvalidRequest: before anything moves: a span leaves the window, or there are no
+                such layers.
+            CorruptFrame: before anything moves: what is looked at is not what the serde writes.
+        """
+        ...

@@ -22,6 +22,23 @@ class DecodingKV(SlotKV):
         raw = [Span(s.start, s.end, self.decoded(serde, s)) for s in spans]
         return self.scatter(raw)
 
+    def scatter_encoded_layers(self, serde, spans, layers):
+        if not 0 <= layers.start < layers.stop <= self.layout.layers:
+            raise InvalidRequest("no such layers")
+        self.admit(spans)
+        raw = [Span(s.start, s.end, self.decoded_layers(serde, s, layers)) for s in spans]
+        return self.scatter(raw, layers)
+
+    def decoded_layers(self, serde, span, layers):
+        tokens, payload = span.end - span.start, span.payload
+        into = memoryview(bytearray(self.layout.chunk_bytes(tokens)))
+        parts = serde.layer_parts(payload, len(payload), self.layout, tokens)
+        for layer in layers:
+            first, last = self.layout.layer_span(layer, tokens)
+            part = payload[slice(*parts[layer])]
+            serde.decode_layer(part, layer, self.layout, tokens, into[first:last])
+        return into
+
     def admit(self, spans):
         for start, end, _ in spans:
             if not 0 <= start <= end <= self.tokens:
@@ -200,3 +217,13 @@ class TestFillsHoles(DecodingContract):
                 for place, (layer, plane, position) in self.places(start, end, layers):
                     there = position if self.slots[position] >= 0 else 0
                     self.keep(layer, plane, there, data[place])
+
+
+class TestBringsAllLayers(DecodingContract):
+    """Of a payload of which some layers are there, all are brought."""
+
+    breaks = "encoded.7"
+
+    class Make(DecodingKV):
+        def scatter_encoded_layers(self, serde, spans, layers):
+            return super().scatter_encoded_layers(serde, spans, range(layers.stop))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
+from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.ports import (
+    PAGE,
     CorruptFrame,
     Deadline,
     DeviceKV,
@@ -18,22 +21,29 @@ from hexkv.ports import (
     InvalidRequest,
     KVLayout,
     Lease,
+    PoolExhausted,
     Serde,
     Span,
     SupportsEncoded,
+    SupportsEncodedLayers,
     Transfer,
+    frame_bytes,
+    release_all,
 )
 
 log = logging.getLogger("hexkv")
 
 
-def decoded_by(runtime: Runtime, device: DeviceKV) -> frozenset[str]:
+def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -> frozenset[str]:
     """The serdes, as frames call them, whose payloads *device* decodes itself."""
-    if not runtime.serdes or not isinstance(device, SupportsEncoded):
+    ability = SupportsEncodedLayers if by_layers else SupportsEncoded
+    if not runtime.serdes or not isinstance(device, ability):
         return frozenset()
     found: set[str] = set()
     for serde in runtime.serdes.values():
         try:
+            if by_layers and not serde.per_layer:
+                continue
             if device.decodes(_inner(serde)) is True:
                 found.add(serde.name)
         except Exception:
@@ -48,15 +58,19 @@ def load(
     part: Prompt,
     leases: Sequence[Lease],
     deadline: Deadline,
+    layers: range | None = None,
 ) -> bool:
     """Copy the chunks of *part*, raw or as a serde left them, into *device*; whether in time.
+
+    Only *layers* of them, if it says so.
 
     Raises:
         InvalidRequest: the device says that the request means nothing.
     """
     serdes = [RAW if lease.spec is None else lease.spec.serde for lease in leases]
     if serdes.count(RAW) == len(serdes):
-        return copier.copy(device, part.spans(leases), leases, deadline, gather=False)
+        spans = part.spans(leases)
+        return copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
     at = 0
     for name, run in groupby(serdes):
         end = at + len(list(run))
@@ -68,10 +82,40 @@ def load(
             except CorruptFrame as error:
                 log.warning("an encoded chunk is not to be used: %s", error)
                 return False
-        if not copier.copy(window, spans, some, deadline, gather=False):
+        if not copier.copy(window, spans, some, deadline, gather=False, layers=layers):
             return False
         at = end
     return True
+
+
+def is_raw(lease: Lease) -> bool:
+    """True if a chunk lies there as the device has it."""
+    return lease.spec is None or lease.spec.serde == RAW
+
+
+@contextmanager
+def fitted(runtime: Runtime, leases: Sequence[Lease], owner: str) -> Iterator[Sequence[Lease]]:
+    """The first of *leases*, each in a block as long as its frame, as far as blocks are free.
+
+    What was read layer by layer is in a block as long as the raw chunk, whatever is behind it.
+    """
+    now, mine = Deadline(runtime.clock, 0.0), list[BlockLease]()
+    kept: list[Lease] = []
+    try:
+        for lease in leases:
+            if not is_raw(lease):
+                size = PAGE + runtime.codec.page(lease.frame).header.payload_bytes
+                if frame_bytes(size - PAGE) != len(lease.frame):
+                    mine.append(runtime.pool.lease(size - PAGE, owner, now))
+                    mine[-1].frame[:size] = lease.frame[:size]
+                    mine[-1].spec, lease = lease.spec, mine[-1]
+            kept.append(lease)
+    except (PoolExhausted, CorruptFrame) as error:
+        log.debug("what was read encoded is not promoted: %s", error)
+    try:
+        yield kept
+    finally:
+        release_all(mine)
 
 
 def _encoded(
@@ -113,7 +157,9 @@ class _Decoding:
         raise InvalidRequest("a device encodes nothing")
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        del layers
-        if not isinstance(self._device, SupportsEncoded):
+        encoded = [EncodedSpan(*span) for span in spans]
+        if layers is not None and isinstance(self._device, SupportsEncodedLayers):
+            return self._device.scatter_encoded_layers(self._serde, encoded, layers)
+        if layers is not None or not isinstance(self._device, SupportsEncoded):
             raise InvalidRequest("the device decodes nothing")
-        return self._device.scatter_encoded(self._serde, [EncodedSpan(*span) for span in spans])
+        return self._device.scatter_encoded(self._serde, encoded)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hexkv.kernels.coding.floats import FLOATS, Floats, Words, widened
 from hexkv.kernels.coding.pieces import Piece, raw
-from hexkv.kernels.payloads import CodedPlane, PlaneOfPayload, RawPlane, ScaledPlane
+from hexkv.kernels.payloads import CodedPlane, DevicePart, PlaneOfPayload, RawPlane, ScaledPlane
 from hexkv.plugins.payload import Place, PlaneSerde
 from hexkv.ports import KVLayout, Plane
 from hexkv.ports.serde import ErrorBound
@@ -73,16 +73,18 @@ class LossySerde(PlaneSerde):
         return self._codec_of_numbers.error(Place(plane, layout.dtype, layer, layout.layers, 1))
 
     def device_planes(
-        self, payload: memoryview, layout: KVLayout, tokens: int
-    ) -> list[PlaneOfPayload]:
+        self, payload: memoryview, layout: KVLayout, tokens: int, layers: range
+    ) -> DevicePart:
         planes: list[PlaneOfPayload] = []
-        for place, start, end in self.blocks(payload, layout, tokens):
+        blocks = self.blocks(payload, layout, tokens, layers)
+        first, last = min(b[1] for b in blocks), max(b[2] for b in blocks)
+        for place, start, end in blocks:
             if end - start == place.size:
-                planes.append(RawPlane(start))
+                planes.append(RawPlane(start - first))
             else:
                 block = payload[start:end]
-                planes.append(self._codec_of_numbers.on_device(block, place, start))
-        return planes
+                planes.append(self._codec_of_numbers.on_device(block, place, start - first))
+        return DevicePart(first, last, planes)
 
 
 class _Widened:

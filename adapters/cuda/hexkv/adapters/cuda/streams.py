@@ -27,7 +27,7 @@ from hexkv.ports import (
     Span,
     SupportsBackground,
     SupportsDeviceRoom,
-    SupportsEncoded,
+    SupportsEncodedLayers,
     Transfer,
 )
 
@@ -171,13 +171,18 @@ class _Streamed:
             return self._window.scatter(spans, layers)
 
     def decodes(self, serde: Serde) -> bool:
-        return isinstance(self._window, SupportsEncoded) and self._window.decodes(serde)
+        return isinstance(self._window, SupportsEncodedLayers) and self._window.decodes(serde)
 
     def scatter_encoded(self, serde: Serde, spans: Sequence[EncodedSpan]) -> Transfer:
-        if not isinstance(self._window, SupportsEncoded):
+        return self.scatter_encoded_layers(serde, spans, range(self.layout.layers))
+
+    def scatter_encoded_layers(
+        self, serde: Serde, spans: Sequence[EncodedSpan], layers: range
+    ) -> Transfer:
+        if not isinstance(self._window, SupportsEncodedLayers):
             raise InvalidRequest("blocks that only the engine understands are not decoded")
         with _after_the_callers(self._into):
-            return self._window.scatter_encoded(serde, spans)
+            return self._window.scatter_encoded_layers(serde, spans, layers)
 
     def device_room(self, size: int, owner: str) -> DeviceRoom | None:
         if not isinstance(self._window, SupportsDeviceRoom):

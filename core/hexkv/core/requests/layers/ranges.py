@@ -5,7 +5,7 @@ which must be the one that a chunk of the prompt has; each part is verified by t
 read it, in the leased block where it belongs. So after the last group the block is the whole
 frame. Where frames may be encoded, their beginning is read before; each range goes into memory
 of its own, and its layers come out of the serde into the block, which is a raw chunk after the
-last one.
+last one. Or, where the device decodes, it stays in the block as it is.
 
 What does not arrive as it should is only said to be missing. Whether it is damaged, was
 written anew meanwhile, or cannot be read in parts, is for a read of the whole frame to tell.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hexkv.core.frames.codec import layer_parts
@@ -29,6 +29,7 @@ from hexkv.core.tiers.encoding import scratch
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
+    CorruptFrame,
     CounterName,
     Deadline,
     Failed,
@@ -77,8 +78,10 @@ class RangeReader:
     All but the work in the lanes is done by the one thread that retrieves.
     """
 
-    def __init__(self, runtime: Runtime, prompt: Prompt) -> None:
+    def __init__(self, runtime: Runtime, prompt: Prompt, stays: Collection[str] = ()) -> None:
+        """Read chunks of *prompt*; those of the serdes that *stays* names stay encoded."""
         self._runtime = runtime
+        self._stays = stays
         self._prompt = prompt
         self._strips: list[_Strip] = []
         self._flights: deque[_Flight] = deque()
@@ -159,6 +162,14 @@ class RangeReader:
             self.read_ahead(group, deadline)
         return missing
 
+    def name_encoded(self) -> None:
+        """Have blocks say whose payload is in them, once the first group has arrived."""
+        for strip in self._strips:
+            for number, block in strip.blocks.items():
+                head = self._heads.get(number)
+                if head is not None and self._kept(head):
+                    block.spec = self._prompt.spec(number)._replace(serde=head.name)
+
     def drop(self) -> None:
         """Want nothing any more. Reads that have begun keep their blocks until they end."""
         for flight in self._flights:
@@ -167,6 +178,9 @@ class RangeReader:
         self._flights.clear()
         for strip in self._strips:
             strip.blocks.clear()
+
+    def _kept(self, head: Head) -> bool:
+        return head.serde is not None and head.name in self._stays
 
     def _head_bytes(self, tier: Tier) -> int | None:
         return head_bytes(self._runtime, tier, self._prompt.layout)
@@ -275,8 +289,8 @@ class RangeReader:
         """Read one range. Where it lies now, and what the store said."""
         start, end = self._span(number, parts)
         head = self._heads.get(number)
-        raw = head is None or head.serde is None
-        data = block.frame[start:end] if raw else scratch(end - start)
+        here = head is None or head.serde is None or self._kept(head)
+        data = block.frame[start:end] if here else scratch(end - start)
         known = 0
         if head is not None and not parts[0]:  # its beginning is here already
             known = min(len(head.data), end)
@@ -299,8 +313,12 @@ class RangeReader:
             for part in parts:
                 start, end = part_span(head.parts, part)
                 own = data[start - begin : end - begin]
-                if not head.open(self._runtime, part, own, block, spec):
+                if self._kept(head):
+                    self._runtime.codec.check_part(head.data, part, own)
+                elif not head.open(self._runtime, part, own, block, spec):
                     return False
+        except CorruptFrame:
+            return False
         except Exception as error:  # noqa: BLE001 - what a serde raises must not leave a worker
             log.warning("serde %s could not decode a verified part: %s", head.name, error)
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 from hexkv.core.keys.prompts import Prompt
@@ -10,6 +11,7 @@ from hexkv.core.memory.background import LANE, in_background
 from hexkv.core.memory.copying import Copier, Copy
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.requests.decoding import decoded_by, fitted, is_raw, load
 from hexkv.core.requests.layers.groups import layer_groups, part_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
 from hexkv.core.requests.layers.ranges import RangeReader
@@ -70,6 +72,9 @@ class LayeredRetrieve:
         self._ready = ready
         self._report = report
         self._prefix = Prefix(prompt, prompt.part(0, 0), ())
+        self._encoded: frozenset[str] = frozenset()
+        """Serdes that the device decodes, layer by layer."""
+
         self._reader = RangeReader(stack.runtime, prompt)
         self._found: Sequence[Tier] = ()
         self._claims: dict[int, PendingRead] = {}
@@ -104,7 +109,8 @@ class LayeredRetrieve:
         with self._patience.step() as deadline:
             self._prefix = match_prefix(self._stack, self._prompt, deadline)
             self._prompt, self._found = self._prefix.found, self._prefix.tiers
-            self._reader = RangeReader(self._stack.runtime, self._prompt)
+            self._encoded = decoded_by(self._stack.runtime, self._device, by_layers=True)
+            self._reader = RangeReader(self._stack.runtime, self._prompt, self._encoded)
             keys = self._prompt.keys
             self._stack.touch(keys)
             # Making room for one chunk must not push out another one of the same prompt.
@@ -229,7 +235,9 @@ class LayeredRetrieve:
         while begun < end:
             stop = min(end, begun + self._pace.step)
             specs, tiers = self._prompt.specs(begun, stop), [tier] * (stop - begun)
-            claims = self._stack.begin(specs, tiers, self._owner, deadline, wait=wait, keeps=True)
+            claims = self._stack.begin(
+                specs, tiers, self._owner, deadline, wait=wait, keeps=True, encoded=self._encoded
+            )
             wait = None
             self._claims.update(enumerate(claims, begun))
             begun += len(claims)
@@ -260,6 +268,8 @@ class LayeredRetrieve:
             return
         self._load(group, deadline)
         leases, spans = self._spans()
+        if not all(map(is_raw, leases)):
+            return  # only what moves bytes is made by a worker
         self._ahead = self._copier.begin_beside(
             self._stack.runtime.executor,
             self._device,
@@ -276,6 +286,8 @@ class LayeredRetrieve:
             if run[0] < self._hit:
                 self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
         self._settle(deadline)
+        if not group and self._encoded:
+            self._reader.name_encoded()
 
     def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
         """Read chunks whole of which a part did not arrive; so it becomes known why.
@@ -331,19 +343,32 @@ class LayeredRetrieve:
 
     def _copy(self, group: int, deadline: Deadline) -> None:
         leases, spans = self._spans()
-        layers = self._groups[group]
-        if spans and not self._copier.copy(
-            self._device, spans, leases, deadline, gather=False, layers=layers
-        ):
+        layers, device = self._groups[group], self._device
+        if all(map(is_raw, leases)):
+            copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
+        else:
+            runtime, part = self._stack.runtime, self._prompt.part(0, self._hit)
+            copied = load(runtime, self._copier, device, part, leases, deadline, layers)
+        if not copied:
             self._shorten(0, Reason.DEVICE)
+
+    def _fitted(
+        self, leases: Sequence[Lease], tiers: Sequence[str]
+    ) -> AbstractContextManager[Sequence[Lease]]:
+        """The blocks that faster tiers are offered: as long as the frames in them."""
+        fastest = self._stack.tiers[0].name
+        if tiers.count(fastest) == len(tiers) or all(map(is_raw, leases)):
+            return nullcontext(leases)
+        return fitted(self._stack.runtime, leases, self._owner)
 
     def _finish(self) -> None:
         """The blocks are whole chunks now: offer them to the faster tiers, count, and let go."""
         part = self._prompt.part(0, self._hit)
         leases = [self._leases[number] for number in range(self._hit)]
         tiers = [self._tiers[number] for number in range(self._hit)]
-        with self._patience.step() as deadline:
-            self._stack.promote(Batch(part.keys, leases, part.after), tiers, deadline)
+        with self._patience.step() as deadline, self._fitted(leases, tiers) as kept:
+            batch = Batch(part.keys[: len(kept)], kept, part.after)
+            self._stack.promote(batch, tiers[: len(kept)], deadline)
         arrived = Arrived()
         arrived.add(part, tiers)
         arrived.end(self._prefix.asked.bounds, self._why, short=self._prefix.short)
