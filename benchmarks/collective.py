@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -49,12 +49,12 @@ SERDES = ("raw",)
 PATIENCE = 60.0
 
 
-def engine_of(label: str, root: str, serde: str) -> PrefixCache:
-    """An engine that has nothing but the directory, and time."""
+def engine_of(label: str, tier: Mapping[str, object], serde: str) -> PrefixCache:
+    """An engine that has nothing but *tier*, and time."""
     layout, chunks = layout_of(CASES[label][0]), CASES[label][1]
     wanted = {
         "pool": {"bytes": (chunks + 4) * frame_bytes(layout.chunk_bytes(CHUNK))},
-        "tiers": [{"store": "fs", "serde": serde, "settings": {"root": root}}],
+        "tiers": [{**tier, "serde": serde}],
         "deadlines": {"lookup": PATIENCE, "retrieve": PATIENCE, "store": PATIENCE},
     }
     return build(configured(None, {}, wanted), Namespace("bench", layout))
@@ -63,9 +63,11 @@ def engine_of(label: str, root: str, serde: str) -> PrefixCache:
 class Rank:
     """One of them: it reads for itself, or takes part."""
 
-    def __init__(self, label: str, root: str, serde: str, collective: GlooCollective) -> None:
+    def __init__(
+        self, label: str, tier: Mapping[str, object], serde: str, collective: GlooCollective
+    ) -> None:
         self._tokens = prompt(CASES[label][1] * CHUNK)
-        self._engine = engine_of(label, root, serde)
+        self._engine = engine_of(label, tier, serde)
         self._window = window(label, tensors_of(label))
         self._load = Load(
             "r", Scope(), array("I", self._tokens).tobytes(), 0, len(self._tokens), ()
@@ -97,10 +99,11 @@ class Rank:
         self._engine.close()
 
 
-def other_rank(label: str, root: str, serde: str, place: Sequence[str]) -> None:
+def other_rank(label: str, tier: str, serde: str, place: Sequence[str]) -> None:
     """Do what is said, until nothing is any more."""
-    rank, ranks, address = place
-    mine = Rank(label, root, serde, GlooCollective(int(rank), int(ranks), address))
+    rank, ranks, address, interface = place
+    collective = GlooCollective(int(rank), int(ranks), address, interface)
+    mine = Rank(label, json.loads(tier), serde, collective)
     print("ready", flush=True)
     for line in sys.stdin:
         way, order = line.split()
@@ -110,20 +113,43 @@ def other_rank(label: str, root: str, serde: str, place: Sequence[str]) -> None:
 
 
 class Ranks:
-    """All of them; the first one is this process."""
+    """All of them; the first one is this process.
 
-    def __init__(self, label: str, ranks: int, serde: str, ends: ExitStack) -> None:
-        root = ends.enter_context(TemporaryDirectory(dir=OUTPUT.parent))
-        place = MeetingPlace("lo")
+    Args:
+        label: of what they load.
+        serde: how it is kept.
+        tier: where.
+        machines: of each rank the words before its command, and its network interface.
+        ends: closes them.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        serde: str,
+        tier: Mapping[str, object],
+        machines: Sequence[tuple[Sequence[str], str]],
+        ends: ExitStack,
+    ) -> None:
+        ranks, (_, here) = len(machines), machines[0]
+        place = MeetingPlace(here)
         self._others: list[Popen[str]] = []
-        for rank in range(1, ranks):
-            said = [label, root, serde, str(rank), str(ranks), place.address]
-            command = [sys.executable, "-m", __spec__.name, "--other-rank", *said]
+        for rank, (prefix, interface) in enumerate(machines[1:], 1):
+            said = [label, json.dumps(tier), serde, str(rank), str(ranks), place.address, interface]
+            command = [
+                *prefix,
+                sys.executable,
+                "-m",
+                "benchmarks.collective",
+                "--other-rank",
+                *said,
+            ]
             other = Popen(command, stdin=PIPE, stdout=PIPE, text=True)
             ends.enter_context(other)
             ends.callback(other.kill)
             self._others.append(other)
-        self._mine = Rank(label, root, serde, GlooCollective(0, ranks, place.address, place=place))
+        collective = GlooCollective(0, ranks, place.address, here, place)
+        self._mine = Rank(label, tier, serde, collective)
         ends.callback(self._mine.close)
         self._orders = count(1)
         self._hear("ready")
@@ -159,7 +185,9 @@ class Ranks:
 
 def rows(label: str, ranks: int, serde: str, ends: ExitStack) -> tuple[list[Comparison], list[int]]:
     """Loading together beside each for itself, by the clock and in CPU seconds."""
-    all_of_them = Ranks(label, ranks, serde, ends)
+    root = ends.enter_context(TemporaryDirectory(dir=OUTPUT.parent))
+    tier = {"store": "fs", "settings": {"root": root}}
+    all_of_them = Ranks(label, serde, tier, [((), "lo")] * ranks, ends)
     layers, chunks = CASES[label]
     size = layout_of(layers).chunk_bytes(CHUNK) * chunks * ranks
     goals = Goal("cost"), Goal("cpu")
@@ -184,12 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--other-rank", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--other-rank", nargs=7, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if asked.other_rank:
-        label, root, serde, *place = asked.other_rank
-        other_rank(label, root, serde, place)
+        label, tier, serde, *place = asked.other_rank
+        other_rank(label, tier, serde, place)
         return 0
     machine = describe(asked.output.parent)
     results = []

@@ -15,7 +15,7 @@ import mmap
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -55,14 +55,21 @@ class Shared:
         return time.perf_counter() - began, time.process_time() - busy
 
 
-def turn(prefill: Engine, decode: Engine, words: Sequence[int]) -> dict[str, float]:
-    """One prompt, handed over."""
-    [first] = prefill.generate(words, tokens=1)
+def turn(
+    prefill: Engine,
+    decode: Engine,
+    words: Sequence[int],
+    *,
+    params: Sequence[Mapping[str, object]] = ({}, {}),
+) -> dict[str, float]:
+    """One prompt, handed over; *params* are a router's to the one and to the other."""
+    gives, takes = ({"kv_transfer_params": said} if said else None for said in params)
+    [first] = prefill.generate(words, tokens=1, extra=gives)
     computed = prefill.last["cpu_seconds"]
-    [answer] = decode.generate(words, tokens=1)
+    [answer] = decode.generate(words, tokens=1, extra=takes)
     assert agree([answer], [first])
     busy = decode.last["cpu_seconds"]
-    [longer] = decode.generate(words, tokens=1 + STEPS)
+    [longer] = decode.generate(words, tokens=1 + STEPS, extra=takes)
     step = (decode.last["seconds"] - longer.first_token_seconds) / STEPS
     return {
         "prefill_seconds": first.first_token_seconds,
@@ -70,6 +77,7 @@ def turn(prefill: Engine, decode: Engine, words: Sequence[int]) -> dict[str, flo
         "added_seconds": answer.first_token_seconds,
         "step_seconds": step,
         "handing_seconds": answer.first_token_seconds - step,
+        "again_seconds": longer.first_token_seconds,
         "added_cpu_seconds": busy,
         "computed_tokens": len(words) - answer.cached,
     }

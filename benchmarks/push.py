@@ -85,32 +85,41 @@ def cpu(node: NodeProcess) -> float:
     return (int(stat[11]) + int(stat[12])) / TICK
 
 
+def between(
+    rate: float | None, opened: ExitStack, *, slots: int, frame: int = FRAME, **more: object
+) -> list[NodeProcess]:
+    """The prefiller's node and the decoder's, and a link of that *rate* between them."""
+    folder = Path(opened.enter_context(TemporaryDirectory()))
+    here, there = (f"127.0.0.1:{held_port()}" for _ in range(2))
+    known = there
+    if rate is not None:
+        place = Address.parse(there)
+        proxy = opened.enter_context(FaultProxy((place.host, place.port)))
+        proxy.bandwidth(rate)
+        known = proxy.address
+    wanted = {
+        PREFILL: sections(PREFILL, here, known, frame=frame, memory=slots),
+        DECODE: sections(DECODE, there, here, frame=frame, memory=slots),
+    }
+    wanted[DECODE]["directory"]["address"] = known
+    # Whatever a slow link takes is no reason to give up.
+    wanted[DECODE]["peers"]["serve"] = {"bytes": slots * frame // 2}
+    nodes = []
+    for name, own in wanted.items():
+        (folder / name).mkdir()
+        node = NodeProcess(folder / name, slots=slots, memory=slots, frame=frame, **own | more)
+        nodes.append(opened.enter_context(node))
+    return nodes
+
+
 class Pair:
-    """Two nodes with a link between them."""
+    """Two nodes with a link between them, and a client of each."""
 
     def __init__(self, rate: float | None, slots: int, opened: ExitStack) -> None:
-        folder = Path(opened.enter_context(TemporaryDirectory()))
-        here, there = (f"127.0.0.1:{held_port()}" for _ in range(2))
-        known = there
-        if rate is not None:
-            place = Address.parse(there)
-            proxy = opened.enter_context(FaultProxy((place.host, place.port)))
-            proxy.bandwidth(rate)
-            known = proxy.address
-        wanted = {
-            PREFILL: sections(PREFILL, here, known, frame=FRAME, memory=slots),
-            DECODE: sections(DECODE, there, here, frame=FRAME, memory=slots),
-        }
-        wanted[DECODE]["directory"]["address"] = known
-        # Whatever a slow link takes is no reason to give up.
-        wanted[DECODE]["peers"]["serve"] = {"bytes": slots * FRAME // 2}
-        self.nodes = []
-        self.clients: list[NodeClient] = []
-        for name, more in wanted.items():
-            (folder / name).mkdir()
-            node = NodeProcess(folder / name, slots=slots, memory=slots, frame=FRAME, **more)
-            self.nodes.append(opened.enter_context(node))
-            self.clients.append(opened.enter_context(closing(node.client())))
+        self.nodes = between(rate, opened, slots=slots)
+        self.clients: list[NodeClient] = [
+            opened.enter_context(closing(node.client())) for node in self.nodes
+        ]
 
     def turn(
         self, name: str, chunks: int, steps: int, pause: float, *, layers: int, pushed: bool
