@@ -3,11 +3,12 @@
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nodes import NodeProcess
-from vllm_engines import BLOCK, E2E, PATIENCE, agree, prompt
+from vllm_engines import BLOCK, E2E, PATIENCE, Engine, Reference, agree, prompt
 
 pytestmark = pytest.mark.thorough
 
@@ -45,8 +46,24 @@ def config(node):
 
 
 @pytest.fixture(scope="module")
-def decode(start, config):
-    return start(config, options={"takes_over": True}, **LORA)
+def started(model, start, config, tmp_path_factory):
+    """The engine that decodes, and one without a connector, which start beside each other."""
+    log = tmp_path_factory.mktemp("reference") / "log"
+    with ThreadPoolExecutor(2) as threads:
+        alone = threads.submit(Engine, model, log)
+        decode = threads.submit(start, config, options={"takes_over": True}, **LORA)
+    with alone.result() as engine:
+        yield decode.result(), Reference(engine)
+
+
+@pytest.fixture(scope="module")
+def decode(started):
+    return started[0]
+
+
+@pytest.fixture(scope="module")
+def reference(started):
+    return started[1]
 
 
 @pytest.fixture(scope="module", params=PREFILLS)

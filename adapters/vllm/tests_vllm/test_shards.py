@@ -91,6 +91,8 @@ def test_a_decoder_with_other_ranks_computes_one_token_of_a_prompt(pair, node, c
 LATENT = {
     "2 to 1": (Ranks(2), Ranks(1)),
     "1 to 4": (Ranks(1), Ranks(4)),
+    "4 to 2": (Ranks(4), Ranks(2)),
+    "2 to 4": (Ranks(2), Ranks(4)),
     "stages 2 to 1": (Ranks(1, 2), Ranks(1)),
     "2x2 to 2": (Ranks(2, 2), Ranks(2)),
 }
