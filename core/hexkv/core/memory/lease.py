@@ -192,14 +192,18 @@ class Ledger:
         As many as there are blocks for. Under the lock.
         """
         self._begin()
-        mine = self.held.setdefault(owner, {})
+        memory, mine = self.memory, self.held.setdefault(owner, {})
+        frames = {payload: frame_bytes(payload) for payload in set(payloads)}
+        blocks = self._slots.take([frames[payload] for payload in payloads])
         leases = []
-        for block, payload, token in zip(
-            self._slots.take(payloads), payloads, self._tokens, strict=False
-        ):
+        for block, payload, token in zip(blocks, payloads, self._tokens, strict=False):
+            start = block.offset
+            both = (
+                memory[start : start + frames[payload]],
+                memory[start + PAGE : start + PAGE + payload],
+            )
             # Nothing of the former chunk's header may vouch for the new one.
-            self.memory[block.offset : block.offset + len(MAGIC)] = _NO_MAGIC
-            both = views(self.memory, block.offset, payload)
+            memory[start : start + len(MAGIC)] = _NO_MAGIC
             leases.append(BlockLease(self, block, owner, token, both, None))
             mine[token] = block
             block.holds = 1

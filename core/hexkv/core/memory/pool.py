@@ -154,9 +154,9 @@ class BlockPool:
             PoolExhausted, InvalidRequest: as :meth:`lease`; there is not one.
         """
         run: list[BlockLease] = []
-        sizes = [frame_bytes(payload) for payload in payloads]
-        if max(sizes, default=0) > self.slot_bytes:
-            raise InvalidRequest(f"a frame of {max(sizes)} bytes is larger than the pool's blocks")
+        size = frame_bytes(max(payloads, default=0))
+        if size > self.slot_bytes:
+            raise InvalidRequest(f"a frame of {size} bytes is larger than the pool's blocks")
         while len(run) < len(payloads):
             with self._lock:
                 if self._line.first is None:
@@ -166,7 +166,8 @@ class BlockPool:
                 break
             try:
                 until = Deadline(deadline.clock, 0.0) if run else deadline
-                run.append(self.lease(payloads[at], owner, until, behind=sum(sizes[at + 1 :])))
+                behind = sum(map(frame_bytes, payloads[at + 1 :]))
+                run.append(self.lease(payloads[at], owner, until, behind=behind))
             except PoolExhausted:
                 if not run:
                     raise

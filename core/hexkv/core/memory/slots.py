@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from hexkv.ports import PAGE, InvalidRequest, frame_bytes
+from hexkv.ports import PAGE, InvalidRequest
 
 
 class Block:
@@ -45,12 +45,11 @@ class Slots:
             raise InvalidRequest(f"no block of {size} bytes is at {offset}")
         return Block(slot, offset, size, whole)
 
-    def take(self, payloads: Sequence[int]) -> list[Block]:
-        """Free ranges for frames with the first of *payloads*, as many as there are."""
+    def take(self, frames: Sequence[int]) -> list[Block]:
+        """Free ranges for the first of *frames*, which are their bytes, as many as there are."""
         blocks: list[Block] = []
         whole = self._slot_bytes
-        for payload in payloads:
-            size = frame_bytes(payload)
+        for size in frames:
             if size * 2 <= whole:
                 block = self._carve(size)
                 if block is None:

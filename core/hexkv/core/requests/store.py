@@ -156,7 +156,9 @@ class Storing:
         return len(part.keys)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:
-        sizes = [part.layout.chunk_bytes(tokens) for tokens in map(sub, part.ends, part.starts)]
+        tokens = list(map(sub, part.ends, part.starts))
+        size = {count: part.layout.chunk_bytes(count) for count in set(tokens)}
+        sizes = [size[count] for count in tokens]
         while True:
             # A write of our own that ends frees a block sooner than anybody else would.
             wait = Deadline(self.deadline.clock, 0.0) if self._writing else self.deadline

@@ -80,8 +80,9 @@ class History:
         if self._places:
             with self._lock:
                 mark = self._mark(tier)
-                for key in keys:
-                    self._places.pop(_name(key, mark), None)
+                end = NAMESPACE_BYTES + _DIGEST_BYTES
+                for name in [key[NAMESPACE_BYTES:end] + mark for key in keys]:  # see _name
+                    self._places.pop(name, None)
 
     def find(self, key: ChunkKey, tier: str) -> Note | None:
         """What happened to a chunk on *tier* last, as far as it is remembered."""

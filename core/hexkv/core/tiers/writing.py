@@ -185,13 +185,17 @@ class Writer:
         if not todo:
             return here, None
         outcomes = self.write(tier, items, leases, deadline)
-        failed = [
-            (key, outcome)
-            for key, outcome in zip(keys, outcomes, strict=True)
-            if not isinstance(outcome, Stored)
-        ]
-        gone = {key for key, _ in failed}
-        done = [key for key in keys if key not in gone]
+        failed: list[tuple[ChunkKey, WriteOutcome]] = []
+        gone: set[ChunkKey] = set()
+        done = keys
+        if not {Stored}.issuperset(map(type, outcomes)):
+            failed = [
+                (key, outcome)
+                for key, outcome in zip(keys, outcomes, strict=True)
+                if not isinstance(outcome, Stored)
+            ]
+            gone.update(key for key, _ in failed)
+            done = [key for key in keys if key not in gone]
         tier.index.commit(done)
         if failed:
             tier.index.abort([key for key, _ in failed])
