@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import signal
 import sys
@@ -64,8 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     # So that the files are removed, too, when somebody ends the run.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # What was imported is not looked through again before every turn.
-    gc.freeze()
     asked.dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.dir) as scratch:

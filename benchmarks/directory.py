@@ -219,7 +219,7 @@ def restarting(keys: Sequence[ChunkKey], goal: float) -> Row:
 
         def complete() -> bool:
             try:
-                return all(all(client.locate(part[-1:] + part[:1], soon())) for part in shares)
+                return all(all(client.locate([part[-1], part[0]], soon())) for part in shares)
             except StoreError:
                 return False
 

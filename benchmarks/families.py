@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate, count, islice
 from random import Random
 
@@ -167,7 +168,7 @@ def trees(seed: int) -> Prompts:
             if branches == 1 or dice.random() >= 0.55:
                 back = dice.random() < 0.1
                 on = path[: dice.randint(1, len(path))] if back else [*path, prompt]
-                agenda.plan(now + dice.expovariate(1 / 20), lambda at, on=on: step(at, on, steps))
+                agenda.plan(now + dice.expovariate(1 / 20), partial(step, path=on, steps=steps))
 
     agenda.plan(0.0, burst)
     return agenda.run()

@@ -58,7 +58,12 @@ class Pipe:
 
     def receive(self, frames: Sequence[memoryview]) -> None:
         """Fill every frame from the other end."""
-        far = Thread(target=lambda: [self.far.sendall(self._room) for _ in frames])
+
+        def send() -> None:
+            for _ in frames:
+                self.far.sendall(self._room)
+
+        far = Thread(target=send)
         far.start()
         for frame in frames:
             must(self.near.recv_into(frame, 0, socket.MSG_WAITALL) == self._size, "cut short")

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,9 @@ def over(node: Node, layout: KVLayout, chunk: int) -> PrefixCache:
 
 
 def turns(
-    rounds: int, sides: dict[str, Callable[[], object]], before: dict[str, Callable[[], object]]
+    rounds: int,
+    sides: Mapping[str, Callable[[], object]],
+    before: Mapping[str, Callable[[], object]],
 ) -> dict[str, list[tuple[float, float]]]:
     """Seconds by the clock and of this process's CPU, for each side in each round."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Node:
     """A node as a process, with its socket in *folder*."""
 
     def __init__(
-        self, folder: Path, pool: int | str, tiers: Sequence[dict[str, object]] = MEMORY
+        self, folder: Path, pool: int | str, tiers: Sequence[Mapping[str, object]] = MEMORY
     ) -> None:
         self.socket = folder / "node.sock"
         config = folder / "node.yaml"
@@ -55,7 +55,7 @@ class Node:
 
 @contextmanager
 def served(
-    folder: Path, pool: int | str, tiers: Sequence[dict[str, object]] = MEMORY
+    folder: Path, pool: int | str, tiers: Sequence[Mapping[str, object]] = MEMORY
 ) -> Iterator[Node]:
     """A node, for a while."""
     folder.mkdir(parents=True)

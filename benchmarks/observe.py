@@ -20,10 +20,11 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from socket import socket
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.machine import describe, load
 from benchmarks.measure import must, quantiles
@@ -34,7 +35,7 @@ from hexkv.plugins.compose import build
 from hexkv.plugins.config import load as configured
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.spec import AdapterSpec, OpenContext
-from hexkv.ports import ChunkKey, DType, KVLayout, Namespace, PrefixCache
+from hexkv.ports import ChunkKey, ChunkStore, DType, KVLayout, Namespace, PrefixCache
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "observe.json"
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=16)
@@ -79,7 +80,7 @@ def beside(name: str, what: Callable[[PrefixCache, int], object], rounds: int, c
             what(cache, 0)
         time.sleep(1.0)  # what that set off
         pairs = [
-            (cpu_of(lambda i=i: what(told, i)), cpu_of(lambda i=i: what(plain, i)))
+            (cpu_of(partial(what, told, i)), cpu_of(partial(what, plain, i)))
             for i in range(1, rounds + 1)
         ]
     ratios = sorted(with_events / without for with_events, without in pairs)
@@ -130,7 +131,8 @@ def five_tiers(folder: Path) -> Iterator[tuple[PrefixCache, FaultyStore, int]]:
     spec = registry.find("store", "disk")
 
     def opened(settings: object, context: OpenContext) -> FaultyStore:
-        hanging.append(FaultyStore(spec.open(settings, context), Scripted()))
+        disk = cast("ChunkStore", spec.open(settings, context))
+        hanging.append(FaultyStore(disk, Scripted()))
         return hanging[0]
 
     registry.adapters["store", "hanging"] = AdapterSpec(
@@ -178,7 +180,7 @@ def scraped(port: int, count: int) -> tuple[list[float], int]:
 def scrapes(count: int) -> list[Row]:
     """Alone, and while four threads load and one tier hangs."""
     tokens = memoryview(os.urandom(4 * 8192)).cast("I")
-    rows = []
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, five_tiers(Path(folder)) as found:
         cache, hanging, port = found
         cache.store(tokens, HeapKV(LAYOUT, len(tokens)))
@@ -247,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     machine = describe(Path(tempfile.gettempdir()))
     rounds = 2 if asked.quick else 15
-    rows = []
+    rows: list[Row] = []
     for row in (
         lookups(rounds),
         stores(rounds),

@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 
 from benchmarks.machine import describe, load
-from benchmarks.measure import must
+from benchmarks.measure import WrongResult, must
 from benchmarks.rounds import against
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.node.client import NodeClient
@@ -158,9 +158,10 @@ class Pair:
         into = bytearray(layout.chunk_bytes(TOKENS))
         with decode.hold(specs, "decode", soon()) as hold:
             hold.wait(soon())
-            for index, lease in enumerate(hold.leases):
-                must(lease is not None, f"chunk {index} of {chunks} did not come")
-                into[:] = lease.payload  # type: ignore[union-attr]
+            for index, got in enumerate(hold.leases):
+                if got is None:
+                    raise WrongResult(f"chunk {index} of {chunks} did not come")
+                into[:] = got.payload
                 must(int.from_bytes(into[:8]) == index, "another chunk")
         took = time.perf_counter() - end
         for client in self.clients:

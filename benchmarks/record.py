@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def look(cache: PrefixCache, prompt: memoryview) -> None:
         must(cache.lookup(prompt, pin="a request").hit_tokens == len(prompt), "it is there")
 
-    rows = []
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, tokens, what in (
             ("retrieve", 4096, retrieve),

@@ -37,7 +37,9 @@ def engine(layout: KVLayout, chunk: int, blocks: int, tier: TierSettings) -> Cac
         pool=Pool(bytes=blocks * frame_bytes(layout.chunk_bytes(chunk))),
         tiers=(tier,),
     )
-    return build(settings, Namespace("benchmark", layout))
+    made = build(settings, Namespace("benchmark", layout))
+    assert isinstance(made, CacheEngine), "without a node an engine has tiers of its own"
+    return made
 
 
 def memory_engine(layout: KVLayout, chunk: int, chunks: int) -> CacheEngine:

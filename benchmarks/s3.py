@@ -216,7 +216,7 @@ def deadlines(server: Double) -> list[dict[str, object]]:
     """What a call gives, and when, whose deadline a server misses."""
 
     def at(address: str) -> dict[str, str]:
-        return server.settings | {"endpoint": f"http://{address}"}
+        return {**server.settings, "endpoint": f"http://{address}"}
 
     def ours(client: str) -> Callable[[str], Closing]:
         return lambda address: store_at(server, client, **at(address))
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scale = replace(scale, rounds=asked.rounds)
     console = Console()
     machine = describe(HERE)
-    results = []
+    results: list[Result] = []
     with Double(trusting=True) as server:
         results += measured(scale, server)
         looked_up = lookup(server)

@@ -94,7 +94,8 @@ def computed(folder: Path) -> Chunk:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model.train(False)
     ids = torch.tensor([list(TEXT.read_bytes()[:TOKENS])])
     with torch.no_grad():
         layers = model(ids, use_cache=True).past_key_values.layers

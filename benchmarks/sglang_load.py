@@ -50,7 +50,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Settings]]:
         # Without hexkv's settings it is SGLang's own file backend.
         backend = "file" if given is None else "dynamic"
         chosen = behind(backend=backend, prefetch_threshold=THRESHOLD, **given or {})
-        return chosen | {"hicache_storage_prefetch_policy": policy, "hicache_ratio": ratio}
+        return {**chosen, "hicache_storage_prefetch_policy": policy, "hicache_ratio": ratio}
 
     return {
         "file, timeout": lambda: hicache("timeout"),

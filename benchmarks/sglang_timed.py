@@ -48,10 +48,10 @@ def _with_clock(hooked: _Class) -> _Class:
 
 
 @_with_clock
-class Storage(HexKVStorage):  # type: ignore[misc]  # untyped here
+class Storage(HexKVStorage):
     """Behind SGLang's hierarchical cache."""
 
 
 @_with_clock
-class Linker(HexKVLinker):  # type: ignore[misc]  # untyped here
+class Linker(HexKVLinker):
     """In its place."""

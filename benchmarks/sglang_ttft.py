@@ -187,7 +187,7 @@ def elsewhere(engine: Engine) -> float:
     first, *_ = Path("/proc/stat").read_text().splitlines()
     user, nice, system, _, _, *interrupts = (int(field) for field in first.split()[1:9])
     busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
-    return busy - engine.cpu_seconds()
+    return busy - float(engine.cpu_seconds())
 
 
 def summary(by_round: Mapping[int, float]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 
@@ -44,7 +44,7 @@ class Side(NamedTuple):
 
 def _nixl(root: Path) -> ChunkStore:
     context = OpenContext(SystemClock(), budget=1 << 40)
-    return discover().open("store", "nixl", {"root": str(root)}, context)  # type: ignore[return-value]
+    return cast("ChunkStore", discover().open("store", "nixl", {"root": str(root)}, context))
 
 
 SIDES = {

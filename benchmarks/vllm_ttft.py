@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -82,7 +82,7 @@ def tiers_of(tier: str, folder: Path) -> list[dict[str, object]]:
 
 def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
     """vLLM's ``kv_transfer_config`` of a connector; ``None`` where there is none."""
-    both = {"kv_role": "kv_both"}
+    both: dict[str, object] = {"kv_role": "kv_both"}
     if name == "hexkv":
         return dict(connector({"pool": {"bytes": POOL}, "tiers": tiers_of(tier, folder)}))
     if name == "node":
@@ -91,8 +91,11 @@ def transfer(name: str, tier: str, folder: Path) -> dict[str, object] | None:
         extra = {"shared_storage_path": str(folder / "example")}
         return both | {"kv_connector": "ExampleConnector", "kv_connector_extra_config": extra}
     if name == "offloading":
-        extra = {"cpu_bytes_to_use": 2 << 30}
-        return both | {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra}
+        bytes_to_use = {"cpu_bytes_to_use": 2 << 30}
+        return both | {
+            "kv_connector": "OffloadingConnector",
+            "kv_connector_extra_config": bytes_to_use,
+        }
     return None
 
 
@@ -184,7 +187,8 @@ def measure(
                         forget(one.where)
                     one.hit[number, 0] = turn(one, engine, number)
                 copy.turn(number, 0)
-    for rows in (copy.seconds, *(rows for one in sides for rows in (one.miss, one.hit))):
+    measured: list[dict[Turn, Any]] = [rows for one in sides for rows in (one.miss, one.hit)]
+    for rows in (copy.seconds, *measured):
         for first in [turn for turn in rows if turn[0] == numbers.start]:
             del rows[first]
 

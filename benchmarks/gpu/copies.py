@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import torch
@@ -25,6 +26,10 @@ _LIMIT = "one copy from or to pinned memory"
 _GOAL = 0.9
 
 Move = Callable[..., Transfer]
+
+
+def _moved(move: Move, spans: list[Span]) -> None:
+    finish(move(spans))
 
 
 class Paged:
@@ -86,7 +91,7 @@ def bulk(device: torch.device, size: Size) -> Iterator[Rate]:
                 device,
                 size.repeats,
                 f"paged {name}{way}, {what}",
-                lambda move=move: finish(move(paged.spans)),
+                partial(_moved, move, paged.spans),
                 (_LIMIT, copy),
                 size=paged.bytes,
                 goal=0.0 if direct else _GOAL,
@@ -148,7 +153,7 @@ def pieces(device: torch.device, size: Size) -> Iterator[Rate]:
                 of.repeats,
                 f"{name} in runs of {run:,} B, {paged.bytes / 1e6:.1f} MB"
                 + (", by the kernel itself" if direct else ""),
-                lambda move=move, spans=paged.spans: finish(move(spans)),
+                partial(_moved, move, paged.spans),
                 (_LIMIT, paged.out if forth else paged.into),
                 size=paged.bytes,
                 goal=0.0 if direct else _GOAL,

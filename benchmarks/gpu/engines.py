@@ -7,6 +7,7 @@ Where an engine is installed, ``make test-vllm`` and ``make test-sglang`` try it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -138,7 +139,7 @@ def sglang(device: torch.device, size: Size) -> Iterator[Rate]:
             max(1, size.repeats // 4),
             f"SGLang, {kind.__name__}: load by layers",
             load,
-            (_LIMIT, lambda host=host, there=there: there.copy_(host, non_blocking=True)),
+            (_LIMIT, partial(there.copy_, host, non_blocking=True)),
             size=len(host),
         )
         del region

@@ -20,7 +20,7 @@ _NEW = 32
 def generated(device: torch.device, size: Size) -> Iterator[Value]:
     """In single precision, so that equal tokens are a fair demand."""
     tokens, new = (256, 4) if size.layers <= 2 else (_PROMPT, _NEW)
-    model = trained("text").to(device)
+    model = trained("text").to(device)  # type: ignore[arg-type] # of a wrapper
     model.train(False)
     text = (__doc__ or "") * (1 + tokens // 50)
     prompt = list(text.encode())[:tokens]

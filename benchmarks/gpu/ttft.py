@@ -136,7 +136,7 @@ def _transformers(model: Model, device: torch.device, cache: PrefixCache) -> Fir
         dtype="bfloat16",
     )
     with torch.device(device):
-        made = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+        made = LlamaForCausalLM(config).to(torch.bfloat16).eval()  # type: ignore[arg-type] # of a wrapper
     under = CachedModel(made, cache)
 
     def first(prompt: list[int], cached: bool) -> tuple[int, int]:
