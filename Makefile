@@ -23,7 +23,8 @@
 #                with python3, a CUDA build of torch and Triton alone; without a GPU, that it all runs
 #   make gpu-wheels  into .wheels/, what such a machine may lack and cannot fetch: carry it along with this
 #                repository; GPU_PYTHON_VERSION=3.12 says for which Python
-#   make bench   each path beside its physical limit; JSON in benchmarks/results/
+#   make bench   each path beside its physical limit, all goals with verdicts: benchmarks/results/whole.json and
+#                docs/measured.md; ONLY="disk layers" some sections, ROUNDS=5 fewer turns
 #   make quality what each serde, and blending, does to trained models' answers: the tables of docs/quality.md
 #                and docs/blending.md, and build/blending.html
 #   make quality-held-out  the same by recall models of other seeds and vocabularies, which are trained
@@ -176,15 +177,7 @@ check: namespace $(VENV)/full
 	$(RUN) -m towncrier build --draft > /dev/null
 
 bench: $(VENV)/full
-	$(RUN) -m benchmarks
-	$(RUN) -m benchmarks.serdes
-	$(RUN) -m benchmarks.node
-	$(RUN) -m benchmarks.directory
-	$(RUN) -m benchmarks.channels
-	$(RUN) -m benchmarks.peers
-	$(RUN) -m benchmarks.collective
-	$(RUN) -m benchmarks.observe
-	$(RUN) -m benchmarks.record
+	PYTHONPATH=tests/lib $(RUN) -m benchmarks.whole $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 gpu: namespace
 	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/results/gpu.json

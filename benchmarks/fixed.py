@@ -304,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "results": results,
         }
         asked.output.write_text(json.dumps(run, indent=1) + "\n")
-    return int(any(row["reached"] is False for row in results))
+    return 3 if any(row["reached"] is False for row in results) else 0
 
 
 if __name__ == "__main__":

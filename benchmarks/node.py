@@ -238,6 +238,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.node", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a little of everything")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--far-end", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     scale = QUICK if chosen.quick else FULL
@@ -251,8 +252,7 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 rows.append(row)
     if not chosen.quick:
-        OUTPUT.parent.mkdir(exist_ok=True)
-        OUTPUT.write_text(
+        chosen.output.write_text(
             json.dumps({"machine": describe(OUTPUT.parent), "rows": rows}, indent=2) + "\n"
         )
 

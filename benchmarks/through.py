@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
+import torch
+
 from benchmarks.devices import contiguous
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, engine, prompt
@@ -32,6 +34,8 @@ def through(
         get: the bare way in.
         share: of the limit's speed that is wanted.
     """
+    # Of the bare copy: many would wait for each other, and for the process at the other end.
+    torch.set_num_threads(1)
     chunk, count = scale.layout.chunk_bytes(scale.chunk), scale.disk_chunks // 2
     tokens = prompt(count * scale.chunk)
     device = contiguous(scale.layout, len(tokens), scale.chunk)
