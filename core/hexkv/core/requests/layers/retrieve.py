@@ -343,6 +343,8 @@ class LayeredRetrieve:
 
     def _copy(self, group: int, deadline: Deadline) -> None:
         leases, spans = self._spans()
+        if not spans:
+            return
         layers, device = self._groups[group], self._device
         if all(map(is_raw, leases)):
             copied = self._copier.copy(device, spans, leases, deadline, gather=False, layers=layers)
