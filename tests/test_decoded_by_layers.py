@@ -3,6 +3,7 @@
 import pytest
 
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import Finished, Span, frame_bytes
 from layered import DEEP, FULL, PROMPT, Spans, deep, empty, memory, same_layer, settled, smooth
 from plain_serde import PlainSerde
@@ -48,8 +49,8 @@ class LayersKV(HeapKV):
         return Finished()
 
 
-def brought(r, target):
-    with r.engine.retrieve_layers(PROMPT, target) as layers:
+def brought(r, target, **options):
+    with r.engine.retrieve_layers(PROMPT, target, **options) as layers:
         for layer in layers:
             assert same_layer(target, smooth(), layer, layers.hit_tokens)
         return layers.result()
@@ -76,6 +77,23 @@ def test_layers_stay_encoded_until_the_device_has_them_and_are_promoted_so(rig):
     raw = empty(PROMPT, DEEP)
     assert brought(r, raw).hit_tokens == FULL
     assert serde.decoded == 10 * DEEP.layers
+    assert settled(r)
+
+
+@pytest.mark.thorough
+def test_what_is_prefetched_is_loaded_by_layers_as_it_was_left(rig):
+    serde = Counting()
+    options = {"slots": 40, "prefetch": PrefetchRules(share=1.0)}
+    r = deep(rig, tier("ranges", Spans(), serdes=("plain/1",)), serde=serde, **options)
+    assert r.engine.store(PROMPT, smooth()).stored_tokens == FULL
+    took = []
+    for name in ("before a device was seen", "after it"):
+        assert r.engine.prefetch(name, PROMPT) == FULL
+        r.engine.flush()
+        device = LayersKV()
+        assert brought(r, device, lookup_id=name).hit_tokens == FULL
+        took.append((device.took, serde.decoded))
+    assert took == [(0, 10 * DEEP.layers), (10 * DEEP.layers, 10 * DEEP.layers)]
     assert settled(r)
 
 

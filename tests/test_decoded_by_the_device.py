@@ -5,6 +5,7 @@ import pytest
 from dict_store import ScanningStore
 from eight_serde import Eight, repeating
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.ports import (
     CorruptFrame,
     CounterName,
@@ -138,6 +139,32 @@ def test_what_the_device_cannot_decode_is_no_hit(rig, how):
     assert raw.agrees(repeating(), FULL)
 
 
+def test_what_is_prefetched_stays_encoded_once_a_device_is_known_that_decodes(rig):
+    r, serde = deep(rig, link(), slots=40, prefetch=PrefetchRules(share=1.0))
+    assert settled(r)
+
+    def brought(name, device):
+        assert r.engine.prefetch(name, PROMPT) == FULL
+        r.engine.flush()
+        assert r.engine.retrieve(PROMPT, device, lookup_id=name).hit_tokens == FULL
+        assert device.agrees(repeating(), FULL)
+
+    first, second = DecodingKV(), DecodingKV()
+    brought("before one was seen", first)
+    assert (first.took, serde.decoded) == (0, 10)
+    brought("after it", second)
+    assert (second.took, serde.decoded) == (10, 10)
+    # It was left encoded for a device that turns out to be another one's.
+    brought("for another one", empty(PROMPT, DEEP))
+    assert serde.decoded == 20
+    brought("once more", DecodingKV())
+    assert r.engine.prefetch("never taken", PROMPT) == FULL
+    r.engine.flush()
+    assert r.engine.cancel("never taken")
+    assert settled(r)
+    assert r.pool.swept == 0
+
+
 def test_whoever_leaves_an_encoded_read_leaves_no_block_behind(rig):
     r, _ = deep(rig, link())
     assert settled(r)
@@ -152,7 +179,7 @@ def test_whoever_leaves_an_encoded_read_leaves_no_block_behind(rig):
     assert len(arrived) == 6
     assert all(claim.ready(until, final=False) for claim in arrived)
     for claim in arrived[:3]:
-        with claim.settle("a test", until) as lease:
+        with claim.settle("a test", until, {"eight/1"}) as lease:
             assert lease.spec.serde == "eight/1"
             assert len(lease.frame) == 2 * 4096
     for claim in (*arrived[3:], *begin()):  # the others' reads may be under way

@@ -16,6 +16,7 @@ from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
 from hexkv.core.requests.accounts import held
+from hexkv.core.requests.decoding import decoded_by
 from hexkv.core.requests.layers import Hosts, LayeredRetrieve, LayeredStore, TimeBudget
 from hexkv.core.requests.prefetch import Prefetches, PrefetchRules, make_room
 from hexkv.core.requests.prefix import match_prefix
@@ -28,6 +29,7 @@ from hexkv.core.tiers.clearing import settle_writes
 from hexkv.core.tiers.encoding_choice import rate_to_pay
 from hexkv.core.tiers.hold import TieredHold
 from hexkv.core.tiers.matching import why_absent
+from hexkv.core.tiers.pending_reads import PendingRead
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import (
     KEY_BYTES,
@@ -191,7 +193,7 @@ class TieredHalf:
             owner=owner,
             deadline=deadline,
             laps=laps,
-            ready=None if lookup_id is None else self.prefetches.take(lookup_id),
+            ready=None if lookup_id is None else self._prefetched(lookup_id, device),
         )
 
     def save(
@@ -227,9 +229,12 @@ class TieredHalf:
             owner=owner,
             patience=patience,
             hosts=self._hosts,
-            ready={} if lookup_id is None else self.prefetches.take(lookup_id),
+            ready={} if lookup_id is None else self._prefetched(lookup_id, device),
             report=report,
         )
+
+    def _prefetched(self, lookup_id: str, device: DeviceKV) -> dict[ChunkKey, PendingRead]:
+        return self.prefetches.take(lookup_id, decoded_by(self.stack.runtime, device))
 
     def save_layers(
         self,

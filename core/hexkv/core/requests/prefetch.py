@@ -7,7 +7,7 @@ a retrieve reads the rest. What nobody picks up within a time limit is given bac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -55,6 +55,7 @@ class Prefetches:
         self._clock = stack.runtime.clock
         self._most = max(1, int(stack.pool.slots * rules.share)) if rules.share > 0 else 0
         self._waiting: dict[str, _Prefetch] = {}
+        self._decoded: Collection[str] = ()
         self._lock = Lock()
 
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
@@ -84,8 +85,17 @@ class Prefetches:
         match_prefix_soon(self._stack, prompt, read, start)
         return entry.hit_tokens
 
-    def take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
-        """What was read for *lookup_id*: the caller settles or drops every claim."""
+    def take(self, lookup_id: str, decoded: Collection[str] = ()) -> dict[ChunkKey, PendingRead]:
+        """What was read for *lookup_id*: the caller settles or drops every claim.
+
+        *decoded* are the serdes that the caller's device decodes. The prefetches that follow leave
+        their frames as they are: an engine's devices are of one kind, or else whoever settles
+        such a claim decodes it.
+        """
+        self._decoded = decoded
+        return self._take(lookup_id)
+
+    def _take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
         with self._lock:
             entry = self._waiting.get(lookup_id)
             if entry is None:
@@ -100,7 +110,7 @@ class Prefetches:
         """Give everything back. Whether there was such a prefetch."""
         with self._lock:
             here = lookup_id in self._waiting
-        for claim in self.take(lookup_id).values():
+        for claim in self._take(lookup_id).values():
             claim.drop()
         return here
 
@@ -143,6 +153,7 @@ class Prefetches:
             f"prefetch {lookup_id}",
             entry.read,
             Priority.PREFETCH,
+            encoded=self._decoded,
         )
         with self._lock:
             entry.asking = 0

@@ -175,7 +175,7 @@ class Arriving:
         while self._claims and len(leases) < count:
             claim = self._claims.popleft()
             number = first + len(leases)
-            lease = claim.settle(self._owner, self._deadline)
+            lease = claim.settle(self._owner, self._deadline, self._encoded)
             if lease is None:
                 lease = self._stack.stand_in(claim, self._owner, self._deadline)
             if lease is None and claim.crowded:

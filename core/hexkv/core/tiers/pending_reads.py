@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
 
 from hexkv.core.io.scheduler import Ticket
@@ -21,9 +21,20 @@ _NOBODY = -1
 class Fetch:
     """One read under way, with leases of its own on the blocks that it fills."""
 
-    def __init__(self, tier: Tier, blocks: list[BlockLease], wasted: Callable[[int], None]) -> None:
-        """*wasted* is told the bytes of chunks that arrived and that nobody took."""
+    def __init__(
+        self,
+        tier: Tier,
+        blocks: list[BlockLease],
+        wasted: Callable[[int], None],
+        decode: Callable[[BlockLease, BlockLease], Reason | None],
+    ) -> None:
+        """*wasted* is told the bytes of chunks that arrived and that nobody took.
+
+        *decode* brings a chunk that stayed encoded out of its block into one for the raw chunk, or
+        says why not.
+        """
         self.tier = tier
+        self.decode = decode
         self.late = False
         """True once nobody may join any more: a wait timed out, or all have left."""
 
@@ -140,8 +151,12 @@ class PendingRead:
             return True
         return ticket.wait(deadline) if final else ticket.peek(deadline)
 
-    def settle(self, owner: str, deadline: Deadline) -> Lease | None:
-        """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`."""
+    def settle(self, owner: str, deadline: Deadline, encoded: Collection[str] = ()) -> Lease | None:
+        """Wait for the chunk; the caller releases the lease. ``None``: see :attr:`why`.
+
+        What stayed encoded is decoded here, unless *encoded* names its serde: whoever began the
+        read may not have known who would take it.
+        """
         lease, self._lease = self._lease, None
         fetch, self._fetch = self._fetch, None
         if lease is None:
@@ -153,16 +168,20 @@ class PendingRead:
                 fetch.late = True
             else:
                 self.why = fetch.why[self._index]
-            encoded = fetch.take_encoded(self._index)
-            if self.why is Reason.TIMED_OUT or not fetch.arrived(self._index):
-                if encoded is not None:
-                    encoded.release()
+            kept = fetch.take_encoded(self._index)
+            whole = self.why is not Reason.TIMED_OUT and fetch.arrived(self._index)
+            if whole and kept is not None:
+                if kept.spec is not None and kept.spec.serde in encoded:
+                    lease, kept = kept, lease
+                elif isinstance(lease, BlockLease):
+                    self.why = fetch.decode(kept, lease)
+                    whole = self.why is None
+            if kept is not None:
+                kept.release()
+            if not whole:
                 lease.release()
                 fetch.leave(self._index)
                 return None
-            if encoded is not None:
-                lease.release()
-                lease = encoded
         if lease.owner == owner:
             return lease
         with lease:

@@ -131,7 +131,9 @@ class Fetcher:
                 such a read.
         """
         if tier.lends:
-            lent, why = self.lend(tier, specs, owner, encoded)
+            # Who takes what was read ahead, and whether that decodes, is not known yet.
+            known = () if priority is Priority.PREFETCH else encoded
+            lent, why = self.lend(tier, specs, owner, known)
             return [
                 PendingRead(spec, tier.name, block, why=why.get(i))
                 for i, (spec, block) in enumerate(zip(specs, lent, strict=True))
@@ -160,7 +162,7 @@ class Fetcher:
         with room:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
-            fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name))
+            fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
             free = self._blocks(raw[: room.count], owner, now if claims or wait is None else wait)
             # As one step: of two who want a chunk at the same moment, one joins the other's read.
             with self._lock:
@@ -254,6 +256,13 @@ class Fetcher:
                 return block
             block.release()
             return None
+
+    def _decode(self, kept: BlockLease, block: BlockLease) -> Reason | None:
+        """Bring the chunk that *kept* has encoded into *block*; why not, if so."""
+        spec = block.spec
+        if spec is None:
+            return Reason.FAILED
+        return open_into(self._runtime, kept.frame, spec.key, block)
 
     def _count_wasted(self, tier: str, size: int) -> None:
         self._runtime.telemetry.count(CounterName.WASTED_BYTES, size, tier=tier)

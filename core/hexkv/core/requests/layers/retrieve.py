@@ -315,7 +315,7 @@ class LayeredRetrieve:
             claim = self._claims.pop(number, None)
             if claim is None:
                 continue  # it was dropped with the prefix that it belonged to
-            lease = claim.settle(self._owner, deadline)
+            lease = claim.settle(self._owner, deadline, self._encoded)
             if lease is None:
                 lease = self._stack.stand_in(claim, self._owner, deadline)
             if lease is None:
