@@ -14,6 +14,7 @@ from threading import Condition, Lock
 from typing import Self
 
 from hexkv.adapters.net.errors import OutOfTime
+from hexkv.plugins.mapped import advise_huge
 from hexkv.ports import PAGE, Deadline, StoreError
 
 
@@ -60,7 +61,9 @@ class Staging:
 
     def __init__(self, size: int) -> None:
         self.size = -(-size // PAGE) * PAGE
-        self._map = mmap.mmap(-1, self.size)
+        # Direct I/O takes a segment for each piece of memory: of small pages twice as long.
+        self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        advise_huge(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._free = [(0, self.size)]
         self._changed = Condition()
