@@ -84,12 +84,14 @@ def test_a_request_waits_for_what_another_engine_computes_as_long_as_it_may(end)
     clock.time = 4.0
     assert {plan.matched(name, 0) for _ in range(5)} == {(None, False)}
     assert rank.count("settled") == 1, "one question for all"
+    assert plan.plan([]).waits, "the step need not be over at once"
     rank.coming, rank.hit = False, 112
     if end == "late":
         clock.time = 5.0
     else:
         rank.settled = ["other", name] if end == "settled" else "nonsense"
     assert plan.matched(name, 0) == (112, True)
+    assert not plan.plan([]).waits
     assert rank.count("find") == 2
 
 

@@ -216,14 +216,12 @@ def over(rank):
 def test_a_load_between_steps_is_reported_once_when_it_is_over(rank):
     store(rank)
     rank.run(Step(2, loads=[load(later=True)]))
-    assert over(rank) == {"r"}
-    assert rank.half.arrived() == set()
-    assert rank.half.bad_blocks() == set()
-    assert rank.half.finished_steps() == {}
+    assert (over(rank), rank.half.arrived()) == ({"r"}, set())
+    assert (rank.half.bad_blocks(), rank.half.finished_steps()) == (set(), {})
     assert rank.equal(OTHER, MINE)
 
 
-def test_a_step_that_computes_nothing_waits_for_loads_and_another_one_does_not(rank, monkeypatch):
+def test_a_step_that_computes_nothing_waits_for_loads_or_answers(rank, monkeypatch):
     waits = []
     monkeypatch.setattr(worker_connector, "wait", lambda loads, *how: waits.append((loads, *how)))
     store(rank)
@@ -233,6 +231,9 @@ def test_a_step_that_computes_nothing_waits_for_loads_and_another_one_does_not(r
         future.exception(timeout=60)
         assert rank.half.arrived() == {"r"}
         assert waits == [([future], 0.001, FIRST_COMPLETED)][: int(idle)]
+    for count, answers in ((1, False), (2, True)):
+        rank.run(Step(3, idle=True, waits=answers))
+        assert (rank.half.arrived(), len(waits)) == (set(), count)
 
 
 def test_a_load_between_steps_that_fails_is_reported_with_its_blocks(rank):

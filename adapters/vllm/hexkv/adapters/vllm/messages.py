@@ -110,3 +110,6 @@ class Step:
     missed: list[Missed] = field(default_factory=list)
     idle: bool = False
     """True if no request computes anything in it."""
+
+    waits: bool = False
+    """True if it is idle, and a request waits for what a rank or another engine has to say."""

@@ -183,6 +183,11 @@ class Tracked:
     allocated: bool = False
     """Whether blocks were given since it was asked what is cached."""
 
+    @property
+    def waits(self) -> bool:
+        """True while a rank, or another engine, has something to say of it."""
+        return bool(self.questions or self.coming)
+
     def forget(self) -> None:
         """Whatever was found need not be so any more."""
         self.found = None

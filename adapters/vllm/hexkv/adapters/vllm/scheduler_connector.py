@@ -186,6 +186,7 @@ class SchedulerConnector:
         self._number += 1
         step.number = self._number
         step.idle = not scheduled
+        step.waits = step.idle and any(one.waits for one in self._requests.values())
         block = self._shape.block
         if self._shape.checked_later and (now := [load for load in step.loads if not load.later]):
             self._unconfirmed[step.number] = {
@@ -258,8 +259,7 @@ class SchedulerConnector:
 
     def left(self, request: str) -> None:
         """A request has finished, or was given up."""
-        tracked = self._requests.pop(request, None)
-        if tracked is not None:
+        if (tracked := self._requests.pop(request, None)) is not None:
             self._release(tracked)
             if tracked.naming:
                 self._ranks[0].drop(tracked.naming)

@@ -40,8 +40,9 @@ _LOADS = 1 << 16
 """More than the loads of a step."""
 
 _YIELD = 0.001
-"""Seconds for which a step that computes nothing waits for loads. A host that steps on and on keeps
-the interpreter's lock from the threads that load: their every system call waits 5 ms for it."""
+"""Seconds for which a step that computes nothing waits for loads and answers. A host that steps on
+and on keeps the interpreter's lock from the threads that load and that look up: their every system
+call waits 5 ms for it."""
 
 _FORGETTING = 1.0
 """Seconds for what is to be deleted once it has arrived."""
@@ -134,7 +135,8 @@ class WorkerConnector(Generic[Window]):
         self._outside = _Outside()
         self._layered: list[_Layered] = []
         self._contexts = ExitStack()
-        self._idle = False
+        self._idle = self._waits = False
+        self._never: Future[int] = Future()
         self._bad: set[int] = set()
         self._spoiled: set[int] = set()
         self._finished_steps: dict[int, int] = {}
@@ -142,7 +144,7 @@ class WorkerConnector(Generic[Window]):
     def start(self, step: Step) -> None:
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
-        self._idle = step.idle
+        self._idle, self._waits = step.idle, step.waits
         self._count(step.missed)
         for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
@@ -197,10 +199,11 @@ class WorkerConnector(Generic[Window]):
 
     def arrived(self) -> set[str]:
         """Requests whose loads outside of steps are over since the last call."""
-        if not self._outside.running:
+        running = [done for _, done in self._outside.running.values()]
+        if (self._idle and running) or self._waits:
+            wait(running or [self._never], _YIELD, FIRST_COMPLETED)
+        if not running:
             return set()
-        if self._idle:
-            wait([done for _, done in self._outside.running.values()], _YIELD, FIRST_COMPLETED)
         over = {name for name, (_, done) in self._outside.running.items() if done.done()}
         for name in over:
             load, future = self._outside.running[name]
