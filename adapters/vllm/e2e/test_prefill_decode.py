@@ -30,6 +30,8 @@ LENGTHS = [
 ]
 """Of two hundred prompts: every length around every border of a block, and so of a chunk."""
 
+TURNS = -(-len(LENGTHS) // AT_ONCE)
+
 HANDS_OFF = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
 
 
@@ -109,26 +111,24 @@ def test_many_at_once_of_any_length(reference, prefill, decode):
         check(reference, prefill, decode, *words)
 
 
+@pytest.mark.parametrize("turn", range(TURNS))
 def test_two_hundred_prompts_of_all_lengths_with_salts_and_adapters(
-    reference, prefill, decode, adapter
+    reference, prefill, decode, adapter, turn
 ):
+    """In turns of 32 at once, the last one of eight."""
+    assert len(LENGTHS) == 200
     for engine in (prefill, decode):  # now it is loaded
         engine.generate(prompt("any", CHUNK), tokens=1, lora=adapter)
-    assert len(LENGTHS) == 200
-    lengths = random.Random(str(prefill.log)).sample(LENGTHS, len(LENGTHS))
-    for turn, start in enumerate(range(0, len(lengths), AT_ONCE)):
-        words = [
-            prompt(f"{prefill.log} all {start + place}", length)
-            for place, length in enumerate(lengths[start : start + AT_ONCE])
-        ]
-        said = ({}, {"salt": f"tenant {turn}"}, {"lora": adapter})[turn % 3]
-        if said.get("lora"):
-            expected = decode.generate(*words, lora=adapter, extra=HANDS_OFF)
-        else:
-            expected = reference.at_once(*words)
-        answers, computed = hand_over(prefill, decode, *words, **said)
-        assert agree(answers, expected)
-        assert max(computed) <= 1, dict(zip(map(len, words), computed, strict=True))
+    lengths = random.Random(2).sample(LENGTHS, len(LENGTHS))[turn * AT_ONCE :][:AT_ONCE]
+    words = [prompt(f"{prefill.log} all {turn} {length}", length) for length in lengths]
+    said = ({}, {"salt": f"tenant {turn}"}, {"lora": adapter})[turn % 3]
+    if said.get("lora"):
+        expected = decode.generate(*words, lora=adapter, extra=HANDS_OFF)
+    else:
+        expected = reference.at_once(*words)
+    answers, computed = hand_over(prefill, decode, *words, **said)
+    assert agree(answers, expected)
+    assert max(computed) <= 1, dict(zip(map(len, words), computed, strict=True))
 
 
 def test_a_salt_hands_over_to_its_own_tenant_alone(reference, prefill, decode):
