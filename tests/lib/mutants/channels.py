@@ -12,7 +12,7 @@ from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.peers import channel as peers
-from hexkv.adapters.net.peers.line import Line
+from hexkv.adapters.net.peers.line import Landing, Line
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.tcp.channel import Security, TcpChannel
 from hexkv.contracts.channel import ChannelContract, double
@@ -240,33 +240,46 @@ class TestAsksForNoSecret(TcpContract):
         return super().channel(b"")
 
 
+def arriving(landing, after):
+    """What waits in *landing*, and where it and *after* are written."""
+    waiting, landing._waiting, landing._bytes = landing._waiting, [], 0
+    views = [there.into for _, _, there in waiting]
+    return waiting, views if after is None else [*views, after]
+
+
+def hits(landing, waiting):
+    for index, _, there in waiting:
+        landing._outcomes[index] = Hit(len(there.into))
+
+
 class TestWritesLate(TcpContract):
     """A thread of its own receives, and goes on when nobody waits for it any more."""
 
     breaks = "channel.16"
 
     def change(self, monkeypatch):
-        def land(line, index, part, size, after, sink, deadline):
-            there = sink.room(index, size)
+        def finish(landing, after=None):
+            stream, deadline = landing._stream, landing._deadline
+            waiting, views = arriving(landing, after)
             until = Deadline.after(deadline.clock, 60)
 
             def receive():
                 with suppress(Exception):
-                    line.stream.fill_both(there.into, after, until)
-                if line.stream in late:
-                    right(line.stream)
+                    stream.fill_each(views, until)
+                if stream in late:
+                    right(stream)
 
             thread = Thread(target=receive, daemon=True)
             thread.start()
             thread.join(deadline.remaining())
             if thread.is_alive():
-                late.add(line.stream)
+                late.add(stream)
                 raise OutOfTime("too late")
-            return Hit(size)
+            hits(landing, waiting)
 
         late = set()
         right = Stream.close
-        monkeypatch.setattr(Line, "_land", land)
+        monkeypatch.setattr(Landing, "finish", finish)
         monkeypatch.setattr(Stream, "close", lambda it: None if it in late else right(it))
 
 
@@ -276,11 +289,12 @@ class TestHasNoShare(TcpContract):
     breaks = "channel.17"
 
     def change(self, monkeypatch):
-        def land(line, index, part, size, after, sink, deadline):
-            line.stream.fill_both(sink.room(index, size).into, after, deadline)
-            return Hit(size)
+        def finish(landing, after=None):
+            waiting, views = arriving(landing, after)
+            landing._stream.fill_each(views, landing._deadline)
+            hits(landing, waiting)
 
-        monkeypatch.setattr(Line, "_land", land)
+        monkeypatch.setattr(Landing, "finish", finish)
 
 
 class TestRaisesWhatIsLate(TcpContract):
@@ -301,15 +315,16 @@ class TestCallsHalfAFrameAHit(TcpContract):
     breaks = "channel.19"
 
     def change(self, monkeypatch):
-        right = Line._land
+        right = Landing.finish
 
-        def land(line, index, part, size, after, sink, deadline):
+        def finish(landing, after=None):
+            waiting = landing._waiting
             try:
-                return right(line, index, part, size, after, sink, deadline)
+                right(landing, after)
             except ConnectionBroken:
-                return Hit(size)
+                hits(landing, waiting)
 
-        monkeypatch.setattr(Line, "_land", land)
+        monkeypatch.setattr(Landing, "finish", finish)
 
 
 class TestForgetsWhatItLent(TcpContract):

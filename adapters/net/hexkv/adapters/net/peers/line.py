@@ -107,7 +107,7 @@ class Line:
         rows = b"".join([PARTS.pack(part.key, part.start, part.size or 0) for part in parts])
         self._ask(Kind.READ, len(parts), rows, deadline)
         self._answer(Kind.READ, len(parts), 0, deadline)
-        landing = _Landing(self.stream, sink, outcomes, deadline)
+        landing = Landing(self.stream, sink, outcomes, deadline)
         head = memoryview(bytearray(GROUP_BYTES))
         self.stream.fill(head, deadline)
         done = 0
@@ -226,7 +226,7 @@ class Line:
             raise BadMessage(f"{size} bytes of a chunk, {part.size} wanted")
 
 
-class _Landing:
+class Landing:
     """Receives the parts of a call into the room that *sink* gives: small ones together."""
 
     def __init__(
