@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -17,16 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 
-from rich.console import Console
-
-from benchmarks.lmserver import cpu_clock, process, receive
-from benchmarks.machine import describe, load
-from benchmarks.measure import Comparison, Goal, Turn, compare, must
-from benchmarks.report import table, to_json
+from benchmarks.beside import Rows, options, run
+from benchmarks.lmserver import process, receive
+from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers
 from hexkv.adapters.mooncake.channel import EngineMemory
 from hexkv.adapters.nixl.memory import made
@@ -109,10 +105,6 @@ def reading(
             must(list(outcomes) == [Hit(size)] * len(some), f"not read: {outcomes}")
 
     return Turn(read)
-
-
-Rows = tuple[list[Comparison], list[int]]
-"""What is compared, and the processes at the other ends."""
 
 
 class Rig:
@@ -250,10 +242,7 @@ FAR = {"far_end": far_end, "far_nixl": far_nixl, "far_engine": far_engine}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, or be the other end of the bare side. The exit code: 3 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.channels", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser = options("benchmarks.channels", __doc__, OUTPUT)
     for name in FAR:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, nargs=2, type=int, help=argparse.SUPPRESS)
@@ -263,25 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if count_and_size := getattr(asked, name):
             far(*count_and_size)
             return 0
-    machine = describe(asked.output.parent)
-    results = []
-    for channel, label in product(asked.channel, SIZES):
-        with ExitStack() as ends:
-            rows, others = CHANNELS[channel](label, ends)
-            cpu = cpu_clock(others)
-            results += [compare(row, asked.rounds, turn=asked.turn, cpu=cpu) for row in rows]
-    run = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rounds": asked.rounds,
-        "cpu": "this process and both at the other ends",
-        "machine": machine | {"load_after": load()},
-        "results": [to_json(result) for result in results],
-    }
-    asked.output.write_text(json.dumps(run, indent=1) + "\n")
-    console = Console()
-    console.print(table(results))
-    console.print(f"written: {asked.output}", highlight=False, soft_wrap=True)
-    return 3 if any(result.reached is False for result in results) else 0
+    cases = product(asked.channel, SIZES)
+    return run(asked, (partial(CHANNELS[channel], label) for channel, label in cases))
 
 
 if __name__ == "__main__":

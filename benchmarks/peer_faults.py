@@ -20,14 +20,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Self
 
-from benchmarks.machine import describe, load
+from benchmarks.beside import keep
+from benchmarks.machine import describe
 from benchmarks.measure import must
 from configured import LAYOUT, computed, prompt
 from directory_servers import SECRET, LyingDirectory
@@ -221,14 +221,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in asked.fault:
         rows.append(case(name, asked.seconds))
         print(json.dumps(rows[-1]), flush=True)
-    run = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    said = {
         "deadline_seconds": DEADLINE,
         "bounds": {"overrun_seconds_beside_noise": OVERRUN, "back_seconds": BACK},
-        "machine": machine | {"load_after": load()},
-        "results": rows,
+        "machine": machine,
     }
-    asked.output.write_text(json.dumps(run, indent=1) + "\n")
+    keep(asked.output, said, rows, "fault")
     return 0 if all(row["kept"] for row in rows) else 1
 
 

@@ -9,24 +9,21 @@ to tensors. Beside it the same bytes through raw sockets (one connection, ``send
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import cast
 
 import torch
-from rich.console import Console
 
-from benchmarks.lmserver import cpu_clock, process, receive
-from benchmarks.machine import describe, load
-from benchmarks.measure import Comparison, Goal, Turn, compare, must
-from benchmarks.report import table, to_json
+from benchmarks.beside import Rows, options, run
+from benchmarks.lmserver import process, receive
+from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import prompt
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.core.engine.tiered import TieredHalf
@@ -97,7 +94,7 @@ def other_end(label: str) -> None:
         Event().wait()
 
 
-def rows(label: str, ends: ExitStack) -> tuple[list[Comparison], list[int]]:
+def rows(label: str, ends: ExitStack) -> Rows:
     """An engine that reads from another one, beside raw sockets and the copy."""
     layers, count = CASES[label]
     layout = layout_of(layers)
@@ -147,35 +144,14 @@ def rows(label: str, ends: ExitStack) -> tuple[list[Comparison], list[int]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, or be another end. The exit code: 3 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--turn", type=float, default=0.2, help="seconds of a turn at least")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser = options("benchmarks.peers", __doc__, OUTPUT)
     parser.add_argument("--other-end", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if asked.other_end:
         other_end(asked.other_end)
         return 0
-    machine = describe(asked.output.parent)
-    results = []
-    for label in CASES:
-        with ExitStack() as ends:
-            some, others = rows(label, ends)
-            cpu = cpu_clock(others)
-            results += [compare(row, asked.rounds, turn=asked.turn, cpu=cpu) for row in some]
-    run = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rounds": asked.rounds,
-        "cpu": "this process and the other ends",
-        "machine": machine | {"load_after": load()},
-        "results": [to_json(result) for result in results],
-    }
-    asked.output.write_text(json.dumps(run, indent=1) + "\n")
-    console = Console()
-    console.print(table(results))
-    console.print(f"written: {asked.output}", highlight=False, soft_wrap=True)
-    return 3 if any(result.reached is False for result in results) else 0
+    return run(asked, (partial(rows, label) for label in CASES))
 
 
 if __name__ == "__main__":
