@@ -111,7 +111,7 @@ def test_each_prompt_of_a_batch_is_blended_or_computed_as_if_it_were_alone(
     for ratio, check in ((0.995, 0), (0.15, 1)):
         folder = tmp_path / str(ratio)
         with opened(model, folder, ratio=ratio, check_layer=check) as (engine, blending):
-            blending._blender._batches = together
+            blending.blender._batches = together
             blending.precompute(SEGMENTS)
             CachedModel(model, engine).prefill(known)
             alone = [blending.generate(row, 4) for row in rows]
@@ -223,17 +223,17 @@ def test_layers_are_loaded_while_others_are_computed(model, tmp_path):
     with opened(model, tmp_path) as (_, blending):
         blending.precompute(SEGMENTS)
         loaded, seen = threading.Event(), []
-        rotate = blending._blender.rotation.rotate
+        rotate = blending.blender.rotation.rotate
 
         def last_one(layer, planes, runs):
             rotate(layer, planes, runs)
-            if layer == blending._blender.layers - 1:
+            if layer == blending.blender.layers - 1:
                 loaded.set()
 
         def first_layer(*_):
             seen.append(loaded.wait(60))
 
-        blending._blender.rotation.rotate = last_one
+        blending.blender.rotation.rotate = last_one
         handle = model.model.layers[0].register_forward_hook(first_layer)
         try:
             made = blending.prefill(PROMPT)

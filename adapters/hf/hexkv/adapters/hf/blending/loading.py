@@ -36,10 +36,15 @@ class Loading:
         self._over = False
         self._error: BaseException | None = None
         self.rotate_seconds = 0.0
+        self.wait_seconds = 0.0
+        """For which the model waited: for the first layer, and for those that came too late."""
+
+        began = time.perf_counter()
         next(layers)
         self.parts: PromptParts = layers.parts
         self.runs = self.parts.segments
         self._rotate(0)
+        self.wait_seconds += time.perf_counter() - began
         self._thread = Thread(target=self._load, name="hexkv-blend", daemon=True)
         self._thread.start()
 
@@ -62,8 +67,10 @@ class Loading:
         Raises:
             Lost: some of it did not come.
         """
+        began = time.perf_counter()
         with self._turn:
             self._turn.wait_for(lambda: self._loaded >= layer or self._error is not None)
+            self.wait_seconds += time.perf_counter() - began
             if self._loaded < layer and self._error is not None:
                 raise self._error
 

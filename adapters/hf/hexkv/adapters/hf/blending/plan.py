@@ -144,6 +144,9 @@ class BlendedPrefill:
     share: float
     """Tokens times layers that were computed, of those of the whole prompt."""
 
+    wait_seconds: float
+    """For which the model waited for KV that is blended; the other loading went on beside it."""
+
     seconds: float
 
 
