@@ -15,7 +15,6 @@ comparisons are made for each token of a prompt, and none after the deadline.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,34 +117,36 @@ class WindowFinder:
     def find(self, packed: memoryview, deadline: Deadline | None = None) -> Sequence[Piece]:
         pieces: list[Piece] = []
         reached = 0
-        for at, (start, shorter, key) in enumerate(self._candidates(bytes(packed), deadline), 1):
+        data, name, continued = bytes(packed), self._keyer.name_of, self._next
+        for at, (start, shorter, key) in enumerate(self._candidates(data, deadline), 1):
             if not at % _LOOK and deadline is not None and deadline.expired:
                 break
             end = start - shorter
-            if start < reached or self._name(packed, start, end, None) != key:
+            if start < reached or name(data[start * TOKEN_BYTES : end * TOKEN_BYTES], None) != key:
                 continue
             piece: Piece | None = Piece(key, start, end, 0)
             while piece is not None:
                 pieces.append(piece)
                 reached = piece.end
-                piece = self._continued(packed, piece)
+                piece = self._continued(data, piece) if piece.key in continued else None
         return pieces
 
     def _candidates(
         self, data: bytes, deadline: Deadline | None
     ) -> Sequence[tuple[int, int, ChunkKey]]:
         """Where first chunks seem to be, minus their tokens, and which: the longest first."""
-        windows = self._windows
+        known = self._windows.get
         wide, step = self._window * TOKEN_BYTES, self._stride * TOKEN_BYTES
         found: list[tuple[int, int, ChunkKey]] = []
         compared = 0
         every = range(0, len(data) - wide + 1, step)
         for block in range(0, len(every), _BLOCK):
-            places = every[block : block + _BLOCK]
-            hashes = [hash(data[at : at + wide]) for at in places]
-            known = [*map(windows.__contains__, hashes)]
-            for place, value in zip(compress(places, known), compress(hashes, known), strict=True):
-                chunks = windows.get(value, ())
+            seen = [
+                (at, chunks)
+                for at in every[block : block + _BLOCK]
+                if (chunks := known(hash(data[at : at + wide])))
+            ]
+            for place, chunks in seen:
                 for before, (key, size, whole) in chunks:
                     start = place - before
                     if start >= 0 and hash(data[start : start + size]) == whole:
@@ -180,18 +181,16 @@ class WindowFinder:
         self._known[key] = _Known(len(data) // TOKEN_BYTES, 0, None, tuple(hashes))
         return True
 
-    def _continued(self, packed: memoryview, piece: Piece) -> Piece | None:
+    def _continued(self, data: bytes, piece: Piece) -> Piece | None:
         """The longest known chunk that continues the one of *piece*, if the prompt does."""
         for tokens in sorted(self._next.get(piece.key, ()), reverse=True):
             end = piece.end + tokens
-            if end * TOKEN_BYTES <= len(packed):
-                key = self._name(packed, piece.end, end, piece.key)
+            if end * TOKEN_BYTES <= len(data):
+                tail = data[piece.end * TOKEN_BYTES : end * TOKEN_BYTES]
+                key = self._keyer.name_of(tail, piece.key)
                 if key in self._known:
                     return Piece(key, piece.end, end, piece.position + piece.end - piece.start)
         return None
-
-    def _name(self, packed: memoryview, start: int, end: int, after: ChunkKey | None) -> ChunkKey:
-        return self._keyer.name_ends(packed, start, (end,), after)[0]
 
     def _make_room(self, spared: ChunkKey | None) -> bool:
         """Room for one more, by forgetting the oldest; not *spared* nor what that continues."""

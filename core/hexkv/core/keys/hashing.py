@@ -213,6 +213,11 @@ class NamespaceHasher:
                 break
         return cast("list[ChunkKey]", keys)
 
+    def name_of(self, data: bytes, after: ChunkKey | None) -> ChunkKey:
+        """The name of one chunk of packed tokens, behind the chunk *after* or first of all."""
+        link = self._anchor if after is None else after[NAMESPACE_BYTES:]
+        return cast("ChunkKey", self.prefix + self._digest(link + data))
+
     def name_ends(
         self, packed: memoryview, start: int, ends: Iterable[int], after: ChunkKey | None
     ) -> list[ChunkKey]:
