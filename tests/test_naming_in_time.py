@@ -134,6 +134,11 @@ def test_a_prompt_longer_than_configured_is_refused(tmp_path):
             engine.admin.explain,
             lambda tokens: engine.prefetch("a", tokens),
             lambda tokens: engine.store(tokens, HeapKV(SMALL, len(tokens))),
+            lambda tokens: engine.segments.store(tokens, HeapKV(SMALL, len(tokens))),
+            engine.segments.register,
+            engine.segments.forget,
+            engine.segments.find,
+            engine.segments.cut,
         ):
             with pytest.raises(InvalidTokens, match=r"65 tokens .* 64, .*longest_prompt"):
                 call(range(65))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hexkv.core.engine.half import ChunkHalf
 from hexkv.core.keys.hashing import NamespaceHasher
 from hexkv.core.keys.prompts import ChunkHasher, Prompt
+from hexkv.core.keys.tokens import pack
 from hexkv.core.requests.checks import check_namespace
 from hexkv.core.tiers.tenants import TenantsBySalt
 from hexkv.ports import Deadline, KeySpace, LayoutMismatch, Namespace, Tokens
@@ -42,6 +43,15 @@ class Naming:
             InvalidRequest, InvalidTokens, LayoutMismatch
         """
         return self._namer.name(tokens, self.checked(namespace), deadline)
+
+    def packed(self, tokens: Tokens) -> memoryview:
+        """*tokens* that are named otherwise than as a prefix, each in four bytes.
+
+        Raises:
+            InvalidTokens: as for :meth:`prompt`.
+        """
+        self._namer.count(tokens)
+        return pack(tokens)
 
     def checked(self, namespace: Namespace | None) -> Namespace:
         """*namespace*, or that of calls that give none of their own.

@@ -108,7 +108,7 @@ class Segments:
         self._lock = Lock()
 
     def cut(self, tokens: Tokens) -> Bounds:
-        return self._cutter.cut(pack(tokens))
+        return self._cutter.cut(self._naming.packed(tokens))
 
     def find(
         self, tokens: Tokens, *, recomputed: float = 0.0, namespace: Namespace | None = None
@@ -311,7 +311,7 @@ class Segments:
         """One segment: its tokens, its chunks at positions from 0 on, and who finds them."""
         layout = self._naming.checked(namespace).layout
         keyer, finder = self._names(namespace)
-        packed = pack(tokens)
+        packed = self._naming.packed(tokens)
         starts, ends = self._whole.cut(packed)
         keys = keyer.name(packed, until, bounds=Bounds(starts, ends))
         count, length = len(keys), len(packed) // TOKEN_BYTES

@@ -248,6 +248,23 @@ class ChunkHasher:
         self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
         self._lock = Lock()
 
+    def count(self, tokens: Tokens) -> int:
+        """How many tokens there are.
+
+        Raises:
+            InvalidTokens: more than may be.
+        """
+        try:
+            count = len(tokens)  # type: ignore[arg-type]
+        except TypeError:  # what has no length is no prompt, which packing says
+            count = 0
+        if count > self._longest:
+            raise InvalidTokens(
+                f"a prompt of {count} tokens is longer than {self._longest}, the longest that is "
+                "taken (chunk.longest_prompt)"
+            )
+        return count
+
     def name(
         self, tokens: Tokens, namespace: Namespace, deadline: Deadline | None = None
     ) -> Prompt:
@@ -258,15 +275,7 @@ class ChunkHasher:
             ConfigError: the namespace's identity is too long for a frame's header.
         """
         keyer = self.keyer(namespace)
-        try:
-            count = len(tokens)  # type: ignore[arg-type]
-        except TypeError:  # what has no length is no prompt, which packing says
-            count = 0
-        if count > self._longest:
-            raise InvalidTokens(
-                f"a prompt of {count} tokens is longer than {self._longest}, the longest that is "
-                "taken (chunk.longest_prompt)"
-            )
+        count = self.count(tokens)
         packed = pack_within(tokens, deadline) if count > AT_ONCE else pack(tokens)
         if packed is None:
             bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
