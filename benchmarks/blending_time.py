@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from os import getloadavg
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -320,10 +321,8 @@ def batch(model: LlamaForCausalLM, length: int, rounds: int) -> list[dict[str, o
             )
             ratios = []
             for _ in range(rounds):
-                once = seconds_of(lambda prompts=prompts: rig.blending.prefill_batch(prompts))
-                each = seconds_of(
-                    lambda prompts=prompts: [rig.blending.prefill(prompt) for prompt in prompts]
-                )
+                once = seconds_of(partial(rig.blending.prefill_batch, prompts))
+                each = seconds_of(lambda: [*map(rig.blending.prefill, prompts)])  # noqa: B023
                 ratios.append(once / each)
             ratio = Spread.of(ratios)
             print(

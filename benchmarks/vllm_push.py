@@ -36,8 +36,10 @@ TAKES = {"do_remote_prefill": True, "hexkv": {"prefill_node": PREFILL}}
 
 def gives(side: str) -> dict[str, object]:
     """What a router tells the engine that prefills."""
-    pushed = {"hexkv": {"decode_node": DECODE}} if side != "asked for" else {}
-    return {"do_remote_decode": True, "do_remote_prefill": False} | pushed
+    given: dict[str, object] = {"do_remote_decode": True, "do_remote_prefill": False}
+    if side != "asked for":
+        given["hexkv"] = {"decode_node": DECODE}
+    return given
 
 
 def quartiles(numbers: list[float]) -> list[float]:
