@@ -1,11 +1,14 @@
 """Nodes as peers: the node serves and reads, and its engines know nothing of it."""
 
 import random
+import socket
 from contextlib import ExitStack
+from threading import Event, Thread
 
 import pytest
 
 from directory_servers import SECRET, DirectoryProcess
+from hexkv.adapters.node.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.heap_kv import HeapKV
 from nodes import FRAME, Node, NodeProcess
@@ -46,28 +49,68 @@ def test_what_one_node_holds_engines_of_another_one_hit(tmp_path):
         eventually(lambda: hit(second) == len(PROMPT))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_node_that_is_taken_over_is_read_at_its_new_port(tmp_path, fixed):
-    """At a fixed port its successor cannot listen, while the node has it: the node goes on."""
+@pytest.fixture
+def taken(tmp_path):
+    """Opens a node at a port, an engine over it that stored a prompt, and a reader of its peers."""
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     secret.chmod(0o600)
     with ExitStack() as opened:
         served = opened.enter_context(DirectoryProcess("--secret-file", str(secret)))
-        place = f"127.0.0.1:{free_port() if fixed else 0}"
-        wanted = sections(directory_at(served) | {"name": "node"}, place)
-        node = opened.enter_context(NodeProcess(tmp_path, **wanted))
-        engine = opened.enter_context(node.engine())
-        engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
-        other = sections(directory_at(served) | {"name": "other"}, "127.0.0.1:0")
-        other["tiers"] = [{"store": "memory", "promote": False}, {"store": "peers"}]
-        reader = opened.enter_context(opened.enter_context(Node(tmp_path, **other)).engine())
+
+        def open_at(place):
+            wanted = sections(directory_at(served) | {"name": "node"}, place)
+            node = opened.enter_context(NodeProcess(tmp_path, **wanted))
+            engine = opened.enter_context(node.engine())
+            engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
+            other = sections(directory_at(served) | {"name": "other"}, "127.0.0.1:0")
+            other["tiers"] = [{"store": "memory", "promote": False}, {"store": "peers"}]
+            reader = opened.enter_context(opened.enter_context(Node(tmp_path, **other)).engine())
+            eventually(lambda: hit(reader) == len(PROMPT))
+            return node, engine, reader
+
+        yield open_at
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_node_that_is_taken_over_is_read_by_its_peers_again(taken, fixed):
+    """While both are asked all the time: an engine of the node hits, a peer hits or misses."""
+    place = f"127.0.0.1:{free_port() if fixed else 0}"
+    node, engine, reader = taken(place)
+    over, wrong = Event(), []
+
+    def ask(cache, fewest):
+        try:
+            while not over.is_set():
+                assert hit(cache) >= fewest
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [Thread(target=ask, args=one) for one in ((engine, len(PROMPT)), (reader, 0))]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        node.take_over()
         eventually(lambda: hit(reader) == len(PROMPT))
-        if fixed:
-            successor = node.begin("--take-over")
-            assert successor.wait(60) != 0
-        else:
-            node.take_over()
-        eventually(lambda: hit(reader) == len(PROMPT))
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert "peers are not served" not in node.said()
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_not_taken_over_after_all_serves_its_peers_again(taken):
+    """Also if its port is somebody else's for a while."""
+    port = free_port()
+    node, engine, reader = taken(f"127.0.0.1:{port}")
+    with ExitStack() as held, Predecessor(node.path) as before:
+        before.take()
+        squatter = held.enter_context(socket.create_server(("127.0.0.1", port)))
+        before.__exit__(None, None, None)
         assert hit(engine) == len(PROMPT)
+        eventually(lambda: "peers are not served" in node.said())
+        squatter.close()
+        eventually(lambda: hit(reader) == len(PROMPT))

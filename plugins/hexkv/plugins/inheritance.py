@@ -63,7 +63,8 @@ class Inheritance:
     def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
         """Write what is queued up to *deadline*; lend nothing, and write to no block.
 
-        No call comes in meanwhile, whoever makes it: what it cleared would be there again.
+        No call comes in meanwhile, whoever makes it: what it cleared would be there again. Peers
+        find nobody at the address, which the other process may take now.
 
         What is still being read or written then keeps its block. By where each block begins that
         somebody holds: how many bytes it has, and how many hold it.
@@ -71,6 +72,7 @@ class Inheritance:
         self._calls.pause(deadline)
         if self._peers is not None:
             self._peers.pause(deadline)
+            self._peers.leave()
         for tier in self._stack.tiers:
             tier.drain(deadline)
         return self._stack.pool.freeze()

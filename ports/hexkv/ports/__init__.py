@@ -149,6 +149,7 @@ from hexkv.ports.store import (
     SupportsRangeRead,
     SupportsScan,
 )
+from hexkv.ports.suspension import SupportsSuspension
 from hexkv.ports.telemetry import (
     CacheEvent,
     Change,
@@ -339,6 +340,7 @@ __all__ = [
     "SupportsRuns",
     "SupportsScan",
     "SupportsSteps",
+    "SupportsSuspension",
     "SupportsZeroCopy",
     "Telemetry",
     "TierHealth",

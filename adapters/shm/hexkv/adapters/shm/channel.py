@@ -78,7 +78,7 @@ class ShmChannel(PeerChannel):
         self._memory.register(region)
 
     def listen(self) -> tuple[socket.socket, str]:
-        text = self._listen or f"@hexkv-{token_hex(8)}"
+        text = self._listen = self._listen or f"@hexkv-{token_hex(8)}"
         path = path_of(text)
         if path.startswith("/"):
             self._path = Path(path)
@@ -106,14 +106,16 @@ class ShmChannel(PeerChannel):
         self._must_be_ours(connection.stream)
         return DirectSession(connection, source, generation, self._secret, self._memory)
 
-    def close(self) -> None:
-        super().close()
+    def left(self) -> None:
         if self._owned >= 0:
             with suppress(OSError):
                 if self._path is not None:
                     self._path.unlink()
             os.close(self._owned)
             self._owned = -1
+
+    def close(self) -> None:
+        super().close()
         self._memory.close()
 
     def _must_be_ours(self, stream: Stream) -> None:

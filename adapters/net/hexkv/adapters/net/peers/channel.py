@@ -40,6 +40,7 @@ from hexkv.ports import (
     ReadOutcome,
     StoreError,
     StoreUnreachable,
+    SupportsSuspension,
     TimedOut,
     TransferChannel,
     WriteOutcome,
@@ -94,11 +95,12 @@ class PeerChannel(ABC):
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._server: StreamServer | None = None
         self._thread: Thread | None = None
+        self._served: tuple[PeerSource, int] | None = None
         self._closed = False
 
     @abstractmethod
     def listen(self) -> tuple[socket.socket, str]:
-        """Listen, and say under which address peers find that.
+        """Listen, and say under which address peers find that: the same one each time.
 
         Raises:
             ConfigError: it cannot, or must not.
@@ -124,7 +126,28 @@ class PeerChannel(ABC):
     def session(self, connection: Connection, source: PeerSource, generation: int) -> Session:
         """Answer a peer, to which *source* is served."""
 
+    def left(self) -> None:  # noqa: B027 - most have nothing to do
+        """Let go of what :meth:`listen` took beside its socket, which is closed."""
+
     def serve(self, source: PeerSource, generation: int) -> Peer:
+        with self._lock:
+            if self._served is not None:
+                raise ConfigError("a channel serves once")
+        return Peer(self._serve(source, generation), generation)
+
+    def suspend(self) -> None:
+        with self._lock:
+            server, self._server = self._server, None
+            thread, self._thread = self._thread, None
+        if server is not None:
+            _end(server, thread)
+            self.left()
+
+    def resume(self) -> None:
+        if self._served is not None and self._server is None:
+            self._serve(*self._served)
+
+    def _serve(self, source: PeerSource, generation: int) -> str:
         listener, address = self.listen()
         try:
 
@@ -143,8 +166,10 @@ class PeerChannel(ABC):
             self._begin(server)
         except BaseException:
             listener.close()
+            self.left()
             raise
-        return Peer(address, generation)
+        self._served = source, generation
+        return address
 
     def read(
         self, peer: Peer, wanted: Sequence[Part], sink: LeaseSink, deadline: Deadline
@@ -192,9 +217,8 @@ class PeerChannel(ABC):
         for one in known:
             one.pool.close()
         if server is not None:
-            server.stop()
-        if thread is not None:
-            thread.join(_FAREWELL)
+            _end(server, thread)
+        self.left()
 
     def __enter__(self) -> Self:
         return self
@@ -263,6 +287,16 @@ class PeerChannel(ABC):
     def _must_be_open(self) -> None:
         if self._closed:
             raise StoreError("the channel is closed")
+
+
+def _end(server: StreamServer, thread: Thread | None) -> None:
+    server.stop()
+    if thread is not None:
+        thread.join(_FAREWELL)
+
+
+def _may_be_suspended(channel: PeerChannel) -> SupportsSuspension:
+    return channel  # mypy checks here that the port's promises are kept
 
 
 def _is_a_channel(channel: PeerChannel) -> TransferChannel:

@@ -76,6 +76,7 @@ class TcpPeers(PeerChannel):
         try:
             host, port = listener.getsockname()[:2]
             check_exposure(host, self._security.secret, self._security.server)
+            self._address = Address(self._address.host, port)
         except BaseException:
             listener.close()
             raise

@@ -1,0 +1,25 @@
+"""Channels whose address goes over to another process."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class SupportsSuspension(Protocol):
+    """A channel that another process may take the place of. One thread at a time calls it."""
+
+    def suspend(self) -> None:
+        """Serve nobody, and leave the address to others, until :meth:`resume`. Twice is allowed.
+
+        Reading from peers goes on. Nothing is lent any more when this returns.
+        """
+        ...
+
+    def resume(self) -> None:
+        """Serve again as before, at the same address. Nothing where it serves.
+
+        Raises:
+            ConfigError: somebody else is there.
+        """
+        ...
