@@ -28,6 +28,15 @@ NAMES = [
     "lookup, 300 tokens more",
     "lookup, pin, unpin",
     "second store",
+    *(
+        f"segments: {which}"
+        for which in (
+            "all known",
+            "none known",
+            "all known, of frequent tokens",
+            "all known, beginning alike",
+        )
+    ),
     "memory, contiguous: store",
     "memory, contiguous: retrieve",
     "memory, paged: store",
