@@ -1,9 +1,12 @@
-"""One SGLang prefills, others go on with its prompts, all on one node, none told of the others."""
+"""One SGLang prefills, others go on with its prompts, none told of another: at one node, or two."""
+
+from contextlib import ExitStack
 
 import pytest
 
 from hexkv.contracts.chunk_cache._base import soon
 from nodes import NodeProcess
+from peering import directory_of, free_address
 from processes import until
 from sglang_engines import PAGE, PATIENT, behind, linked, prompt
 
@@ -11,30 +14,46 @@ pytestmark = pytest.mark.thorough
 
 LENGTHS = [pages * PAGE + step for pages in (3, 6) for step in (-1, 0, 1, 20)]
 
-
-@pytest.fixture
-def node(tmp_path):
-    with NodeProcess(tmp_path, pool={"bytes": "256MiB"}, disk=False, memory=40_000) as node:
-        yield node
+POOL = {"pool": {"bytes": "256MiB", "provider": "shared"}, "memory": 40_000, "disk": False}
 
 
-def test_decoders_load_every_whole_page_that_a_prefiller_computed(node, start, same):
+@pytest.fixture(params=["one node", "two that are peers"])
+def nodes(request, tmp_path):
+    """That of who prefills, and that of who decodes."""
+    with ExitStack() as opened:
+        if request.param == "one node":
+            node = opened.enter_context(NodeProcess(tmp_path, **POOL))
+            yield node, node
+            return
+        places, found = (free_address(), free_address()), []
+        for own, other in (places, places[::-1]):
+            wanted = {
+                "tiers": [{"store": "memory", "budget": "200MiB"}, {"store": "peers"}],
+                "directory": directory_of(other) | {"name": own},
+                "peers": {"channel": "tcp", "settings": {"listen": own}},
+            }
+            found.append(opened.enter_context(NodeProcess(tmp_path, **POOL | wanted)))
+        yield found
+
+
+def test_decoders_load_every_whole_page_that_a_prefiller_computed(nodes, start, same):
     """Behind HiCache and with the linker; what is behind the last whole page they compute."""
-    config = {"node": str(node.path), "deadlines": PATIENT}
+    prefills, decodes = ({"node": str(node.path), "deadlines": PATIENT} for node in nodes)
     prompts = [prompt(f"prefilled {length}", length) for length in LENGTHS]
-    client = node.client()
-    prefill = start(**behind(**config))
+    client = nodes[0].client()
+    prefill = start(**behind(**prefills))
     prefill.generate(*prompts, tokens=1)
     pages = sum(length // PAGE for length in LENGTHS)
-    until(lambda: [tier.chunks for tier in client.health(soon()).tiers] == [pages])
+    until(lambda: client.health(soon()).tiers[0].chunks == pages)
     prefill.pause()  # it is there, and an idle SGLang never rests
     # The last token is always computed, and with it its page.
     loaded = [(length - 1) // PAGE * PAGE for length in LENGTHS]
-    for settings, found in ((behind(**config), "storage"), (linked(**config), "host")):
+    for settings, found in ((behind(**decodes), "storage"), (linked(**decodes), "host")):
         decode = start(**settings)
         answers = same(decode, *prompts)
         assert [getattr(answer, found) for answer in answers] == loaded
         decode.kill()
     prefill.kill()
     client.close()
-    node.at_rest()
+    for node in nodes:
+        node.at_rest()
