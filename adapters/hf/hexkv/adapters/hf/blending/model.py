@@ -42,7 +42,7 @@ _ATTEMPTS = 2
 
 _PADDED = 1.25
 """How many times as long as another one the longest prompt is that is blended with it. Layers
-compute as much of each prompt as of the longest: four of 544 to 2,080 tokens took 1.45 times as
+compute as much of each prompt as of the longest: four of 289 to 1,060 tokens took 1.45 times as
 long at once as one after the other."""
 
 
