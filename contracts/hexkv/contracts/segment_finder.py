@@ -293,7 +293,7 @@ class SegmentFinderContract(Whole):
         hostile = [[7] * 200, [*[7] * 199, 8], [*[7] * 100, 8, *[7] * 99], [7, 8] * 100]
         for tokens in hostile:
             finder.add(name(tokens, None), packed(tokens))
-        most = 5 * LARGE / SMALL
+        most = 3 * LARGE / SMALL
         for pattern in ([7], [7, 8], [*[7] * 100, 8], [1, 2, 3, 4]):
             ratio = _growth(finder, pattern, below=most)
             assert ratio < most, (

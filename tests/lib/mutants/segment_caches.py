@@ -112,7 +112,7 @@ class TestForgetsTheirPositions(SegmentsContract):
         def _find(self, *given):
             found = super()._find(*given)
             pieces = [piece._replace(position=0) for piece in found.pieces]
-            return NamedParts.of(found.front, found.prefix, found.identity, pieces)
+            return NamedParts.of(found.front, found.prefix, found.identity, found.prompt, pieces)
 
 
 class TestWritesBesideThem(SegmentsContract):
