@@ -60,19 +60,22 @@ class Judged(NamedTuple):
     reached: bool
 
 
-def judged(section: str, found: object) -> Iterator[Judged]:
-    """Whatever in a section's result says whether it reached its goal, however deep."""
+def judged(section: str, found: object, field: str = "") -> Iterator[Judged]:
+    """Whatever in a section's result says whether it reached its goal, however deep.
+
+    What has no name of its own is called by the *field* in which it stands.
+    """
     if isinstance(found, Mapping):
         reached = found.get("reached")
         if found.get("goal") in ("reached", "missed"):
             reached = found["goal"] == "reached"
         if isinstance(reached, bool):
-            yield Judged(section, _name(found), *_figure(found), reached)
-        for value in found.values():
-            yield from judged(section, value)
+            yield Judged(section, _name(found) or field, *_figure(found), reached)
+        for name, value in found.items():
+            yield from judged(section, value, name)
     elif isinstance(found, list):
         for value in found:
-            yield from judged(section, value)
+            yield from judged(section, value, field)
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -86,8 +89,10 @@ def _figure(row: Mapping[str, Any]) -> tuple[str, str]:
         spread, kind = row["ratio"], row["kind"]
         figure = f"{spread['median']:.2f} ({spread['lower']:.2f} to {spread['upper']:.2f})"
         return figure, f"{kind} {'>=' if kind == 'speed' else '<='} {row['goal']:g}"
-    shown = {k: v for k, v in row.items() if isinstance(v, int | float) and type(v) is not bool}
-    wanted = {k: shown.pop(k) for k in [*shown] if k.startswith("goal")}
+    spreads = {k: v["median"] for k, v in row.items() if isinstance(v, Mapping) and "median" in v}
+    plain = {k: v for k, v in row.items() if isinstance(v, int | float) and type(v) is not bool}
+    wanted = {k: plain.pop(k) for k in [*plain] if k.startswith("goal")}
+    shown = spreads | plain
     return _listed(shown), _listed(wanted) or "as in the README of benchmarks"
 
 
