@@ -180,10 +180,12 @@ class Node(Engines):
         self.served = self._opened.enter_context(self.cache())
         self._serve(listener)
 
-    def cache(self, region=None):
+    def cache(self, region=None, stores=None):
         """What it serves, in memory of its own or in that of another node."""
         loaded = load(environ={}, overrides=self._overrides)
-        return ServedChunks(loaded, discover(), SystemClock(), encodes=True, region=region)
+        return ServedChunks(
+            loaded, discover(), SystemClock(), encodes=True, region=region, stores=stores
+        )
 
     @contextmanager
     def succeeded(self, served, listening, inherited):

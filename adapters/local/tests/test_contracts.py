@@ -3,8 +3,9 @@
 import pytest
 
 from chunk_files import File, Files, Folder
+from hexkv.adapters.local._frame_file import FrameMemory
 from hexkv.adapters.local.disk import DiskStore
-from hexkv.adapters.local.heap import HeapStore, _filled
+from hexkv.adapters.local.heap import HeapStore, _filled, _read
 from hexkv.adapters.local.heap import _Kept as _InHeap
 from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
 from hexkv.contracts.doubles import ManualClock
@@ -173,7 +174,11 @@ class Mapped:
 
     def get(self, key):
         kept = self.store._kept.get(key)
-        return None if kept is None else bytes(memoryview(kept.memory))
+        if kept is None:
+            return None
+        frame = memoryview(bytearray(len(kept.memory)))
+        _read(kept.memory, 0, frame)
+        return bytes(frame)
 
     def put(self, key, frame):
         self.store._kept[key] = _InHeap(_filled(memoryview(frame)), 0.0)
@@ -204,6 +209,34 @@ class TestHeapStore(StoreContract):
     @pytest.fixture
     def limit(self):
         return Copy()
+
+
+class FileCopy:
+    """What a file in memory can do, which no other process has open."""
+
+    def __init__(self):
+        self._memory = FrameMemory()
+
+    def write(self, frame):
+        self._kept = self._memory.reserve(len(frame)).fill(frame)
+
+    def read(self, into):
+        assert self._kept.copy(0, into)
+
+
+@pytest.mark.thorough
+class TestHeapStoreInAFile(TestHeapStore):
+    """The same, where another process could go on with it."""
+
+    @pytest.fixture
+    def store(self):
+        store = HeapStore(SystemClock(), 128 << 20, passes_on=True)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def limit(self):
+        return FileCopy()
 
 
 class TestPlugin(PluginContract):

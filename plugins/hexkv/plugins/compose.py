@@ -48,6 +48,7 @@ from hexkv.ports import (
     Clock,
     ConfigError,
     EventSink,
+    FrameFile,
     MemoryRegion,
     Namespace,
     PrefixCache,
@@ -222,6 +223,7 @@ def open_stack(
     rank: int = 0,
     observation: Observation | None = None,
     meet: Callable[[str, bytes], None] | None = None,
+    stores: Mapping[str, FrameFile] | None = None,
 ) -> tuple[TierStack, PeerService | None]:
     """The pool and the tiers of a configuration that was checked, and the peers it names.
 
@@ -241,6 +243,7 @@ def open_stack(
         observation: follows what the tiers hold.
         meet: told the identity and the prefix of a namespace of which a peer brings a chunk;
             ``None``: what is of namespaces that the tiers do not know is not kept.
+        stores: by tier, what its store has handed over in the process that has *region*.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
@@ -267,7 +270,7 @@ def open_stack(
             directory = open_directory(settings.directory, registry, clock, peers)
         opened.callback(directory.close)
     access = None if peers is None else peers.access(directory)
-    opener = TierOpener(loaded, registry, clock, blocks, block, access)
+    opener = TierOpener(loaded, registry, clock, blocks, block, access, stores or {})
     tiers = []
     for index in range(len(settings.tiers)):
         tier = opener.open(index)

@@ -15,8 +15,17 @@ from typing import NamedTuple
 from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.inheriting import give_up, keep, kept
+from hexkv.core.tiers.tier import Tier
 from hexkv.plugins.peering import PeerService
-from hexkv.ports import ChunkKey, ChunkSpec, Deadline, Lease, release_all
+from hexkv.ports import (
+    ChunkKey,
+    ChunkSpec,
+    Deadline,
+    FrameFile,
+    Lease,
+    SupportsHandOver,
+    release_all,
+)
 
 _OWNER = "inheritance"
 
@@ -86,6 +95,8 @@ class Inheritance:
     def thaw(self) -> None:
         """The memory is this process's."""
         self._stack.pool.thaw()
+        for _, store in self._passing_on():
+            store.thaw()
         if self._peers is not None:
             self._peers.resume()
         self._calls.resume()
@@ -112,6 +123,33 @@ class Inheritance:
             return [(tier, place) for tier, place in placed if place is not None]
         finally:
             release_all([lease for _, lease in leases])
+
+    def stores(self) -> list[tuple[str, FrameFile]]:
+        """By tier, what lies in memory of a store's own that can be passed on. Frozen from now on.
+
+        The descriptors stay the stores'.
+        """
+        found = [(tier, store.hand_over(tier.index.ranked())) for tier, store in self._passing_on()]
+        return [(tier.name, file) for tier, file in found if file is not None]
+
+    def counted(self, seconds: float) -> dict[str, int]:
+        """By tier that has such memory, the number of chunks in it, when the tier knows them.
+
+        It is given *seconds* for that.
+        """
+        deadline = Deadline.after(self._stack.runtime.clock, seconds)
+        found = {}
+        for tier, _ in self._passing_on():
+            tier.flush(deadline)
+            found[tier.name] = len(tier.index)
+        return found
+
+    def _passing_on(self) -> list[tuple[Tier, SupportsHandOver]]:
+        return [
+            (tier, tier.store)
+            for tier in self._stack.tiers
+            if isinstance(tier.store, SupportsHandOver)
+        ]
 
     def pins(self) -> list[Pin]:
         """All that anybody has pinned."""

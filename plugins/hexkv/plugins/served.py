@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,7 @@ from hexkv.ports import (
     ConfigError,
     CorruptFrame,
     Deadline,
+    FrameFile,
     FrameHeader,
     Health,
     HexKVError,
@@ -82,6 +83,7 @@ class ServedChunks:
         *,
         encodes: bool = False,
         region: MemoryRegion | None = None,
+        stores: Mapping[str, FrameFile] | None = None,
     ) -> None:
         """Open the pool and the tiers.
 
@@ -93,6 +95,8 @@ class ServedChunks:
                 From any thread; must not block or raise. ``None``: nobody is.
             encodes: whether tiers may name serdes.
             region: the pool's memory, where it is there already; closed with this.
+            stores: what tiers of these names had in memory of their own in the process that has
+                *region*; its descriptors stay the caller's.
 
         Raises:
             ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as for an engine.
@@ -125,6 +129,7 @@ class ServedChunks:
                 region,
                 meet=_Meeting(self),
                 observation=self._observation,
+                stores=stores,
             )
             opened.pop_all()
         self._stack = stack

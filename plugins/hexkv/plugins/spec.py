@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import pluggy
 
 from hexkv.ports import CONTRACT as CONTRACT
-from hexkv.ports import ChunkKey, Clock, HexKVError, PeerAccess
+from hexkv.ports import ChunkKey, Clock, FrameFile, HexKVError, PeerAccess
 
 hookspec = pluggy.HookspecMarker("hexkv")
 hookimpl = pluggy.HookimplMarker("hexkv")
@@ -96,6 +96,13 @@ class OpenContext:
 
     peers: PeerAccess | None = None
     """For stores and directories that ask peers; ``None`` where none are configured."""
+
+    passes_on: bool = False
+    """True where the pool's memory can be mapped by another process, which may go on with it: what
+    a store has beside the pool had better be such memory, too (``SupportsHandOver``)."""
+
+    inherited: FrameFile | None = None
+    """What a store of this tier's name has handed over in another process."""
 
 
 Replacing = Literal["folder", "file", "prefix"] | Callable[[Any, str], object]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hexkv.core.io.breaker import BreakerRules
 from hexkv.core.io.rules import LaneRules
@@ -23,9 +23,11 @@ from hexkv.plugins.spec import Kind, OpenContext
 from hexkv.ports import (
     Clock,
     ConfigError,
+    FrameFile,
     PeerAccess,
     ReadOnlyStore,
     StoreError,
+    SupportsMapping,
     SupportsOwnMemory,
     SupportsRegistration,
     SupportsScan,
@@ -47,6 +49,8 @@ class TierOpener:
     """Bytes of the largest frame; ``None`` where frames are of any size."""
     peers: PeerAccess | None = None
     """For stores that read from peers."""
+    inherited: Mapping[str, FrameFile] = field(default_factory=dict)
+    """By tier, what its store has handed over in another process."""
 
     def open(self, index: int) -> TierPlan:
         """The tier at *index* of the configuration, which was checked.
@@ -58,7 +62,15 @@ class TierOpener:
         pool = self.pool
         most = Pipelining.of(pool).keepable(pool) if self.block else pool.capacity
         with naming(loaded, ("tiers", index, "settings")):
-            tier = _open_tier(wanted, loaded, self.registry, self.clock, most, self.peers)
+            context = OpenContext(
+                self.clock,
+                wanted.name,
+                wanted.budget,
+                self.peers,
+                isinstance(pool.region, SupportsMapping),
+                self.inherited.get(wanted.name),
+            )
+            tier = _open_tier(wanted, loaded, self.registry, most, context)
         with ExitStack() as opened:
             opened.callback(tier.store.close)
             if isinstance(tier.store, SupportsRegistration):
@@ -179,12 +191,10 @@ def _open_tier(
     wanted: TierSettings,
     loaded: Loaded,
     registry: Registry,
-    clock: Clock,
     most: int,
-    peers: PeerAccess | None,
+    context: OpenContext,
 ) -> TierPlan:
     """A tier; one that keeps blocks of the pool has *most* bytes of it at most."""
-    context = OpenContext(clock, wanted.name, wanted.budget, peers)
     store = registry.open("store", wanted.store, wanted.settings, context)
     # What cannot be listed may hold chunks that no index of ours would know of.
     listed = isinstance(store, SupportsScan)
@@ -213,7 +223,9 @@ def _open_tier(
         return TierPlan(wanted.name, store, rules=rules)
 
     def index(size: int | None) -> TierIndex:
-        return TierIndex(registry.open("policy", wanted.policy, {}, OpenContext(clock)), size)
+        return TierIndex(
+            registry.open("policy", wanted.policy, {}, OpenContext(context.clock)), size
+        )
 
     quotas = _quotas(loaded, wanted.name, budget)
     if not quotas:

@@ -58,6 +58,7 @@ from hexkv.ports.frame import (
     frame_bytes,
     names_key,
 )
+from hexkv.ports.hand_over import FrameFile, PlacedFrame, SupportsHandOver
 from hexkv.ports.hashes import HashFunction
 from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keyed import KeyedAccess
@@ -239,6 +240,7 @@ __all__ = [
     "Executor",
     "Failed",
     "Finished",
+    "FrameFile",
     "FrameHeader",
     "HashFunction",
     "Health",
@@ -281,6 +283,7 @@ __all__ = [
     "PeerSource",
     "Peers",
     "Piece",
+    "PlacedFrame",
     "Plane",
     "Policy",
     "PoolExhausted",
@@ -327,6 +330,7 @@ __all__ = [
     "SupportsEncoded",
     "SupportsEncodedLayers",
     "SupportsFiles",
+    "SupportsHandOver",
     "SupportsListing",
     "SupportsMapping",
     "SupportsOwnMemory",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
+from hexkv.adapters.local._frame_file import Extent, FrameMemory
 from hexkv.plugins.available import available_bytes
 from hexkv.plugins.mapped import advise_huge, populate
 from hexkv.ports import (
@@ -19,15 +21,18 @@ from hexkv.ports import (
     Deadline,
     Entry,
     Failed,
+    FrameFile,
     Hit,
     Item,
     Miss,
+    PlacedFrame,
     ReadOutcome,
     Reason,
     Sink,
     Stored,
     StoreError,
     StoreFull,
+    SupportsHandOver,
     SupportsOwnMemory,
     SupportsRangeRead,
     SupportsScan,
@@ -38,8 +43,11 @@ from hexkv.ports import (
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
+_Memory = mmap.mmap | bytearray | Extent
+
+
 class _Kept(NamedTuple):
-    memory: mmap.mmap | bytearray
+    memory: _Memory
     stored: float
 
 
@@ -53,13 +61,26 @@ class HeapStore:
     Args:
         clock: of the times that :meth:`scan` gives.
         capacity: bytes of all frames; by default a quarter of what the machine has left.
+        passes_on: keep frames where another process can go on with them (Linux). They are copied
+            by system calls there, in pages that are not huge, which takes three times as long.
+        inherited: what such a store has handed over; then this is one, too, and takes no write
+            before :meth:`thaw`.
 
     Raises:
         StoreFull: the machine does not have *capacity* bytes.
     """
 
-    def __init__(self, clock: Clock, capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        capacity: int | None = None,
+        *,
+        passes_on: bool = False,
+        inherited: FrameFile | None = None,
+    ) -> None:
         available = available_bytes()
+        if inherited is not None:
+            available += sum(frame.size for frame in inherited.frames)
         if capacity is not None and capacity > available:
             raise StoreFull(f"{capacity:,} bytes of memory are wanted, {available:,} are available")
         self._capacity = available // 4 if capacity is None else capacity
@@ -68,6 +89,22 @@ class HeapStore:
         self._kept: dict[ChunkKey, _Kept] = {}
         self._used = 0
         self._closed = False
+        self._frozen = self._adopting = inherited is not None
+        self._file: FrameMemory | None = None
+        if inherited is not None:
+            self._file = FrameMemory(inherited.descriptor, inherited.end)
+            self._adopt(self._file, inherited.frames)
+        elif passes_on and hasattr(os, "memfd_create"):
+            self._file = FrameMemory()
+
+    def _adopt(self, file: FrameMemory, frames: Sequence[PlacedFrame]) -> None:
+        file.freeze({frame.offset for frame in frames})
+        # Each as of a second of its own: so they are indexed one after the other, in this order.
+        self._kept = {
+            frame.key: _Kept(Extent(file, frame.offset, frame.size), float(number))
+            for number, frame in enumerate(frames)
+        }
+        self._used = sum(frame.size for frame in frames)
 
     @property
     def own_memory(self) -> bool:
@@ -97,8 +134,7 @@ class HeapStore:
             elif (room := sink.room(index, len(memory))) is None:
                 outcomes.append(Miss(Reason.REFUSED))
             else:
-                _copy(memoryview(memory), room)
-                outcomes.append(Hit(len(memory)))
+                outcomes.append(_read(memory, 0, room))
         return outcomes
 
     def read_range(
@@ -109,8 +145,7 @@ class HeapStore:
             return TimedOut()
         if memory is None or start + len(into) > len(memory):
             return Miss()
-        _copy(memoryview(memory)[start : start + len(into)], into)
-        return Hit(len(into))
+        return _read(memory, start, into)
 
     def write(self, items: Sequence[Item], deadline: Deadline) -> Sequence[WriteOutcome]:
         return [self._write(key, frame, deadline) for key, frame in items]
@@ -133,10 +168,38 @@ class HeapStore:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            # What is being read stays mapped until that ends.
-            self._kept, self._used = {}, 0
+            # What is being read stays there until that ends.
+            kept, self._kept, self._used = self._kept, {}, 0
+            extents = [one.memory for one in kept.values() if isinstance(one.memory, Extent)]
+            if self._file is not None and not self._frozen:
+                # All of it goes with the descriptor, which is sooner than piece by piece.
+                self._file.freeze({extent.start for extent in extents})
+            self._file = None
 
-    def _find(self, key: ChunkKey) -> mmap.mmap | bytearray | None:
+    def hand_over(self, keys: Sequence[ChunkKey]) -> FrameFile | None:
+        with self._lock:
+            self._check_open()
+            if self._file is None:
+                return None
+            self._frozen = True
+            frames = [
+                PlacedFrame(key, kept.memory.start, len(kept.memory))
+                for key in keys
+                if (kept := self._kept.get(key)) is not None and isinstance(kept.memory, Extent)
+            ]
+            self._file.freeze({frame.offset for frame in frames})
+            return FrameFile(self._file.descriptor, self._file.end, frames)
+
+    def thaw(self) -> None:
+        with self._lock:
+            kept = [one.memory for one in self._kept.values() if isinstance(one.memory, Extent)]
+            file, self._frozen = self._file, False
+            adopted, self._adopting = self._adopting, False
+            if file is not None:
+                # No write before this ends: what it reserves is not kept yet.
+                file.thaw(kept if adopted else None)
+
+    def _find(self, key: ChunkKey) -> _Memory | None:
         with self._lock:
             self._check_open()
             kept = self._kept.get(key)
@@ -148,14 +211,17 @@ class HeapStore:
             self._check_open()
             if deadline.expired:
                 return TimedOut()
+            if self._frozen:
+                return Failed(StoreError("the heap store is being handed over"))
             former = self._kept.get(key)
             # What is replaced is there until then: by so much the capacity may be exceeded.
             spare = 0 if former is None else len(former.memory)
             if self._used + size - spare > self._capacity:
                 return Failed(StoreFull(f"{self._used:,} of {self._capacity:,} bytes are used"))
             self._used += size
+            extent = None if self._file is None else self._file.reserve(size)
         try:
-            memory = _filled(frame)
+            memory = _filled(frame) if extent is None else extent.fill(frame)
         except BaseException as error:
             with self._lock:
                 self._used = max(0, self._used - size)
@@ -190,6 +256,16 @@ def _filled(frame: memoryview) -> mmap.mmap | bytearray:
     return memory
 
 
+def _read(memory: _Memory, start: int, into: memoryview) -> ReadOutcome:
+    """Fill *into* from the byte *start* of a frame on."""
+    if isinstance(memory, Extent):
+        if not memory.copy(start, into):
+            return Failed(StoreError("the memory that was handed over has no such frame"))
+    else:
+        _copy(memoryview(memory)[start : start + len(into)], into)
+    return Hit(len(into))
+
+
 def _copy(frame: memoryview, into: memoryview) -> None:
     """Beside the interpreter's lock where both can be addressed: a frame may take milliseconds."""
     if frame.readonly or frame.nbytes < PAGE:
@@ -204,5 +280,5 @@ def _address(buffer: mmap.mmap | memoryview) -> int:
 
 def _is_a_store(
     store: HeapStore,
-) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsOwnMemory]:
-    return store, store, store, store  # mypy checks here that it keeps the ports' promises
+) -> tuple[ChunkStore, SupportsScan, SupportsRangeRead, SupportsOwnMemory, SupportsHandOver]:
+    return store, store, store, store, store  # mypy checks here that it keeps the ports' promises

@@ -87,7 +87,9 @@ def _open_heap(settings: NoSettings, context: OpenContext) -> object:
     del settings
     from hexkv.adapters.local.heap import HeapStore
 
-    return HeapStore(context.clock, context.budget)
+    return HeapStore(
+        context.clock, context.budget, passes_on=context.passes_on, inherited=context.inherited
+    )
 
 
 def _open_disk(settings: DiskSettings, context: OpenContext) -> object:

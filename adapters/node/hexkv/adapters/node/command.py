@@ -100,7 +100,7 @@ def node(
         else:  # which the node before serves until it has ended
             for serve in (served.serve_admin, served.observe):
                 Thread(target=_serve_late, args=(serve, clock), daemon=True).start()
-        chunks = 0 if inherited is None else len(inherited.state.chunks)
+        chunks = 0 if inherited is None else inherited.chunks
         said = {"socket": str(path), "pool": pool, "pid": os.getpid(), "chunks": chunks}
         said["admin"] = str(loaded.settings.admin.get("address", ""))
         if as_json:
@@ -139,7 +139,14 @@ def _open(
         if not why:
             state = before.take()
             served = opened.enter_context(
-                ServedChunks(loaded, registry, clock, encodes=True, region=before.region)
+                ServedChunks(
+                    loaded,
+                    registry,
+                    clock,
+                    encodes=True,
+                    region=before.region,
+                    stores=before.stores,
+                )
             )
             inherited = before.adopt(served, state)
             before.gone(served)

@@ -12,6 +12,7 @@ from hexkv.adapters.node.handover import (
     GONE,
     HAVE,
     STATE,
+    STORES,
     Connection,
     State,
     pack,
@@ -71,12 +72,26 @@ class Giving:
             said = pack(whole)
             left = [session for session in sessions if session.state == "dismissed"]
             passed = [*descriptors, *(session.descriptor for session in (*parked, *left))]
-            sock.settimeout(_ADOPTING + _EACH * len(whole.chunks))
+            stores = whole.stores or ()
+            count = len(whole.chunks) + sum(len(file.frames) for _, file in stores)
+            sock.settimeout(_ADOPTING + _EACH * count)
             sock.sendall(STATE.pack(len(said), len(passed)) + said)
             send_descriptors(sock, passed)
-            if receive(sock, 1) == HAVE:
+            word = receive(sock, 1)
+            if word == STORES:
+                send_descriptors(sock, [file.descriptor for _, file in stores])
+                word, stores = receive(sock, 1), ()
+            if word == HAVE:
                 sock.sendall(GONE)
                 gone = True
+                for tier, file in stores:
+                    log.warning(
+                        "node: tier %s: %d chunks of %d bytes are left behind: the process that"
+                        " takes over is of a version that does not ask for them",
+                        tier,
+                        len(file.frames),
+                        sum(frame.size for frame in file.frames),
+                    )
             else:
                 log.error("node: what takes over says what means nothing: going on")
         except OSError as error:
@@ -110,7 +125,16 @@ class Giving:
         places = [place for _, place in chunks]
         places += [place for one in connections for *_, place in one.leases]
         busy = inheritance.busy(blocks, places)
-        return State(generation, VERSION, numbers, chunks, inheritance.pins(), connections, busy)
+        return State(
+            generation,
+            VERSION,
+            numbers,
+            chunks,
+            inheritance.pins(),
+            connections,
+            busy,
+            inheritance.stores(),
+        )
 
 
 def _connection(session: Session, place: Callable[..., Place | None]) -> Connection:

@@ -6,8 +6,12 @@ Over the node's own socket, between processes of one user::
     node         HELLO: its own, and bytes of its pool; with the pool's descriptor
     successor    TAKE, or END where versions or sizes do not fit: then the node ends as by SIGTERM
     node         STATE; then descriptors: the lock, the socket that listens, those of clients
+    successor    STORES, if there are any: then descriptors of memory beside the pool
     successor    HAVE: it could go on
     node         GONE: from now on it touches nothing any more
+
+A successor that does not know of stores does not ask for them, and a node that does not know of
+them tells of none: such memory is left behind.
 
 Up to the last word the node can take everything back, and does if the connection ends or the
 successor does not come to its word in time. Blocks stay where they are. Clients' connections go on
@@ -26,7 +30,16 @@ from typing import NamedTuple
 
 from hexkv.adapters.node.wire import GREETING, VERSION, Malformed
 from hexkv.plugins.inheritance import Pin, Place
-from hexkv.ports import FRAME_VERSION, KEY_BYTES, ChunkKey, ChunkSpec, KVLayout
+from hexkv.ports import (
+    FRAME_VERSION,
+    KEY_BYTES,
+    PAGE,
+    ChunkKey,
+    ChunkSpec,
+    FrameFile,
+    KVLayout,
+    PlacedFrame,
+)
 
 HANDOVER = b"hexkvup\n"
 HANDOVER_VERSION = 1
@@ -38,7 +51,7 @@ of the pool."""
 STATE = Struct("<QI")
 """Bytes of the state that follows, and how many descriptors come behind it."""
 
-TAKE, END, HAVE, GONE = b"T", b"E", b"H", b"G"
+TAKE, END, STORES, HAVE, GONE = b"T", b"E", b"S", b"H", b"G"
 
 MAX_STATE = 1 << 32
 """Bytes: twenty million chunks."""
@@ -88,6 +101,10 @@ class State(NamedTuple):
     busy: Sequence[Place]
     """Blocks that may still be written to: by the node until it is gone, and by clients that have
     been turned away, whose descriptors come last."""
+
+    stores: Sequence[tuple[str, FrameFile]] | None = None
+    """By tier, what lies in memory that its store has beside the pool; the descriptors come when
+    they are asked for. ``None``: the node does not know of such memory."""
 
 
 def greeting() -> bytes:
@@ -145,6 +162,10 @@ def pack(state: State) -> bytes:
         ],
         "busy": [table.place(place) for place in state.busy],
         "spaces": table.rows,
+        "stores": [
+            [tier, file.end, [[key.hex(), offset, size] for key, offset, size in file.frames]]
+            for tier, file in state.stores or ()
+        ],
     }
     return json.dumps(said, separators=(",", ":")).encode()
 
@@ -193,6 +214,7 @@ def unpack(data: bytes) -> State:
                 for one in said["connections"]
             ],
             [placed(*row) for row in said["busy"]],
+            [_store(*row) for row in said["stores"]] if "stores" in said else None,
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Malformed(f"no state of a node: {error}") from error
@@ -209,6 +231,22 @@ def _key(value: object) -> ChunkKey:
     if len(key) != KEY_BYTES:
         raise ValueError("no key")
     return ChunkKey(key)
+
+
+def _store(tier: object, end: object, frames: Sequence[Sequence[object]]) -> tuple[str, FrameFile]:
+    file = FrameFile(
+        -1,
+        _int(end),
+        [PlacedFrame(_key(key), _int(offset), _int(size)) for key, offset, size in frames],
+    )
+    at = 0
+    for _, offset, size in sorted(file.frames, key=lambda frame: frame.offset):
+        if offset < at or offset % PAGE:
+            raise ValueError("frames overlap")
+        at = offset + size
+    if at > file.end:
+        raise ValueError("a frame ends behind the end")
+    return str(tier), file
 
 
 def receive(sock: socket.socket, size: int) -> bytes:

@@ -23,6 +23,7 @@ from hexkv.adapters.node.handover import (
     HELLO,
     MAX_STATE,
     STATE,
+    STORES,
     TAKE,
     Connection,
     State,
@@ -35,7 +36,7 @@ from hexkv.adapters.node.memory import SharedRegion
 from hexkv.adapters.node.wire import VERSION, Malformed
 from hexkv.plugins.inheritance import Place
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import FRAME_VERSION, ConfigError, Lease, release_all
+from hexkv.ports import FRAME_VERSION, ConfigError, FrameFile, Lease, release_all
 
 log = logging.getLogger("hexkv")
 
@@ -44,6 +45,9 @@ _PATIENCE = 10.0
 
 _RESTING = 120.0
 """Seconds for the node to come to rest and to say what it has."""
+
+_INDEXING = 10.0
+"""Seconds for tiers to learn what their stores have inherited. No request is answered meanwhile."""
 
 _OWNER = "inherited"
 
@@ -62,6 +66,8 @@ class Inherited:
 
     state: State
     connections: Sequence[Taken]
+    chunks: int
+    """The number of them in memory."""
 
 
 class Predecessor:
@@ -79,6 +85,9 @@ class Predecessor:
         """
         self.region: SharedRegion | None = None
         """The pool's memory, if what was handed over could be used; then the caller's."""
+
+        self.stores: dict[str, FrameFile] = {}
+        """By tier, the memory that its store has beside the pool, until it is :meth:`gone`."""
 
         self.unfit = ""
         """Why it could not."""
@@ -171,6 +180,12 @@ class Predecessor:
         self.listening = lock, listening
         self._sockets = sockets[: len(state.connections)]
         self._left = sockets[len(state.connections) :]
+        if state.stores:
+            self._socket.sendall(STORES)
+            descriptors = receive_descriptors(self._socket, len(state.stores))
+            for (tier, file), descriptor in zip(state.stores, descriptors, strict=True):
+                self._opened.callback(os.close, descriptor)
+                self.stores[tier] = file._replace(descriptor=descriptor)
         return state
 
     def adopt(self, served: ServedChunks, state: State) -> Inherited:
@@ -204,8 +219,20 @@ class Predecessor:
                 self._busy += mine
                 self._left.append(sock)
         self._busy += leases
+        beside = self._count_stores(served, state)
         heirs.pin(state.pins)
-        return Inherited(state, connections)
+        return Inherited(state, connections, len(state.chunks) + beside)
+
+    def _count_stores(self, served: ServedChunks, state: State) -> int:
+        """How much lies beside the pool, once the tiers know of it: then it can be pinned."""
+        found = served.inheritance.counted(_INDEXING)
+        if state.stores is None and found:
+            log.warning("tiers %s begin empty: the node did not hand them over", ", ".join(found))
+        for tier, file in self.stores.items():
+            kept = found.get(tier, 0)
+            if kept < len(file.frames):
+                log.warning("tier %s keeps %d of %d chunks", tier, kept, len(file.frames))
+        return sum(found.values())
 
     def gone(self, served: ServedChunks) -> None:
         """The last word: from now on all of it is this process's.
@@ -224,7 +251,8 @@ class Predecessor:
         self._given = True
         served.inheritance.thaw()
         self._opened.pop_all()
-        os.close(self._pool)
+        for descriptor in (self._pool, *(file.descriptor for file in self.stores.values())):
+            os.close(descriptor)
         Thread(target=self._quarantine, name="hexkv node heir", daemon=True).start()
 
     def _quarantine(self) -> None:
