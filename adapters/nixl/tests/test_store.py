@@ -7,29 +7,40 @@ import pytest
 pytest.importorskip("nixl_cu12")
 
 from chunk_files import Files, Folder
+from configured import PATIENT, settle
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.nixl.plugin import StorageSettings
 from hexkv.adapters.nixl.storage.objects import HEAD, MAGIC, framed, headed
 from hexkv.adapters.nixl.storage.staging import Staging, Turns
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
+from hexkv.contracts.heap_kv import HeapKV
 from hexkv.contracts.store import StoreContract
+from hexkv.plugins.compose import build
+from hexkv.plugins.config import load
 from hexkv.plugins.spec import SettingError
 from hexkv.ports import (
     AdapterUnavailable,
+    ConfigError,
     Corrupt,
+    DType,
     Failed,
     Hit,
     Item,
+    KVLayout,
     Miss,
+    Namespace,
     Stored,
     StoreError,
     StoreFull,
     StoreUnreachable,
     TimedOut,
+    frame_bytes,
 )
 from s3_contract import S3Contract
+from s3_double import BUCKET
 from s3_servers import Objects, own_double
 
+LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=2, key_width=64)
 KEYS = [chunk_key(name) for name in "abc"]
 
 
@@ -123,6 +134,91 @@ class TestObjects(S3Contract):
     def service(self):
         with own_double() as service:
             yield service
+
+
+@pytest.mark.thorough
+class TestPrivateObjects(StoreContract):
+    """With a list of what there is, which the store keeps itself."""
+
+    @pytest.fixture
+    def store(self, open_store, double):
+        return open_store(private=True, **double.settings)
+
+    @pytest.fixture
+    def raw(self, double, store):
+        found = Settings(double).objects(store._prefix)
+        yield found
+        found.clear()
+
+    @pytest.fixture
+    def sibling(self, open_store, double):
+        return open_store(private=True, **double.settings)
+
+    @pytest.fixture
+    def service(self):
+        with own_double() as service:
+            yield service
+
+    @pytest.fixture
+    def exposed(self, service, open_store):
+        return open_store(private=True, **service.settings)
+
+
+def frames_of(count, size=60_000):
+    return [Item(chunk_key(str(i)), memoryview(bytes([i]) * size)) for i in range(count)]
+
+
+@pytest.mark.thorough
+def test_private_objects_are_counted_as_long_as_they_may_be_there(open_nixl):
+    with own_double() as service:
+        store = open_nixl(
+            plugin="OBJ", bucket=BUCKET, private=True, budget=200_000, **service.settings
+        )
+        items = frames_of(4)
+        outcomes = store.write(items, deadline())
+        assert outcomes[:3] == [Stored(60_000)] * 3
+        assert isinstance(outcomes[3].error, StoreFull)
+        assert {entry.key for entry in store.scan()} == {item.key for item in items[:3]}
+        (shorter,) = frames_of(1, 100)
+        assert store.write([shorter], deadline()) == [Stored(100)]
+        assert store.used_bytes == 180_000, "what it replaces might have stayed"
+        assert store.delete([item.key for item in items], deadline()) == [True] * 3 + [False]
+        assert store.used_bytes == 0
+        assert list(store.scan()) == []
+        service.double.limit(-1)
+        assert not isinstance(store.write(items[:1], deadline(30.0))[0], Stored)
+        assert store.used_bytes == 60_000, "it may come a while later"
+
+
+@pytest.mark.thorough
+def test_a_tier_of_private_objects_keeps_a_budget_and_a_shared_one_says_that_it_cannot(double):
+    block = frame_bytes(LAYOUT.chunk_bytes(16))
+    tier = {"store": "nixl", "budget": 4 * block}
+    settings = {"plugin": "OBJ", "bucket": BUCKET, "prefix": "of a test/", **double.settings}
+
+    def opened(**more):
+        tiers = [tier | {"settings": settings | more}]
+        wanted = {"chunk": {"size": 16}, "pool": {"bytes": 16 * block}, "tiers": tiers}
+        return build(load(None, {}, wanted | {"deadlines": PATIENT}), Namespace("toy", LAYOUT))
+
+    with pytest.raises(ConfigError, match="cannot list what it holds"):
+        opened()
+    with opened(private=True) as engine:
+        for number in range(3):
+            tokens = list(range(1000 * number, 1000 * number + 32))
+            assert engine.store(tokens, HeapKV(LAYOUT, 32).compute(tokens)).stored_tokens == 32
+            settle(engine)
+        (there,) = engine._half.stack.tiers
+        assert there.index.used == there.store.used_bytes == 4 * block
+        target = HeapKV(LAYOUT, 32)
+        assert engine.retrieve(tokens, target).hit_tokens == 32
+        assert target.agrees(HeapKV(LAYOUT, 32).compute(tokens), 32)
+        cleared = engine.clear()
+        assert (cleared.chunks, dict(cleared.left)) == (4, {})
+        assert there.store.used_bytes == 0
+        assert engine.retrieve(tokens, target).hit_tokens == 0
+    with opened(private=True) as engine:
+        assert engine.health().tiers[0].chunks == 0
 
 
 def both(store):

@@ -49,6 +49,10 @@ class StorageSettings:
     prefix: str = "hexkv/"
     """Of every object's name."""
 
+    private: bool = False
+    """Keep objects that only this process finds, until it ends: a budget needs that, and clearing,
+    for NIXL lists nothing."""
+
     endpoint: str = ""
     """Of objects: ``http[s]://host[:port]`` of another server than Amazon's."""
 
@@ -90,7 +94,7 @@ class StorageSettings:
         else:
             if not self.root:
                 raise SettingError("root", "names the directory, which plug-ins for files need")
-            for name in ("bucket", "endpoint", "access_key", "secret_key"):
+            for name in ("bucket", "endpoint", "access_key", "secret_key", "private"):
                 if getattr(self, name):
                     raise SettingError(name, "is of use with OBJ only")
         if not 1 << 20 <= self.staging_bytes <= 1 << 40:
@@ -124,12 +128,15 @@ def _open_storage(settings: StorageSettings, context: OpenContext) -> object:
     from hexkv.adapters.nixl.storage.files import NixlFileStore
     from hexkv.adapters.nixl.storage.mover import Mover
     from hexkv.adapters.nixl.storage.objects import NixlObjectStore
+    from hexkv.adapters.nixl.storage.private import NixlPrivateObjects
     from hexkv.adapters.nixl.storage.staging import Staging
     from hexkv.plugins.filed import open_files
 
     with about("plugin"):
         mover = Mover(settings.plugin, settings.given, Staging(settings.staging_bytes))
     try:
+        if settings.objects and settings.private:
+            return NixlPrivateObjects(mover, settings.prefix, context.clock, context.budget)
         if settings.objects:
             return NixlObjectStore(mover, settings.prefix)
         with about("root"):
