@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hexkv.adapters.local.heap import HeapStore
+from hexkv.adapters.local.heap import HeapStore, _Kept
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
 from hexkv.ports import PAGE, Failed, Hit, Item, Stored
 
@@ -50,6 +50,9 @@ def test_the_next_store_has_every_frame_in_order_and_changes_none_before_it_is_i
     after = HeapStore(ManualClock(), CAPACITY, inherited=file)
     ordered = sorted(after.scan(), key=lambda entry: entry.stored)
     assert [entry.key for entry in ordered] == [one.key for one in file.frames]
+    assert len({entry.stored // 1 for entry in ordered}) == 4, (
+        "those of one second are one prompt's"
+    )
     assert after.used_bytes == sum(len(frame(key)) for key in KEYS[:4])
     for store in (before, after):
         assert isinstance(write(store, KEYS[5:])[0], Failed), "whose it is is not yet known"
@@ -70,13 +73,18 @@ def test_the_next_store_has_every_frame_in_order_and_changes_none_before_it_is_i
 def test_what_is_taken_back_goes_on_and_frees_what_went_meanwhile():
     before = passing()
     write(before, KEYS[:4])
+    late = before._file.reserve(PAGE)
     file = before.hand_over(KEYS)
+    late.fill(memoryview(b"x" * PAGE))
     other = HeapStore(ManualClock(), CAPACITY, inherited=file)
     other.delete(KEYS, deadline())
     other.close()
     before.delete(KEYS[:1], deadline())
-    assert file_bytes(before) == 4 * 3 * PAGE
+    assert file_bytes(before) == (4 * 3 + 1) * PAGE
     before.thaw()
+    assert late.copy(0, memoryview(page := bytearray(PAGE)))
+    assert bytes(page) == b"x" * PAGE, "a write that was under way goes on"
+    del late
     assert file_bytes(before) == 3 * 3 * PAGE
     assert held(before) == {key: frame(key) for key in KEYS[1:4]}
     write(before, KEYS[:2], pages=5)
@@ -116,8 +124,11 @@ def test_what_a_late_writer_left_is_freed_by_the_next_one():
     after.thaw()
     assert file_bytes(after) == 2 * 3 * PAGE
     write(after, KEYS[2:3])
+    late.fill(memoryview(bytes(PAGE)))
+    before._kept[KEYS[3]] = _Kept(late, 0.0)
     del late
     before.close()
+    assert file_bytes(after) == 3 * 3 * PAGE
     assert held(after) == {key: frame(key) for key in KEYS[:3]}
     after.close()
 
