@@ -50,9 +50,7 @@ def test_the_next_store_has_every_frame_in_order_and_changes_none_before_it_is_i
     after = HeapStore(ManualClock(), CAPACITY, inherited=file)
     ordered = sorted(after.scan(), key=lambda entry: entry.stored)
     assert [entry.key for entry in ordered] == [one.key for one in file.frames]
-    assert len({entry.stored // 1 for entry in ordered}) == 4, (
-        "those of one second are one prompt's"
-    )
+    assert len({entry.stored // 1 for entry in ordered}) == 4, "one second is one prompt"
     assert after.used_bytes == sum(len(frame(key)) for key in KEYS[:4])
     for store in (before, after):
         assert isinstance(write(store, KEYS[5:])[0], Failed), "whose it is is not yet known"
