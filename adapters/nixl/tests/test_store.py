@@ -181,13 +181,15 @@ def test_private_objects_are_counted_as_long_as_they_may_be_there(open_nixl):
         assert {entry.key for entry in store.scan()} == {item.key for item in items[:3]}
         (shorter,) = frames_of(1, 100)
         assert store.write([shorter], deadline()) == [Stored(100)]
-        assert store.used_bytes == 180_000, "what it replaces might have stayed"
+        assert store.used_bytes == 120_100, "what it replaced is gone"
         assert store.delete([item.key for item in items], deadline()) == [True] * 3 + [False]
         assert store.used_bytes == 0
         assert list(store.scan()) == []
         service.double.limit(-1)
         assert not isinstance(store.write(items[:1], deadline(30.0))[0], Stored)
         assert store.used_bytes == 60_000, "it may come a while later"
+        assert not isinstance(store.write([shorter], deadline(30.0))[0], Stored)
+        assert store.used_bytes == 60_000, "either may"
 
 
 @pytest.mark.thorough

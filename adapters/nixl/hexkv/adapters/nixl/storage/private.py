@@ -16,6 +16,7 @@ from hexkv.ports import (
     Entry,
     Failed,
     SharedMedium,
+    Stored,
     StoreFull,
     SupportsRangeRead,
     SupportsScan,
@@ -72,10 +73,14 @@ class NixlPrivateObjects(NixlObjectStore):
             self._entries, self._used = {}, 0
 
     def _write(self, key: ChunkKey, frame: memoryview, deadline: Deadline) -> WriteOutcome:
-        # Counted beforehand, and for good: what was given up may be there a while later.
+        # Counted beforehand, and kept so: what was given up may be there a while later.
         if not self._counted(key, frame.nbytes):
             return Failed(StoreFull(f"{self._used:,} of {self._capacity:,} bytes are used"))
-        return super()._write(key, frame, deadline)
+        outcome = super()._write(key, frame, deadline)
+        if isinstance(outcome, Stored):
+            with self._counting:
+                self._count(key, frame.nbytes, listed=True)
+        return outcome
 
     def _counted(self, key: ChunkKey, size: int) -> bool:
         """Count a frame that is to be written, if there is room for it."""
@@ -84,7 +89,7 @@ class NixlPrivateObjects(NixlObjectStore):
             spare = 0 if former is None else former.size
             if self._capacity is not None and self._used + size - spare > self._capacity:
                 return False
-            # Until the former one is replaced it is there, and may stay.
+            # Until the former one is replaced it is there, and may stay: of both the longer one.
             self._count(key, max(size, spare), listed=True)
             return True
 
