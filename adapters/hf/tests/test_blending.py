@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
@@ -233,6 +233,7 @@ def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=E
 
 
 @settings(max_examples=25, deadline=None)
+@example([(0, [(1, False)], 3), (0, [(2, False), (1, True)], 1)], 0, "first", 1)
 @given(
     st.lists(SHAPES, min_size=2, max_size=4),
     st.integers(-1, 3),

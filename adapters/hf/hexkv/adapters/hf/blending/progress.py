@@ -241,6 +241,8 @@ class Pass:
             if prompt.rows is not None:
                 chosen.append(prompt.rows + self.first_rows - prompt.first_rows)
         most = max(map(len, chosen))
+        if most == self.first_rows and not self.whole:
+            most += 1  # by their number the hooks tell chosen rows from all of them
         # A row in front of a prompt's own is its first one once more.
         self.rows = torch.stack(
             [torch.cat([rows[:1].expand(most - len(rows)), rows]) for rows in chosen]
