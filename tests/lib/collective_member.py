@@ -11,7 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from select import select
+from select import POLLIN, poll
 
 from hexkv.adapters.vllm.collective import GlooCollective, MeetingPlace
 from hexkv.plugins.clock import SystemClock
@@ -37,15 +37,20 @@ class MemberProcess:
             bufsize=1,
             cwd=Path(__file__).parent,
         )
-        self.address = self.hear()
+        try:
+            self.address = self.hear()
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, call, **said):
         self.process.stdin.write(json.dumps({"call": call, **said}) + "\n")
 
     def hear(self):
         """What it says next, which a call that hangs would not."""
-        ready, _, _ = select([self.process.stdout], [], [], PATIENCE)
-        assert ready, f"it said nothing for {PATIENCE:.0f} s"
+        waiting = poll()  # select() knows no descriptor above 1,023
+        waiting.register(self.process.stdout, POLLIN)
+        assert waiting.poll(PATIENCE * 1_000), f"it said nothing for {PATIENCE:.0f} s"
         return json.loads(self.process.stdout.readline())
 
     def close(self):
