@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import TypeVar
 
-from hexkv.contracts.faults._wrapping import Wrapped
+from hexkv.contracts.faults import Wrapped
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.registry import Origin, Registry
 from hexkv.ports import ChunkKey, Deadline, ReadOutcome, SupportsRangeRead
