@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from mutants import mutants, trial
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="mutants", description=__doc__).parse_args()
     everyone = mutants()
     found = trial(node for mutant in everyone for node in mutant.nodes)
     table = Table("port", "adapter", "what is wrong", "promise", "which says that it ...", "caught")
