@@ -132,10 +132,14 @@ def test_the_toy_notices_wrong_heads_and_layers(pair, monkeypatch, mutant, case)
     assert handed_over(prefill, decode, 1, 100) == 99
     monkeypatch.setattr(sharded, "narrowed", mutant)
     _, wrong = pair(before, behind, shards)
-    words = prompt(1, 100)
-    wrong.add("wrong", words, count=8)
+    notices(wrong, prompt(1, 100))
+
+
+def notices(wrong, words, params=None):
+    """All of a prompt is found by a decoder that puts it into wrong places."""
+    wrong.add("wrong", words, count=8, params=params)
     wrong.run(300)
-    assert wrong.cached["wrong"] == 99, "it is found"
+    assert wrong.cached["wrong"] == len(words) - 1, "it is found"
     assert wrong.answers()["wrong"] != alone(words, 8), "and is wrong"
 
 
@@ -207,27 +211,56 @@ def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pai
     assert decode.cached["d"] == 99
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("ranks", [(Ranks(2), Ranks(1)), (Ranks(1), Ranks(2))], ids=str)
-def test_shards_are_pushed_to_the_node_of_a_decoder_with_other_ranks(start, tmp_path, ranks):
+@pytest.fixture
+def machines(tmp_path):
     with nodes(tmp_path, Node, slots=512, memory=256, frame=2 * CHUNK * 1024) as machines:
-        connector = {"shards": {"heads": 2}, "wait_seconds": 60.0}
-        prefill, decode = (
-            start(toy=RankedToy, node=node.path, connector=connector, ranks=each, budget=48)
-            for node, each in zip(machines, ranks, strict=True)
-        )
-        words = prompt(1, 100)
+        yield machines
+
+
+@pytest.fixture
+def pushed(start, machines):
+    """``pushed(words, ranks, shards)``: what was pushed for the engine that it starts there."""
+
+    def begin(words, ranks, shards):
+        connector = {"shards": shards, "wait_seconds": 60.0}
+
+        def at(node, ranks):
+            settings = {"connector": connector, "ranks": ranks, "budget": 48}
+            return start(toy=RankedToy, node=node.path, **settings)
+
+        prefill = at(machines[0], ranks[0])
         params = {"do_remote_decode": True, "hexkv": {"decode_node": DECODE}}
         prefill.add("p", words, count=1, params=params)
         prefill.run(300)
-        decode.add("d", words, params=prefill.told["p"])
-        decode.run(300)
-        assert decode.answers()["d"] == alone(words, 4)
-        assert decode.cached["d"] == 99
-        for node in machines:
-            until(lambda node=node: not node.served.health().pins)
-        prefill.close()
-        decode.close()
+        return prefill.told["p"], lambda: at(machines[1], ranks[1])
+
+    return begin
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [(Ranks(2), Ranks(1)), (Ranks(1), Ranks(2))], ids=str)
+def test_shards_are_pushed_to_the_node_of_a_decoder_with_other_ranks(pushed, machines, ranks):
+    words = prompt(1, 100)
+    params, begin = pushed(words, ranks, {"heads": 2})
+    decode = begin()
+    decode.add("d", words, params=params)
+    decode.run(300)
+    assert decode.answers()["d"] == alone(words, 4)
+    assert decode.cached["d"] == 99
+    for node in machines:
+        until(lambda node=node: not node.served.health().pins)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("mutant", "case"), WRONG)
+def test_the_toy_notices_wrong_heads_and_layers_of_what_was_pushed(
+    pushed, monkeypatch, mutant, case
+):
+    *ranks, shards = PAIRS[case]
+    words = prompt(1, 100)
+    params, begin = pushed(words, ranks, shards)
+    monkeypatch.setattr(sharded, "narrowed", mutant)
+    notices(begin(), words, params)
 
 
 @pytest.mark.thorough

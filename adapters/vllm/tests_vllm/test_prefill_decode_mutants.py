@@ -1,35 +1,57 @@
-"""What goes wrong between two nodes if a part of it is left out, and that it is seen."""
+"""What goes wrong over one node, and over two, if a part of it is left out: it is seen."""
 
 import random
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import pytest
 
 from hexkv.adapters.vllm.requests import PAD, Tracked
 from hexkv.adapters.vllm.saving import Saving
+from hexkv.adapters.vllm.worker_connector import WorkerConnector
 from hexkv.plugins.pushing import Pushing
 from nodes import Node
 from pushing import DECODE, nodes
-from vllm_toy import alone
+from vllm_toy import Toy, alone
 
 pytestmark = pytest.mark.thorough
 
-GIVES = {"do_remote_decode": True, "hexkv": {"decode_node": DECODE}}
+GIVES = {
+    "one node": {"do_remote_decode": True},
+    "two nodes": {"do_remote_decode": True, "hexkv": {"decode_node": DECODE}},
+}
+SMALL = {"slots": 64, "memory": 24, "frame": 12_288}
 
 
 def prompt(seed, count):
     return random.Random(seed).choices(range(1000), k=count)
 
 
-@pytest.fixture
-def pair(start, tmp_path):
-    """An engine that prefills, and one that decodes at another node, which is small."""
-    with nodes(tmp_path, Node, slots=64, memory=24, frame=12_288) as machines:
+class Prefill(NamedTuple):
+    """An engine that prefills, and what a router says to it."""
+
+    toy: Toy
+    gives: dict
+
+
+@pytest.fixture(params=GIVES)
+def pair(request, start, tmp_path):
+    """An engine that prefills, and one that decodes at the same small node, or at another one."""
+    with ExitStack() as opened:
+        if request.param == "one node":
+            machines = [opened.enter_context(Node(tmp_path, disk=False, **SMALL))] * 2
+        else:
+            machines = opened.enter_context(nodes(tmp_path, Node, **SMALL))
         settings = {"wait_seconds": 60.0, "hold_seconds": 600.0}
-        yield [start(node=node.path, connector=settings, budget=48) for node in machines]
+        prefill, decode = (
+            start(node=node.path, connector=settings, budget=48) for node in machines
+        )
+        yield Prefill(prefill, GIVES[request.param]), decode
 
 
-def prefilled(toy, name, words):
-    toy.add(name, words, count=1, params=GIVES)
+def prefilled(prefill, name, words):
+    toy = prefill.toy
+    toy.add(name, words, count=1, params=prefill.gives)
     toy.run(60)
     return toy.told[name]
 
@@ -50,7 +72,7 @@ def keeps_the_tail(prefill, decode):
 
 
 def keeps_what_is_held(prefill, decode):
-    """What is stored at the decoder's node meanwhile does not evict what was pushed there."""
+    """What is stored at the decoder's node meanwhile does not evict what is kept there."""
     words = prompt(2, 77)
     prefilled(prefill, "p", words)
     # Nobody says which node has it, so it is not pushed again; and the hold is not ended.
@@ -70,7 +92,7 @@ def believes_no_name(prefill, decode):
         words = prompt(seed, 77)
         params = prefilled(prefill, "same", words)
         assert decoded(decode, "same", words, params | {"remote_request_id": "same"}) == 76
-        prefill.forget()
+        prefill.toy.forget()
         decode.forget()
 
 
@@ -86,6 +108,7 @@ def drops_the_tail(monkeypatch):
 
 def lets_go_early(monkeypatch):
     monkeypatch.setattr(Pushing, "_hold", lambda self, keys, owner, seconds: None)
+    monkeypatch.setattr(WorkerConnector, "_keep", lambda self, prompt: None)
 
 
 def loads_by_name(monkeypatch):
