@@ -1,4 +1,4 @@
-"""Hundreds of requests are handed over while clients hang up, and engines and the node die."""
+"""Hundreds of requests are handed over while clients hang up and everything dies."""
 
 import functools
 
@@ -46,6 +46,8 @@ def live(crowd, node, requests):
             crowd.kill_prefill()
         if number % 100 == 60:
             crowd.kill_decode()
+        if number % 100 == 75:
+            crowd.kill_proxy()
         if number % 250 == 80:
             node.kill()
         if number % 250 == 95:
