@@ -15,6 +15,7 @@ from hexkv.plugins.spec import OpenContext
 
 NUMBERS = itertools.count()
 FUNCTIONS = ("open", "handle", "unhandle", "buf", "unbuf", "read")
+LIES = ("", "nothing came", "more came", "a bit is flipped", "of another place")
 
 
 class Double:
@@ -30,6 +31,21 @@ class Double:
 
     def short(self, size):
         self.library.double_short(size)
+
+    def lie(self, how):
+        self.library.double_lie(LIES.index(how))
+
+    def stall(self):
+        """Have reads wait until they may go on."""
+        self.library.double_stall(1)
+
+    def go_on(self):
+        self.library.double_stall(0)
+
+    @property
+    def waiting(self):
+        """Reads that wait."""
+        return self.library.double_waiting()
 
     def calls(self, function):
         return self.library.double_calls(FUNCTIONS.index(function))

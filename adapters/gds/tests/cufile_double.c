@@ -20,16 +20,28 @@ typedef struct { int type; union { int fd; void *handle; } handle; const void *f
 
 enum { OPEN, HANDLE, UNHANDLE, BUF, UNBUF, READ, FUNCTIONS };
 enum { MOST = 256 };
+/* Says that it read, and did not; says more than it was asked for; flips a bit; reads elsewhere. */
+enum { TRUTH, NOTHING, MORE, FLIPPED, ELSEWHERE };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int opened, failing[FUNCTIONS], calls[FUNCTIONS], unaligned, broken;
 static size_t shortest;
+static int stalled, lie, waiting;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct { int used, fd; } files[MOST];
 static struct { const char *base; size_t size; } rooms[MOST];
 
 /* What the tests say and ask. */
 void double_fail(int function, int number) { failing[function] = number; }
 void double_short(size_t bytes) { shortest = bytes; }
+void double_lie(int how) { lie = how; }
+void double_stall(int on) {
+    pthread_mutex_lock(&lock);
+    stalled = on;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+int double_waiting(void) { return waiting; }
 int double_calls(int function) { return calls[function]; }
 int double_unaligned(void) { return unaligned; }
 int double_broken(void) { return broken; }
@@ -129,14 +141,21 @@ ssize_t cuFileRead(void *handle, void *base, size_t size, off_t from, off_t at) 
     unaligned += from % 4096 || at % 4096;
     int fd = file < 0 ? -1 : files[file].fd;
     if (shortest && size > shortest) size = shortest;
+    waiting++;
+    while (stalled) pthread_cond_wait(&changed, &lock);
+    waiting--;
+    int how = lie;
     pthread_mutex_unlock(&lock);
     if (number > 0 && number < 5000) { errno = number; return -1; }
     if (number) return -number;
+    if (how == NOTHING) return size;
     char name[64];  /* at any length, as cuFile reads: through a file that is not direct */
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
     int plain = open(name, O_RDONLY | O_CLOEXEC);
     if (plain < 0) return -1;
-    ssize_t got = pread(plain, (char *)base + at, size, from);
+    ssize_t got = pread(plain, (char *)base + at, size, how == ELSEWHERE ? from + 4096 : from);
     close(plain);
-    return got;
+    if (how == FLIPPED && got > 0) ((char *)base)[at + got / 2] ^= 4;
+    if (how == ELSEWHERE && got >= 0) got = size;
+    return how == MORE ? got + 4096 : got;
 }

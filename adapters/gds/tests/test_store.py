@@ -1,21 +1,20 @@
 """Frames go past the host by cuFile's rules where there is a way, and as from disk elsewhere."""
 
 import logging
-import mmap
 import os
 import subprocess
 import sys
-from ctypes import addressof, c_char
 from pathlib import Path
 
 import pytest
 
 from chunk_files import Files, Folder
+from device_rooms import Memory, fetch, put
 from hexkv.adapters.gds.cufile import NAMES, library_path
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
-from hexkv.ports import PAGE, Corrupt, DeviceRange, Failed, Hit, Item, Miss, Stored, TimedOut
+from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss, TimedOut
 
 HERE = Path(__file__).parent
 KEYS = [chunk_key(name) for name in "abc"]
@@ -61,29 +60,6 @@ class TestGds(StoreContract):
 @pytest.mark.thorough
 class TestPlugin(PluginContract):
     entry_point = "gds"
-
-
-class Memory:
-    """What stands for a device's memory: pages of this process."""
-
-    def __init__(self, size=4 * MIB):
-        self.map = mmap.mmap(-1, size)
-        self.base, self.size = addressof(c_char.from_buffer(self.map)), size
-
-    def range(self, at, length):
-        return DeviceRange(self.base, self.size, at, length)
-
-
-def put(store, key, size):
-    frame = os.urandom(size)
-    assert store.write([Item(key, memoryview(frame))], deadline()) == [Stored(size)]
-    return frame
-
-
-def fetch(store, key, memory, at, length, until=None):
-    page = memoryview(bytearray(PAGE))
-    outcome = store.read_to_device(key, page, memory.range(at, length), until or deadline())
-    return outcome, bytes(page) + memory.map[at : at + length]
 
 
 def test_a_frame_is_read_to_a_device_by_the_rules_of_cufile(open_gds, cufile):

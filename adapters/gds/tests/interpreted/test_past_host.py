@@ -1,18 +1,23 @@
 """An engine loads by cuFile into pages: verified by a kernel, and never wrong."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from chunk_files import Files
 from hexkv.api import DType, KVLayout, open_cache
 from hexkv.contracts.doubles import deadline
+from hexkv.contracts.waiting import promptly
 from hexkv.kernels import PagedKV
 from hexkv.kernels.rooms import Rooms
 from hexkv.ports import PAGE, InvalidRequest, RoomSpan
+from processes import until
 
 LAYOUT = KVLayout.attention(DType.BFLOAT16, layers=2, heads=2, key_width=16)
 CHUNK, BLOCK, CHUNKS = 16, 8, 3
 TOKENS = CHUNK * CHUNKS
+LIES = ["nothing came", "more came", "a bit is flipped", "of another place"]
 PROMPT = list(range(TOKENS))
 
 
@@ -26,19 +31,25 @@ def window(made, *, fused=True):
     return PagedKV(LAYOUT, made, slots, fused=fused)
 
 
-@pytest.fixture
-def opened(tmp_path, cufile):
-    """A cache over gds, which holds the prompt, what was computed, and cuFile's double."""
-    root = tmp_path / "frames"
+@contextmanager
+def opening(root, cufile, wait=60.0):
+    """A cache over gds, which holds the prompt, what was computed, and where its files are."""
     config = {
         "pool": {"bytes": "8MiB"},
         "chunk": {"size": CHUNK},
+        "deadlines": {"retrieve": wait},
         "tiers": [{"store": "gds", "settings": {"root": str(root), "library": cufile.path}}],
     }
     computed = pages(torch.rand)
     with open_cache(config, model="m", layout=LAYOUT) as cache:
         assert cache.store(PROMPT, window(computed)).stored_tokens == TOKENS
         yield cache, computed, root
+
+
+@pytest.fixture
+def opened(tmp_path, cufile):
+    with opening(tmp_path / "frames", cufile) as opened:
+        yield opened
 
 
 def load(opened, **options):
@@ -85,6 +96,37 @@ def test_where_cufile_fails_the_host_reads_the_same(opened, cufile, function):
     cufile.fail(function, 5030)
     assert load(opened) == (TOKENS, True)
     assert load(opened) == (TOKENS, True)
+
+
+@pytest.mark.parametrize("how", LIES)
+def test_whatever_cufile_lies_about_is_seen_by_the_device_and_read_by_the_host(opened, cufile, how):
+    cufile.lie(how)
+    assert load(opened) == (TOKENS, True)
+    assert cufile.calls("read")
+    assert not list(opened[2].glob("quarantine/*")), "the file is as it should be"
+    cufile.lie("")
+    before = cufile.calls("read")
+    assert load(opened) == (TOKENS, True)
+    assert cufile.calls("read") == before + CHUNKS
+
+
+def test_reads_that_hang_cost_a_deadline_and_nothing_else(tmp_path, cufile):
+    with opening(tmp_path / "frames", cufile, wait=1.0) as opened:
+        cache, _, _ = opened
+        cufile.stall()
+
+        def loading():
+            hit, same = load(opened)
+            assert same
+            return hit
+
+        try:
+            assert promptly(loading, 20.0) == 0
+            assert cufile.waiting, "the driver still has what it reads into"
+        finally:
+            cufile.go_on()
+        until(lambda: loading() == TOKENS)
+        until(lambda: not cache.health().leases)
 
 
 def test_a_room_is_used_again_when_the_last_who_held_it_let_go():

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import errno
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -173,6 +174,9 @@ class CuFile:
                     raise CuFileError(number, f"cuFileRead: {_words(number)}")
                 if not got:
                     break
+                if got > into.length - done:
+                    told = f"cuFileRead: {got} bytes, of which {into.length - done} were asked for"
+                    raise CuFileError(errno.EIO, told)
                 done += got
                 if done % PAGE and done < into.length:
                     break  # what is not aligned any more is the end of the file

@@ -7,6 +7,7 @@ turns out to be none costs a few reads.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -45,6 +46,9 @@ log = logging.getLogger("hexkv")
 
 _FAILURES = 3
 """Reads in a row that fail before the way is given up."""
+
+_NOTHING_NEW = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}
+"""Why a file cannot be made in a directory whose files can be read all the same."""
 
 
 class Driver(Protocol):
@@ -132,14 +136,21 @@ class GdsStore(OverFiles):
         super().close()
 
     def _try(self) -> None:
-        """Register a file of the directory: most of what can be wrong shows there."""
-        with tempfile.TemporaryFile(dir=self._root) as file:
-            file.write(bytes(PAGE))
-            file.flush()
-            _go_direct(file.fileno())
-            if self._driver is not None:
-                with self._driver.registered(file.fileno()):
-                    pass
+        """Register a file of the directory: most of what can be wrong shows there.
+
+        A directory that is full or read-only takes none: then the first reads show it.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self._root) as file:
+                file.write(bytes(PAGE))
+                file.flush()
+                _go_direct(file.fileno())
+                if self._driver is not None:
+                    with self._driver.registered(file.fileno()):
+                        pass
+        except OSError as error:
+            if isinstance(error, CuFileError) or error.errno not in _NOTHING_NEW:
+                raise
 
     def _failed(self, error: CuFileError) -> StoreUnreachable:
         with self._lock:
