@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -58,6 +59,9 @@ _SCAN_PATIENCE = 30.0
 _LETS_GO = 2.0
 """Seconds in which the library gives back the memory of a request that was cancelled."""
 
+_WORDS = 600
+"""Characters of an error: a server may have said a page of them."""
+
 _LASTING = (
     InvalidPathError,
     PermissionDeniedError,
@@ -65,8 +69,11 @@ _LASTING = (
     UnknownConfigurationKeyError,
 )
 _FULL = re.compile(
-    r"\b507\b|QuotaExceeded|InsufficientStorage|No space left|StorageFull", re.IGNORECASE
+    r"status code: 507\b|<Code>\w*(QuotaExceeded|InsufficientStorage|StorageFull)\w*</Code>"
+    rf"|\(os error ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EFBIG})\)",
+    re.IGNORECASE,
 )
+"""A status, a server's code or the system's number, and nothing that a name or a time may be."""
 
 
 class ObjectStorage:
@@ -300,11 +307,13 @@ def _as_answer(error: StoreError) -> StoreError:
 
 def _meaning(error: BaseError) -> StoreError:
     """An error of the library's as one of the port's; it has no kind of its own for most."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    # What comes behind that line is the library's own structures.
+    told = " ".join(str(error).partition("\n\nDebug source")[0].split())
+    text = told[:_WORDS] or type(error).__name__
+    if _FULL.search(told.partition("Server returned")[2] or told):
+        return StoreFull(text)  # some servers forbid what they have no room for
     if isinstance(error, _LASTING):
         return StoreError(text)
-    if _FULL.search(str(error)):
-        return StoreFull(text)
     return StoreUnreachable(text)
 
 
