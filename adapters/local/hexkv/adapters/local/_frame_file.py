@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Collection, Iterable
 from threading import RLock
 from weakref import finalize
 
 from hexkv.ports import PAGE
+
+log = logging.getLogger("hexkv")
 
 _PUNCH_HOLE = 0x02 | 0x01
 """``FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE``, which Python does not name."""
@@ -74,8 +77,12 @@ class FrameMemory:
         return [*found, (at, self.end - at)]
 
     def _punch(self, start: int, size: int) -> None:
-        if size > 0:
+        if size <= 0:
+            return
+        try:
             _fallocate(self.descriptor, _PUNCH_HOLE, start, _pages(size))
+        except OSError as error:  # of a file that somebody made read-only, for instance
+            log.warning("heap: %d bytes stay taken: %s", _pages(size), error)
 
 
 class Extent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from hexkv.ports import (
     Stored,
     StoreError,
     StoreFull,
+    StoreUnreachable,
     SupportsHandOver,
     SupportsOwnMemory,
     SupportsRangeRead,
@@ -41,6 +43,9 @@ from hexkv.ports import (
 )
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+_NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system says where there is no memory left, or a limit of files is reached."""
 
 
 _Memory = mmap.mmap | bytearray | Extent
@@ -104,7 +109,7 @@ class HeapStore:
             frame.key: _Kept(Extent(file, frame.offset, frame.size), float(number))
             for number, frame in enumerate(frames)
         }
-        self._used = sum(frame.size for frame in frames)
+        self._used = sum(len(kept.memory) for kept in self._kept.values())
 
     @property
     def own_memory(self) -> bool:
@@ -225,9 +230,11 @@ class HeapStore:
         except BaseException as error:
             with self._lock:
                 self._used = max(0, self._used - size)
-            if isinstance(error, OSError):
+            if not isinstance(error, OSError):
+                raise
+            if error.errno in _NO_ROOM:
                 return Failed(StoreFull(f"the machine has no {size:,} bytes left: {error}"))
-            raise
+            return Failed(StoreUnreachable(f"memory that cannot be written: {error}"))
         with self._lock:
             self._check_open()
             former = self._kept.get(key)
