@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from configured import CHUNK, FRAME, LAYOUT, PROMPT, built, computed, hit, prompt, settle
+from depth import thorough
 from hexkv.contracts.cases import each
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.kernels import PagedKV
@@ -216,23 +217,25 @@ def child(program, *arguments, unshare=()):
 
 
 BAD_DISK = """
-import random, subprocess
+import json, random, subprocess
 from hexkv.ports import CounterName
+
+store, more = sys.argv[2], json.loads(sys.argv[3])
 
 def run(*command):
     subprocess.run([*command, sys.argv[1]], check=True)
 
 def stored(number):
     tokens = random.Random(number).choices(range(50_000), k=3 * CHUNK)
-    on_disk = engine.store(tokens, computed(tokens)).tiers.get("disk", 0)
+    on_disk = engine.store(tokens, computed(tokens)).tiers.get(store, 0)
     return on_disk // CHUNK, hit(engine, tokens) // CHUNK
 
 def tier():
     return engine.health().tiers[1]
 
 run("mount", "-t", "tmpfs", "-o", f"size={6 * FRAME}", "none")
-with built(sys.argv[1]) as engine:
-    kept = engine.store(PROMPT, computed()).tiers["disk"] // CHUNK
+with built(sys.argv[1], store=store, more=more) as engine:
+    kept = engine.store(PROMPT, computed()).tiers[store] // CHUNK
     print("full:", 0 < kept < 8, tier().chunks == kept, hit(engine) // CHUNK)
     run("mount", "-o", f"remount,size={100 * FRAME}")
     print("larger:", *stored(1), tier().writing)
@@ -240,7 +243,7 @@ with built(sys.argv[1]) as engine:
     # Over the mount that the engine has opened its own files on, which cannot be taken away.
     run("mount", "--bind", "-o", "ro", sys.argv[1])
     print("read-only:", *stored(2), *stored(3), tier().writing)
-    print("dropped:", engine.telemetry.total(CounterName.DROPPED, tier="disk") == 8 - kept + 6)
+    print("dropped:", engine.telemetry.total(CounterName.DROPPED, tier=store) == 8 - kept + 6)
     engine.clear(tiers=["memory"])
     print("read:", hit(engine) // CHUNK == kept, tier().reading, tier().used_bytes // FRAME)
 
@@ -253,8 +256,17 @@ with built(sys.argv[1]) as engine:
 
 
 @needs_mounts
-def test_a_full_and_a_read_only_disk_cost_chunks_and_come_back_by_themselves(tmp_path):
-    out, err = child(BAD_DISK, tmp_path, unshare=NAMESPACE).communicate(timeout=LIMIT)
+@pytest.mark.parametrize(
+    ("store", "needs"), [("disk", None), *thorough(("gds", None), ("nixl", "nixl_cu12"))]
+)
+def test_a_full_and_a_read_only_disk_cost_chunks_and_come_back_by_themselves(
+    tmp_path, store, needs
+):
+    if needs is not None:
+        pytest.importorskip(needs)
+    more = "{}" if store != "gds" else '{"library": "no/such/library.so"}'
+    program = child(BAD_DISK, tmp_path, store, more, unshare=NAMESPACE)
+    out, err = program.communicate(timeout=LIMIT)
     assert out.splitlines() == [
         "full: True True 8",
         "larger: 3 3 closed",

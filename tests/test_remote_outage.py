@@ -47,10 +47,31 @@ def s3(_):
         yield server, {"url": f"s3://{BUCKET}/chunks"} | server.settings
 
 
-SERVERS = {"redis": redis, "hexkv": lm_server, "lm": lm_server, "s3": s3}
+@contextmanager
+def obstore(_):
+    with own_double() as server:
+        yield server, {"url": f"s3://{BUCKET}/chunks"} | server.settings
 
 
-@pytest.fixture(params=["redis", *thorough("hexkv", "lm", "s3")])
+@contextmanager
+def nixl(_):
+    pytest.importorskip("nixl_cu12")
+    with own_double() as server:
+        place = {"plugin": "OBJ", "bucket": BUCKET, "prefix": "chunks/"}
+        yield server, place | server.settings
+
+
+SERVERS = {
+    "redis": redis,
+    "hexkv": lm_server,
+    "lm": lm_server,
+    "s3": s3,
+    "obstore": obstore,
+    "nixl": nixl,
+}
+
+
+@pytest.fixture(params=["redis", *thorough("hexkv", "lm", "s3", "obstore", "nixl")])
 def remote(request, tmp_path):
     """A breakable server, and the tier that stands on it."""
     with SERVERS[request.param](tmp_path) as (server, settings):

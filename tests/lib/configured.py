@@ -16,11 +16,11 @@ PATIENT = {"lookup": 60.0, "retrieve": 60.0, "store": 60.0, "close": 60.0}
 PROMPT = random.Random(7).choices(range(50_000), k=8 * CHUNK)
 
 
-def built(root, *, slots=64, memory=True, budget=None, **sections):
-    """An engine over memory, unless not wanted, and the directory *root*."""
+def built(root, *, slots=64, memory=True, budget=None, store="disk", more=None, **sections):
+    """An engine over memory, unless not wanted, and the directory *root*, kept by *store*."""
     quick = {"failures": 2, "pause": 0.01, "longest_pause": 0.01}
-    settings = {"root": str(root)}
-    disk = {"store": "disk", "settings": settings, "budget": budget, "breaker": quick}
+    settings = {"root": str(root)} | (more or {})
+    disk = {"store": store, "settings": settings, "budget": budget, "breaker": quick}
     tiers = [{"store": "memory"}, disk] if memory else [disk]
     wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": slots * FRAME}, "tiers": tiers}
     return build(load(None, {}, wanted | {"deadlines": PATIENT} | sections), NAMESPACE)
