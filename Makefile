@@ -53,6 +53,7 @@ RUN    := $(VENV)/bin/python
 PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
 ROUTERS := ai-dynamo-runtime==1.6.1 vllm-router==0.1.17
 NIXL   := nixl-cu12==1.5.1
+KVIKIO := kvikio-cu12==26.10.0 libkvikio-cu12==26.10.0 rapids-logger cuda-pathfinder nvidia-cufile-cu12
 LMCACHE := lmcache==0.5.6 cachetools prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
@@ -96,7 +97,7 @@ demo: $(VENV)/full
 test: namespace $(VENV)/full $(VENV)/lmcache/made servers
 	$(RUN) -m pytest $(IN_PARALLEL)
 
-test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made $(VENV)/routers/made servers shells
+test-thorough: namespace $(VENV)/full $(VENV)/lmcache/made $(VENV)/routers/made $(VENV)/kvikio/made servers shells
 	@echo "what it adds to make test, file by file:"
 	@$(RUN) -m pytest --collect-only -qq -m thorough
 	$(RUN) -m pytest $(IN_PARALLEL) $(THOROUGH)
@@ -284,6 +285,12 @@ $(VENV)/lmcache/made: | $(VENV)/full
 	rm -rf $(@D)
 	$(PIP) --no-deps --only-binary :all: --target $(@D) $(LMCACHE) && touch $@ || \
 	  echo "lmcache cannot be installed: its tests are skipped"
+
+# 5.4 MB; beside the environment, where its libcufile would be found by whoever asks for one.
+$(VENV)/kvikio/made: | $(VENV)/full
+	rm -rf $(@D)
+	$(PIP) --no-deps --only-binary :all: --target $(@D) $(KVIKIO) && touch $@ || \
+	  echo "kvikio cannot be installed: its tests are skipped"
 
 # Real consumers of KV events, each a native library with a runtime of its own.
 $(VENV)/routers/made: | $(VENV)/made

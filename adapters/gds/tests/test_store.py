@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chunk_files import Files, Folder
-from device_rooms import Memory, fetch, put
+from device_rooms import Memory, fetch, past_the_host, put
 from hexkv.adapters.gds.cufile import NAMES, library_path
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.plugin import PluginContract
@@ -25,9 +25,11 @@ MIB = 1 << 20
 class TestGds(StoreContract):
     """All but what goes past the host is as on disk."""
 
+    by_device = staticmethod(lambda store: store)
+
     @pytest.fixture
     def store(self, open_gds, cufile):
-        return open_gds(cufile.path)
+        return self.by_device(open_gds(cufile.path))
 
     @pytest.fixture
     def raw(self, tmp_path):
@@ -51,10 +53,17 @@ class TestGds(StoreContract):
 
         def again():
             opened[-1].close()
-            opened.append(open_gds(cufile.path))
+            opened.append(self.by_device(open_gds(cufile.path)))
             return opened[-1]
 
         return again
+
+
+@pytest.mark.thorough
+class TestGdsPastTheHost(TestGds):
+    """Each frame that has more than a page comes by cuFile."""
+
+    by_device = staticmethod(past_the_host)
 
 
 @pytest.mark.thorough

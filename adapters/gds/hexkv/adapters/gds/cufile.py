@@ -140,6 +140,11 @@ class CuFile:
         self._lock = Lock()
         _check(self._open(), "cuFileDriverOpen", (_ALREADY_OPEN,))
 
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return "cuFile"
+
     @contextmanager
     def registered(self, file: int) -> Iterator[int]:
         """The handle of an open *file*, which is open for direct I/O.

@@ -22,12 +22,18 @@ class GdsSettings:
     directory: Literal["disk", "fs"] = "disk"
     """Whose directory it is: ``disk`` of one machine, ``fs`` of a file system that hosts share."""
 
+    driver: Literal["cufile", "kvikio"] = "cufile"
+    """Whether cuFile is called for each frame, or kvikio, which divides frames among threads and
+    goes by the host where cuFile has no way."""
+
     library: str = ""
     """cuFile's library; empty: the system's, or that of NVIDIA's wheel."""
 
     def __post_init__(self) -> None:
         if not self.root:
             raise SettingError("root", "names the directory")
+        if self.library and self.driver != "cufile":
+            raise SettingError("library", "is cuFile's; kvikio finds it by itself")
 
 
 def _open(settings: GdsSettings, context: OpenContext) -> object:
@@ -36,6 +42,10 @@ def _open(settings: GdsSettings, context: OpenContext) -> object:
     from hexkv.plugins.filed import open_files
 
     def driver() -> Driver:
+        if settings.driver == "kvikio":
+            from hexkv.adapters.gds.by_kvikio import Kvikio
+
+            return Kvikio()
         path = settings.library or library_path()
         if path is None:
             raise OSError("there is no libcufile")

@@ -1,4 +1,4 @@
-"""Chunks in files, which GPUs read by themselves where cuFile finds a way, and the host elsewhere.
+"""Chunks in files, which GPUs read by themselves where a driver has a way, and the host elsewhere.
 
 The store of files below does everything else, and everything where there is no way: then this
 is that store, and says so once. A read that fails is read again by the host at once, so a way that
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 from hexkv.adapters.gds.cufile import CuFileError
 from hexkv.plugins.filed import FileStore, OverFiles
@@ -54,11 +54,16 @@ _NOTHING_NEW = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQU
 class Driver(Protocol):
     """What reads a range of a file into the memory of a device."""
 
-    def registered(self, file: int) -> AbstractContextManager[int]:
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        ...
+
+    def registered(self, file: int) -> AbstractContextManager[Any]:
         """See :meth:`hexkv.adapters.gds.cufile.CuFile.registered`."""
         ...
 
-    def read(self, handle: int, into: DeviceRange, start: int) -> int:
+    def read(self, handle: Any, into: DeviceRange, start: int) -> int:
         """See :meth:`hexkv.adapters.gds.cufile.CuFile.read`."""
         ...
 
@@ -88,7 +93,7 @@ class GdsStore(OverFiles):
         except OSError as error:
             self._give_up(error)
         else:
-            log.info("gds: frames in %s are read into devices by cuFile", root)
+            log.info("gds: frames in %s are read into devices by %s", root, self._driver.name)
 
     @property
     def reads_to_devices(self) -> bool:
