@@ -27,6 +27,7 @@ CORRECT = [
     "TestLocalCollective",
     "TestDecodingKV",
     "TestBoard",
+    "TestLeavingStore",
 ]
 MODEST = {
     "TestPlainStore": (

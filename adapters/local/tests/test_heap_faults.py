@@ -137,14 +137,17 @@ def test_memory_that_is_shorter_than_was_said_fails_where_it_is_missing():
 
 
 @pytest.mark.thorough
-def test_a_chunk_that_was_said_twice_counts_once():
+def test_a_chunk_that_was_said_twice_counts_once_and_stays():
     before = HeapStore(ManualClock(), CAPACITY, passes_on=True)
     for key in (A, B):
         put(before, key, PAGE)
     file = before.hand_over([A, B])
-    again = [*file.frames, PlacedFrame(A, file.frames[1].offset, PAGE)]
+    again = [*file.frames, PlacedFrame(A, file.frames[0].offset, PAGE)]
+    frames = [get(before, key) for key in (A, B)]
     store = HeapStore(ManualClock(), CAPACITY, inherited=FrameFile(*file[:2], again))
     assert store.used_bytes == 2 * PAGE
     assert len(list(store.scan())) == 2
     before.close()
+    store.thaw()
+    assert [get(store, key) for key in (A, B)] == frames
     store.close()

@@ -6,9 +6,30 @@ import pytest
 
 from hexkv.adapters.local.heap import HeapStore, _Kept
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
+from hexkv.contracts.hand_over import HandOverContract
 from hexkv.ports import PAGE, Failed, Hit, Item, Stored
 
 CAPACITY = 64 * PAGE
+
+
+@pytest.mark.thorough
+class TestHeapHandedOver(HandOverContract):
+    @pytest.fixture
+    def make(self):
+        def make(inherited):
+            return HeapStore(
+                ManualClock(), 16 << 20, passes_on=inherited is None, inherited=inherited
+            )
+
+        return make
+
+    @pytest.fixture
+    def private(self):
+        store = HeapStore(ManualClock(), 16 << 20)
+        yield store
+        store.close()
+
+
 KEYS = [chunk_key(f"chunk {number}") for number in range(6)]
 
 

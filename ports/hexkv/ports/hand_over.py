@@ -42,7 +42,7 @@ class SupportsHandOver(Protocol):
     """
 
     def hand_over(self, keys: Sequence[ChunkKey]) -> FrameFile | None:
-        """Freeze, and say where the frames of *keys* lie, in that order; others are left out.
+        """Freeze, and say where the frames of *keys* lie, in that order, each once; no others.
 
         From now on no write is taken, and no frame that is listed is changed, whether or not it
         is deleted; :meth:`~hexkv.ports.ChunkStore.close` does not change it, either. ``None``:

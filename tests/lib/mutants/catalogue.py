@@ -16,6 +16,7 @@ from hexkv.contracts.collective import CollectiveContract
 from hexkv.contracts.device import DeviceContract
 from hexkv.contracts.directory import DirectoryContract
 from hexkv.contracts.encoded import EncodedContract
+from hexkv.contracts.hand_over import HandOverContract
 from hexkv.contracts.memory import MemoryContract
 from hexkv.contracts.observer import ObserverContract
 from hexkv.contracts.plugin import PluginContract
@@ -87,6 +88,7 @@ PORTS = (
     Port("announcing", AnnouncingContract, ("announcings",)),
     Port("collective", CollectiveContract, ("collectives",)),
     Port("encoded", EncodedContract, ("encodings",)),
+    Port("hand over", HandOverContract, ("hand_overs",)),
     Port("observer", ObserverContract, ("observers",)),
     Port("prefix cache", PrefixCacheContract, ("prefix_caches",)),
     Port("segment finder", SegmentFinderContract, ("segment_finders",)),

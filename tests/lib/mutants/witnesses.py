@@ -12,6 +12,7 @@ from mutants.chunk_caches import HeapCacheContract
 from mutants.chunkers import PlainChunkerContract
 from mutants.collectives import LocalContract as LocalCollectiveContract
 from mutants.encodings import DecodingContract
+from mutants.hand_overs import LeavingContract
 from mutants.memories import PlainMemoryContract
 from mutants.observers import BoardContract
 from mutants.plugins import GramophoneContract
@@ -92,6 +93,10 @@ class TestDecodingKV(DecodingContract):
 
 
 class TestBoard(BoardContract):
+    pass
+
+
+class TestLeavingStore(LeavingContract):
     pass
 
 

@@ -105,10 +105,10 @@ class HeapStore:
     def _adopt(self, file: FrameMemory, frames: Sequence[PlacedFrame]) -> None:
         file.freeze({frame.offset for frame in frames})
         # Each as of a second of its own: so they are indexed one after the other, in this order.
-        self._kept = {
-            frame.key: _Kept(Extent(file, frame.offset, frame.size), float(number))
-            for number, frame in enumerate(frames)
-        }
+        for number, frame in enumerate(frames):
+            if frame.key not in self._kept:  # a second extent in its place would free the pages
+                extent = Extent(file, frame.offset, frame.size)
+                self._kept[frame.key] = _Kept(extent, float(number))
         self._used = sum(len(kept.memory) for kept in self._kept.values())
 
     @property
@@ -189,7 +189,7 @@ class HeapStore:
             self._frozen = True
             frames = [
                 PlacedFrame(key, kept.memory.start, len(kept.memory))
-                for key in keys
+                for key in dict.fromkeys(keys)
                 if (kept := self._kept.get(key)) is not None and isinstance(kept.memory, Extent)
             ]
             self._file.freeze({frame.offset for frame in frames})
