@@ -153,7 +153,10 @@ def given(contract):
     return found
 
 
-KITS_OWN = {"restless", "same", "chunk", "allocate", "registry", "open_end", "near", "far"}
+KITS_OWN = {
+    *{"restless", "same", "chunk", "allocate", "registry", "open_end", "near", "far"},
+    *{"first", "opened"},
+}
 """Fixtures that a contract makes of what it was given."""
 
 
