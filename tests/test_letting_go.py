@@ -1,11 +1,16 @@
 """Chunks that several threads let go of at once: what is deleted is what the index let go of."""
 
+from itertools import product
+from threading import Event, Thread
+
 import pytest
 
-from dict_store import CapableStore, DictStore
+from dict_store import CapableStore, DictStore, ScanningStore
+from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ManualClock
 from hexkv.core.tiers.clearing import clear, forget
-from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, namespace_of
+from hexkv.ports import KEY_BYTES, ChunkKey, Deadline, Item, StoreUnreachable, namespace_of
+from processes import until
 from rigging import FRAME, tier
 
 KEY = ChunkKey(bytes(range(32)))
@@ -114,6 +119,75 @@ def test_what_is_deleted_while_the_store_is_listed_is_not_found_there(rig, way):
     (held,) = r.engine._half.stack.tiers
     assert not held.indexing
     assert (store.medium, held.index.keys(), held.index.used) == ({}, [], 0)
+
+
+WHOLE = ChunkKey(bytes(range(KEY_BYTES)))
+"""One that stores list."""
+
+
+class Unlisted(ScanningStore):
+    """Cannot be listed at first. Others may store there, too."""
+
+    shared = True
+    fails = True
+
+    def scan(self):
+        if self.fails:
+            raise StoreUnreachable("not yet")
+        return super().scan()
+
+    def clear_prefix(self, prefix, deadline):
+        return sum(self.delete([key for key in self.medium if key.startswith(prefix)], deadline))
+
+
+def unlisted(rig):
+    """A tier whose store has a chunk of an earlier life, and was not listed yet; and its stack."""
+    stack = rig([]).engine._half.stack
+    held = stack.attach(tier("disk", Unlisted({WHOLE: bytes(FRAME)})))
+    assert held.flush(FOREVER)
+    held.store.fails = False
+    assert held.indexing
+    return held, stack
+
+
+def learn(held, stack):
+    assert stack.writer.learn(held)
+
+
+def meet(held, stack):
+    """As after a read of a chunk that somebody else has stored."""
+    held.adopt_foreign([(WHOLE, FRAME)], 0.0, held.deleting.turn)
+
+
+@each("way, found", product(["one by one", "by the store", "by its list"], [learn, meet]))
+def test_what_is_found_while_a_clear_is_under_way_goes_with_the_rest(rig, way, found):
+    """By another thread, once the index has let go of what it knew."""
+    held, stack = unlisted(rig)
+    waits, finding = Event(), []
+    wait, let_go = held.deleting._wait, held.let_go
+
+    def waited(condition, ready, deadline):
+        if not ready():
+            waits.set()
+        return wait(condition, ready, deadline)
+
+    def then_found(keys):
+        gone = let_go(keys)
+        finding.append(Thread(target=found, args=(held, stack)))
+        finding[0].start()
+        until(lambda: waits.is_set() or not finding[0].is_alive())
+        return gone
+
+    held.deleting._wait, held.let_go = waited, then_found
+    if way == "by its list":
+        held.calls.clearing = None
+    if way == "one by one":
+        done = stack.forget([WHOLE], [held], FOREVER)
+    else:
+        done = stack.clear([namespace_of(WHOLE)], [held], FOREVER)
+    finding[0].join()
+    assert done.complete
+    assert (held.store.medium, held.index.keys(), held.index.used) == ({}, [], 0)
 
 
 def test_two_that_delete_one_chunk_ask_the_store_once(held):

@@ -15,6 +15,7 @@ from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason, namespace_o
 
 _UNDELETED = "the store failed to delete"
 _REPLACED = "something is being replaced"
+_LISTED = "what its store holds is being counted"
 
 
 class Gone(NamedTuple):
@@ -136,7 +137,10 @@ def _begin(tier: Tier, work: Callable[[Tier], Gone], deadline: Deadline) -> _Par
     late = Gone((), Reason.TIMED_OUT)
 
     def task(go: bool) -> tuple[Gone, bool | None]:
-        return (work(tier) if go else late), None
+        if not go:
+            return late, None
+        with tier.deleting.clearing(deadline) as free:
+            return (work(tier) if free else Gone((), _LISTED)), None
 
     try:
         return _Part(tier.submit(Priority.DELETE, 0, task, deadline), late)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import Condition
 
 from hexkv.core.tiers.indexes import Index
-from hexkv.ports import ChunkKey
+from hexkv.ports import ChunkKey, Deadline
+
+Wait = Callable[[Condition, Callable[[], bool], Deadline], bool]
+"""See :meth:`hexkv.ports.Executor.wait`."""
 
 
 class Deleted:
@@ -27,11 +30,25 @@ class Deleted:
 
 
 class Deleting:
-    """The deletions of one tier that are under way. Safe from any thread."""
+    """The deletions of one tier that are under way. Safe from any thread.
 
-    def __init__(self, index: Index) -> None:
+    A clear asks what is there and then deletes it: what the index learnt from the store in between
+    would stay in it. So while one is under way nothing of the store's is taken into the index, and
+    none begins meanwhile.
+
+    Args:
+        index: of the tier.
+        wait: the executor's.
+    """
+
+    def __init__(self, index: Index, wait: Wait) -> None:
         self._index = index
-        self._lock = Lock()
+        self._wait = wait
+        self._changed = Condition()
+        self._clears = 0
+        self._taking = 0
+        """How many are taking chunks in: bookkeeping alone, in which nobody waits."""
+
         self._keys: set[ChunkKey] = set()
         self._prefixes: list[bytes] = []
         self._followed: list[Deleted] = []
@@ -48,7 +65,7 @@ class Deleting:
         Nor can anybody until they are gone: a late delete would take what the index has again.
         The store itself deletes whatever begins with one of *prefixes*.
         """
-        with self._lock:
+        with self._changed:
             self.turn += 1
             mine = self._index.depart([key for key in keys if key not in self._keys])
             self._keys.update(mine)
@@ -58,20 +75,64 @@ class Deleting:
         try:
             yield mine
         finally:
-            with self._lock:
+            with self._changed:
                 self.turn += 1
                 self._keys.difference_update(mine)
                 for prefix in prefixes:
                     self._prefixes.remove(prefix)
 
     @contextmanager
+    def clearing(self, deadline: Deadline) -> Iterator[bool]:
+        """A clear: what is in the index at its beginning is all that gets there from the store.
+
+        False: somebody is taking chunks in, and was not done by *deadline*.
+        """
+        with self._changed:
+            free = self._wait(self._changed, lambda: not self._taking, deadline)
+            if free:
+                self.turn += 1
+                self._clears += 1
+        if not free:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with self._changed:
+                self.turn += 1
+                self._clears -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def taking_in(self, deadline: Deadline, turn: int | None = None) -> Iterator[bool]:
+        """What the store said may be taken into the index now.
+
+        False: a clear is under way, and was not over by *deadline*; or something was deleted since
+        *turn*, when the store was asked.
+        """
+        with self._changed:
+            free = self._wait(self._changed, lambda: not self._clears, deadline)
+            free = free and turn in (None, self.turn)
+            if free:
+                self._taking += 1
+        if not free:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with self._changed:
+                self._taking -= 1
+                self._changed.notify_all()
+
+    @contextmanager
     def followed(self) -> Iterator[Deleted]:
         """What is deleted meanwhile: a store that is listed may have named it before."""
-        with self._lock:
+        with self._changed:
             deleted = Deleted(self._keys, self._prefixes)
             self._followed.append(deleted)
         try:
             yield deleted
         finally:
-            with self._lock:
+            with self._changed:
                 self._followed.remove(deleted)

@@ -106,7 +106,7 @@ class Tier(ABC):
         self.lanes: Sequence[Lane] = ()
         """That for reading and that for writing; none if it does no I/O."""
 
-        self.deleting = Deleting(self.index)
+        self.deleting = Deleting(self.index, runtime.executor.wait)
 
         self._runtime = runtime
         self.undeleted: list[ChunkKey] = []
@@ -194,7 +194,7 @@ class Tier(ABC):
         Unless something was deleted since *turn*, when the store was asked: that may be one of
         these. Victims to evict, where that is more than the budget.
         """
-        if not self.shared or not self.index.decides or self.deleting.turn != turn:
+        if not found or not self.shared or not self.index.decides:
             return []
         known = self.index.contains([key for key, _ in found])
         strange = [
@@ -202,7 +202,10 @@ class Tier(ABC):
             for (key, size), here in zip(found, known, strict=True)
             if not here
         ]
-        return self.index.restore(strange) if strange else []
+        if not strange:
+            return []
+        with self.deleting.taking_in(Deadline(self._runtime.clock, 0.0), turn) as free:
+            return self.index.restore(strange) if free else []
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
         """Remove chunks that the index let go of, and give their bytes back to the budget.

@@ -122,10 +122,13 @@ class Writer:
             entries = tier.calls.scan()
             if entries is None:
                 return False
-            victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
-            # And what was deleted between that question and its answer.
-            late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
-            tier.index.deleted(late)
+            with tier.deleting.taking_in(background_deadline(self._runtime)) as free:
+                if not free:
+                    return False
+                victims = tier.index.restore(entry for entry in entries if entry.key not in deleted)
+                # And what was deleted between that question and its answer.
+                late = tier.index.discard([entry.key for entry in entries if entry.key in deleted])
+                tier.index.deleted(late)
         self.evict(tier, victims, background_deadline(self._runtime))
         tier.indexing = False
         self._runtime.tell(Change.STORED, tier.name, tier.index.keys())
