@@ -39,7 +39,7 @@ MODEST = {
         "a bound on its error, float16, float32, float8_e4m3fn, float8_e5m2, per_layer, uint8"
     ),
     "TestBoundedSerde": "per_layer",
-    "TestLocalChannel": "proxied, recipe, stranger",
+    "TestLocalChannel": "proxied, recipe, stranger, successor",
     "TestSlotKV": "units of several tokens",
     "TestPlainMemory": "SupportsPrefault",
 }

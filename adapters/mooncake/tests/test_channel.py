@@ -14,11 +14,12 @@ from hexkv.plugins.spec import OpenContext
 
 SECRET = "0123456789abcdef"
 LIMITS = Limits(64 << 20, patience=3.0)
+HERE = Address("127.0.0.1")
 
 
-def channel(secret):
+def channel(secret, place=HERE):
     return MooncakeChannel(
-        Address("127.0.0.1"),
+        place,
         SystemClock(),
         EngineMemory("127.0.0.1", "tcp", ""),
         security=Security(secret),
@@ -44,3 +45,7 @@ class TestMooncakeChannel(ChannelContract):
     @pytest.fixture
     def stranger(self):
         return channel(b"another secret of 16")
+
+    @pytest.fixture
+    def successor(self):
+        return lambda peer: channel(SECRET.encode(), Address.parse(peer.address))

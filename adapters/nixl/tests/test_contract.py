@@ -53,6 +53,15 @@ class TestNixlChannel(ChannelContract):
     def stranger(self):
         return channel(b"another secret of 16")
 
+    @pytest.fixture
+    def successor(self):
+        def successor(peer):
+            security = Security(SECRET.encode())
+            place = Address.parse(peer.address)
+            return NixlChannel(place, SystemClock(), security=security, limits=LIMITS)
+
+        return successor
+
 
 @pytest.mark.thorough
 class TestNixlChannelOverTcp(TestNixlChannel):

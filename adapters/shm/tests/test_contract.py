@@ -41,3 +41,11 @@ class TestShmChannel(ChannelContract):
     @pytest.fixture
     def stranger(self):
         return channel(b"another secret of 16")
+
+    @pytest.fixture
+    def successor(self):
+        def successor(peer):
+            secret = SECRET.encode()
+            return ShmChannel(SystemClock(), listen=peer.address, secret=secret, limits=LIMITS)
+
+        return successor

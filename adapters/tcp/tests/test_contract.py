@@ -39,6 +39,15 @@ class TestTcpChannel(ChannelContract):
         return channel(Security(b"another secret of 16"))
 
     @pytest.fixture
+    def successor(self):
+        def successor(peer):
+            security = Security(SECRET.encode())
+            place = Address.parse(peer.address)
+            return TcpChannel(place, SystemClock(), security=security, limits=LIMITS)
+
+        return successor
+
+    @pytest.fixture
     def proxied(self):
         @contextmanager
         def proxied(peer):

@@ -84,7 +84,7 @@ PORTS = (
     Port("plugin", PluginContract, ("plugins",)),
     Port("chunk cache", ChunkCacheContract, ("chunk_caches", "chunk_nodes")),
     Port("directory", DirectoryContract, ("directories",)),
-    Port("channel", ChannelContract, ("channels", "channels_direct")),
+    Port("channel", ChannelContract, ("channels", "channels_direct", "channels_suspended")),
     Port("announcing", AnnouncingContract, ("announcings",)),
     Port("collective", CollectiveContract, ("collectives",)),
     Port("encoded", EncodedContract, ("encodings",)),

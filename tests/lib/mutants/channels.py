@@ -200,7 +200,7 @@ class TcpContract(ChannelContract):
     def impatience(self, monkeypatch):
         """What they hang in is waited for a little only."""
         monkeypatch.setattr("hexkv.contracts.channel._base.PATIENCE", 5.0)
-        monkeypatch.setattr("hexkv.contracts.channel._faults._LATE", 5.0)
+        monkeypatch.setattr("hexkv.contracts.channel._faults.LATE", 5.0)
 
     def channel(self, secret):
         limits = Limits(64 << 20, patience=3.0)

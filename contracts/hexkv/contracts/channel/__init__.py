@@ -6,13 +6,15 @@ from hexkv.contracts.channel._base import ChannelCase
 from hexkv.contracts.channel._faults import Faults
 from hexkv.contracts.channel._offers import Offers
 from hexkv.contracts.channel._reads import Reads
+from hexkv.contracts.channel._suspension import Suspension
 from hexkv.contracts.whole import Whole
 
 __all__ = ["ChannelContract"]
 
 
-class ChannelContract(Reads, Offers, Faults, ChannelCase, Whole):
+class ChannelContract(Reads, Offers, Faults, Suspension, ChannelCase, Whole):
     """Subclass this and give it the fixture ``make``, which opens a channel each time.
 
-    ``memory``, ``recipe``, ``stranger`` and ``proxied`` are optional: see :class:`ChannelCase`.
+    ``memory``, ``recipe``, ``stranger``, ``proxied`` and ``successor`` are optional: see
+    :class:`ChannelCase`.
     """

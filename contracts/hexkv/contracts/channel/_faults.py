@@ -28,7 +28,7 @@ from hexkv.ports import Failed, Hit, Miss, Outcome, Part, Stored, StoreUnreachab
 LARGE = 32 << 20
 """Bytes of a frame that no socket's buffer holds: a stopped peer has not sent all of it."""
 
-_LATE = 30.0
+LATE = 30.0
 """Seconds of this process after which a brief deadline was not kept."""
 
 _POISON = 0x5A
@@ -122,9 +122,9 @@ class Faults(ChannelCase):
             lambda: near.read(peer.peer, [chunk_key("a")], brief())[0][0],
             lambda: near.offer(peer.peer, [mine], brief())[0],
         ):
-            assert isinstance(promptly(call, _LATE), TimedOut | Failed)
+            assert isinstance(promptly(call, LATE), TimedOut | Failed)
         with pytest.raises(StoreUnreachable):
-            promptly(lambda: near.channel.ask(peer.peer, b"who?", brief()), _LATE)
+            promptly(lambda: near.channel.ask(peer.peer, b"who?", brief()), LATE)
         peer.resume()
         until(lambda: near.read(peer.peer, [chunk_key("a")])[0] == [Hit(SIZE)], "it stays away")
         near.settle()
@@ -142,15 +142,15 @@ class Faults(ChannelCase):
         mine = near.source.put("mine")
         sink = BlockSink(near.blocks, meanwhile=peer.kill)
         wanted = [Part(chunk_key("a"))]
-        outcomes = promptly(lambda: near.channel.read(peer.peer, wanted, sink, soon()), _LATE)
+        outcomes = promptly(lambda: near.channel.read(peer.peer, wanted, sink, soon()), LATE)
         outcome: Outcome = outcomes[0]
         assert isinstance(outcome, Failed | Hit)
         if isinstance(outcome, Hit):
             assert sink.data(0) == frame_of("a", LARGE)
         sink.release()
-        (outcome,), _ = promptly(lambda: near.read(peer.peer, [chunk_key("a")]), _LATE)
+        (outcome,), _ = promptly(lambda: near.read(peer.peer, [chunk_key("a")]), LATE)
         assert isinstance(outcome, Failed)
-        (outcome,) = promptly(lambda: near.offer(peer.peer, [mine]), _LATE)
+        (outcome,) = promptly(lambda: near.offer(peer.peer, [mine]), LATE)
         assert isinstance(outcome, Failed)
         near.settle()
         other = apart(SIZE, "b")
@@ -189,7 +189,7 @@ class Faults(ChannelCase):
         mine = near.source.put("mine")
         near.channel.ask(peer.peer, b"there?", soon())
         peer.stop()
-        (outcome,) = promptly(lambda: near.offer(peer.peer, [mine], brief()), _LATE)
+        (outcome,) = promptly(lambda: near.offer(peer.peer, [mine], brief()), LATE)
         assert not isinstance(outcome, Stored)
         near.source.clear()
         peer.kill()
@@ -209,7 +209,7 @@ class Faults(ChannelCase):
         with proxied(far.peer) as (proxy, peer):
             assert near.read(peer, [key])[0] == [Hit(SIZE)]
             proxy.bandwidth(1)
-            (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), _LATE)
+            (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), LATE)
             assert isinstance(outcome, TimedOut | Failed)
             near.settle()
             proxy.mend()
@@ -228,12 +228,12 @@ class Faults(ChannelCase):
         with proxied(far.peer) as (proxy, peer):
             for size in (1, 60, 4096):
                 proxy.garbage(size)
-                (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), _LATE)
+                (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), LATE)
                 assert not isinstance(outcome, Hit | Miss)
                 proxy.mend()
             for size in (10, 300, 6000):
                 proxy.cut_after(size)
-                (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), _LATE)
+                (outcome,), _ = promptly(lambda: near.read(peer, [key], brief()), LATE)
                 assert not isinstance(outcome, Hit | Miss)
                 proxy.mend()
             near.settle()
@@ -242,4 +242,4 @@ class Faults(ChannelCase):
 
 def _read(near: End, peer: PeerApart, sink: BlockSink) -> list[Outcome]:
     wanted = [Part(chunk_key("a"))]
-    return list(promptly(lambda: near.channel.read(peer.peer, wanted, sink, brief()), _LATE))
+    return list(promptly(lambda: near.channel.read(peer.peer, wanted, sink, brief()), LATE))

@@ -28,6 +28,7 @@ from hexkv.ports import (
     StoreError,
     StoreFull,
     StoreUnreachable,
+    SupportsSuspension,
     TimedOut,
     TransferChannel,
     WriteOutcome,
@@ -45,11 +46,18 @@ class Exchange:
         self._served: dict[str, tuple[int, PeerSource]] = {}
         self._count = 0
 
-    def enter(self, source: PeerSource, generation: int) -> Peer:
-        """Have others find *source* under an address of its own."""
+    def enter(self, source: PeerSource, generation: int, address: str = "") -> Peer:
+        """Have others find *source* at *address*, or under one of its own.
+
+        Raises:
+            ConfigError: somebody else is there.
+        """
         with self._lock:
-            self._count += 1
-            address = f"local:{self._count}"
+            if not address:
+                self._count += 1
+                address = f"local:{self._count}"
+            if address in self._served:
+                raise ConfigError(f"somebody is at {address}")
             self._served[address] = generation, source
         return Peer(address, generation)
 
@@ -71,20 +79,39 @@ class Exchange:
 
 
 class LocalChannel:
-    """Copies frames between leases of one process, in the caller's thread."""
+    """Copies frames between leases of one process, in the caller's thread.
 
-    def __init__(self, exchange: Exchange, name: str = "") -> None:
+    Args:
+        exchange: of all channels that reach each other.
+        name: of this peer, for the others.
+        address: where it serves; empty for one of its own.
+    """
+
+    def __init__(self, exchange: Exchange, name: str = "", address: str = "") -> None:
         self._exchange = exchange
         self._name = name
+        self._address = address
+        self._served: tuple[PeerSource, int] | None = None
         self._me: Peer | None = None
         self._closed = False
 
     def serve(self, source: PeerSource, generation: int) -> Peer:
         self._must_be_open()
-        if self._me is not None:
+        if self._served is not None:
             raise ConfigError("a channel serves once")
-        self._me = self._exchange.enter(source, generation)
+        self._me = self._exchange.enter(source, generation, self._address)
+        self._served, self._address = (source, generation), self._me.address
         return self._me
+
+    def suspend(self) -> None:
+        me, self._me = self._me, None
+        if me is not None:
+            self._exchange.leave(me)
+
+    def resume(self) -> None:
+        self._must_be_open()
+        if self._served is not None and self._me is None:
+            self._me = self._exchange.enter(*self._served, self._address)
 
     def read(
         self, peer: Peer, wanted: Sequence[Part], sink: LeaseSink, deadline: Deadline
@@ -122,8 +149,7 @@ class LocalChannel:
 
     def close(self) -> None:
         self._closed = True
-        if self._me is not None:
-            self._exchange.leave(self._me)
+        self.suspend()
 
     def _read(
         self, source: PeerSource, index: int, part: Part, sink: LeaseSink, deadline: Deadline
@@ -167,6 +193,10 @@ class LocalChannel:
 def is_frame(frame: memoryview, key: ChunkKey) -> bool:
     """True if *frame* is made of whole pages, and names *key*."""
     return len(frame) > 0 and not len(frame) % PAGE and names_key(frame, key)
+
+
+def _may_be_suspended(channel: LocalChannel) -> SupportsSuspension:
+    return channel  # a type checker checks here that it has the ability's methods
 
 
 def _is_a_channel(channel: LocalChannel) -> TransferChannel:

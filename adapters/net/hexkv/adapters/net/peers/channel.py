@@ -140,10 +140,12 @@ class PeerChannel(ABC):
             server, self._server = self._server, None
             thread, self._thread = self._thread, None
         if server is not None:
-            _end(server, thread)
+            # What is lent is another process's soon: sessions are waited for.
+            _end(server, thread, self._limits.patience)
             self.left()
 
     def resume(self) -> None:
+        self._must_be_open()
         if self._served is not None and self._server is None:
             self._serve(*self._served)
 
@@ -217,7 +219,7 @@ class PeerChannel(ABC):
         for one in known:
             one.pool.close()
         if server is not None:
-            _end(server, thread)
+            _end(server, thread, _FAREWELL)
         self.left()
 
     def __enter__(self) -> Self:
@@ -289,10 +291,10 @@ class PeerChannel(ABC):
             raise StoreError("the channel is closed")
 
 
-def _end(server: StreamServer, thread: Thread | None) -> None:
+def _end(server: StreamServer, thread: Thread | None, seconds: float) -> None:
     server.stop()
     if thread is not None:
-        thread.join(_FAREWELL)
+        thread.join(seconds)
 
 
 def _may_be_suspended(channel: PeerChannel) -> SupportsSuspension:
