@@ -3,6 +3,7 @@
 import random
 import socket
 from contextlib import ExitStack
+from secrets import token_hex
 from threading import Event, Thread
 
 import pytest
@@ -26,13 +27,22 @@ def hit(engine):
     return got
 
 
-def sections(directory, place, **settings):
+def sections(directory, place, channel="tcp", **settings):
     """Of a node of memory that serves at *place*, and reads from others."""
     return {
         "tiers": [{"store": "memory", "budget": 12 * FRAME}, {"store": "peers"}],
         "directory": directory,
-        "peers": {"channel": "tcp", "settings": settings | {"listen": place}},
+        "peers": {"channel": channel, "settings": settings | {"listen": place}},
     }
+
+
+def somewhere(channel):
+    """A place to listen at that nobody else takes."""
+    return f"@hexkv-{token_hex(8)}" if channel == "shm" else f"127.0.0.1:{free_port()}"
+
+
+def anywhere(channel):
+    return f"@hexkv-{token_hex(8)}" if channel == "shm" else "127.0.0.1:0"
 
 
 def test_what_one_node_holds_engines_of_another_one_hit(tmp_path):
@@ -52,18 +62,14 @@ def test_what_one_node_holds_engines_of_another_one_hit(tmp_path):
 @pytest.fixture
 def taken(tmp_path):
     """Opens a node at a port, an engine over it that stored a prompt, and a reader of its peers."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET)
-    secret.chmod(0o600)
     with ExitStack() as opened:
-        served = opened.enter_context(DirectoryProcess("--secret-file", str(secret)))
 
-        def open_at(place):
-            wanted = sections(directory_at(served) | {"name": "node"}, place)
-            node = opened.enter_context(NodeProcess(tmp_path, **wanted))
+        def open_at(place, channel="tcp", kind="embedded"):
+            mine, others = directories(opened, tmp_path, place, kind)
+            node = opened.enter_context(NodeProcess(tmp_path, **sections(mine, place, channel)))
             engine = opened.enter_context(node.engine())
             engine.store(PROMPT, HeapKV(LAYOUT, len(PROMPT)).compute(PROMPT))
-            other = sections(directory_at(served) | {"name": "other"}, "127.0.0.1:0")
+            other = sections(others, anywhere(channel), channel)
             other["tiers"] = [{"store": "memory", "promote": False}, {"store": "peers"}]
             reader = opened.enter_context(opened.enter_context(Node(tmp_path, **other)).engine())
             eventually(lambda: hit(reader) == len(PROMPT))
@@ -72,12 +78,40 @@ def taken(tmp_path):
         yield open_at
 
 
+def directories(opened, tmp_path, place, kind):
+    """The sections of a node at *place*, and of one that reads from it."""
+    names = {"name": "node"}, {"name": "other"}
+    if kind == "over the channel":
+        return directory_of() | names[0], directory_of(place) | names[1]
+    if kind == "at a port":
+        listen = f"127.0.0.1:{free_port()}"
+        each = {"listen": listen}, {"peers": [listen]}
+        mine, others = ({"adapter": "static", "settings": own} for own in each)
+        return mine | names[0], others | names[1]
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    served = opened.enter_context(DirectoryProcess("--secret-file", str(secret)))
+    return [directory_at(served) | name for name in names]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_node_that_is_taken_over_is_read_by_its_peers_again(taken, fixed):
+@pytest.mark.parametrize(
+    ("channel", "fixed", "kind"),
+    [
+        ("tcp", False, "embedded"),
+        *[(channel, True, "embedded") for channel in ("tcp", "shm", "nixl", "mooncake")],
+        ("tcp", True, "over the channel"),
+        ("shm", True, "over the channel"),
+        ("tcp", True, "at a port"),
+    ],
+)
+def test_a_node_that_is_taken_over_is_read_by_its_peers_again(taken, channel, fixed, kind):
     """While both are asked all the time: an engine of the node hits, a peer hits or misses."""
-    place = f"127.0.0.1:{free_port() if fixed else 0}"
-    node, engine, reader = taken(place)
+    if channel == "nixl":
+        pytest.importorskip("nixl_cu12")
+    place = somewhere(channel) if fixed else anywhere(channel)
+    node, engine, reader = taken(place, channel, kind)
     over, wrong = Event(), []
 
     def ask(cache, fewest):

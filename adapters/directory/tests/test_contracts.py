@@ -125,9 +125,8 @@ class TestStatic(DirectoryContract):
                 cell = Cell(clock, members=1)
                 server = DirectoryServer(listeners[name], cell, SystemClock(), secret=SECRET)
                 peers = [client(places[other]) for other in NODES if other != name]
-                fleet[name] = StaticDirectory(
-                    LocalDirectory(cell), peers, SystemClock(), server=server, pause=0.0
-                )
+                mine, serve = LocalDirectory(cell), [server].pop
+                fleet[name] = StaticDirectory(mine, peers, SystemClock(), serve=serve, pause=0.0)
                 opened.callback(fleet[name].close)
             yield fleet
 

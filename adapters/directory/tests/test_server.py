@@ -1,6 +1,7 @@
 """A server among strangers, beside another one, and killed."""
 
 import os
+import socket
 import struct
 from contextlib import ExitStack, closing, suppress
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from directory_servers import SECRET, DirectoryProcess, Served
 from hexkv.adapters.directory.local import LocalDirectory
-from hexkv.adapters.directory.plugin import hexkv_adapters
+from hexkv.adapters.directory.plugin import StaticSettings, _open_static, hexkv_adapters
 from hexkv.adapters.directory.replicas import ReplicatedDirectory
 from hexkv.adapters.directory.static import StaticDirectory
 from hexkv.adapters.directory.wire import (
@@ -30,11 +31,14 @@ from hexkv.contracts.directory._base import batches, holders, life, some, soon
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.plugins.__main__ import main
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.secret import Secret
 from hexkv.plugins.settings import parse_settings
 from hexkv.plugins.spec import OpenContext
 from hexkv.ports import (
+    ConfigError,
     Deadline,
     Member,
+    Report,
     StoreError,
     StoreFull,
     StoreUnreachable,
@@ -208,6 +212,33 @@ def test_a_node_that_does_not_answer_costs_its_deadline_once(clock, client):
                 found = static.locate(keys, Deadline.after(SystemClock(), 1.0))
                 assert [[it.name for it in row] for row in found] == [[], ["cyd"], ["ada"]]
                 assert holders(static, keys) == [[], ["cyd"], ["ada"]], "it is not asked again"
+
+
+def test_a_node_of_a_list_leaves_its_address_and_comes_back(client):
+    """Meanwhile it reports to itself as before, and whoever comes may answer there."""
+    keys = some(2)
+    place = Address("127.0.0.1", held_port())
+    settings = StaticSettings(listen=str(place), secret=Secret(SECRET.decode()))
+    with closing(_open_static(settings, OpenContext(SystemClock()))) as static:
+        assert static.join(life("ada"), batches(keys[:1]), soon())
+        asking = client(place)
+        assert holders(asking, keys) == [["ada"], []]
+        static.suspend()
+        static.suspend()
+        with pytest.raises(StoreUnreachable):
+            asking.locate(keys, soon())
+        assert static.report(life("ada"), Report(1, keys[1:]), soon())
+        with (
+            socket.create_server((place.host, place.port)),
+            pytest.raises(ConfigError, match="cannot listen"),
+        ):
+            static.resume()
+        static.resume()
+        static.resume()
+        assert holders(asking, keys) == [["ada"]] * 2
+        static.suspend()
+    with pytest.raises(StoreError):
+        static.resume()
 
 
 def test_the_command_keeps_strangers_out(tmp_path, capsys):

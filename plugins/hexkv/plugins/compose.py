@@ -21,6 +21,7 @@ from hexkv.core.tiers.lending import LendingRules
 from hexkv.core.tiers.runtime import RAW, Runtime
 from hexkv.core.tiers.tenants import Tenant
 from hexkv.core.tiers.tier import TierPlan
+from hexkv.plugins.addresses import Addresses
 from hexkv.plugins.administering import (
     admin_address,
     let_attach,
@@ -224,6 +225,7 @@ def open_stack(
     observation: Observation | None = None,
     meet: Callable[[str, bytes], None] | None = None,
     stores: Mapping[str, FrameFile] | None = None,
+    addresses: Addresses | None = None,
 ) -> tuple[TierStack, PeerService | None]:
     """The pool and the tiers of a configuration that was checked, and the peers it names.
 
@@ -244,6 +246,7 @@ def open_stack(
         meet: told the identity and the prefix of a namespace of which a peer brings a chunk;
             ``None``: what is of namespaces that the tiers do not know is not kept.
         stores: by tier, what its store has handed over in the process that has *region*.
+        addresses: has those that another process may take.
 
     Raises:
         ConfigError, AdapterUnavailable, PoolExhausted, StoreError: as :func:`build`.
@@ -270,6 +273,9 @@ def open_stack(
             directory = open_directory(settings.directory, registry, clock, peers)
         opened.callback(directory.close)
     access = None if peers is None else peers.access(directory)
+    if addresses is not None:
+        addresses.add(None if access is None else access.channel)
+        addresses.add(directory)
     opener = TierOpener(loaded, registry, clock, blocks, block, access, stores or {})
     tiers = []
     for index in range(len(settings.tiers)):

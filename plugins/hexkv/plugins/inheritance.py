@@ -16,6 +16,7 @@ from hexkv.core.engine.calls import Calls
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.inheriting import give_up, keep, kept
 from hexkv.core.tiers.tier import Tier
+from hexkv.plugins.addresses import Addresses
 from hexkv.plugins.peering import PeerService
 from hexkv.ports import (
     ChunkKey,
@@ -60,6 +61,7 @@ class Inheritance:
         calls: Calls,
         place: Callable[[Lease], int | None],
         peers: PeerService | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         self.given = False
         """True once another process has the memory."""
@@ -68,6 +70,7 @@ class Inheritance:
         self._calls = calls
         self._offset = place
         self._peers = peers
+        self._addresses = addresses or Addresses()
 
     def freeze(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
         """Write what is queued up to *deadline*; lend nothing, and write to no block.
@@ -81,7 +84,7 @@ class Inheritance:
         self._calls.pause(deadline)
         if self._peers is not None:
             self._peers.pause(deadline)
-            self._peers.leave()
+        self._addresses.leave()
         for tier in self._stack.tiers:
             tier.drain(deadline)
         return self._stack.pool.freeze()
@@ -99,11 +102,13 @@ class Inheritance:
             store.thaw()
         if self._peers is not None:
             self._peers.resume()
+        self._addresses.take_back()
         self._calls.resume()
 
     def give(self) -> None:
         """The memory is another process's: end what has nothing to do with it."""
         self.given = True  # first: closing what was given would write to its memory
+        self._addresses.close()
         if self._peers is not None:
             self._peers.close()
         give_up(self._stack)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from itertools import count
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from hexkv.core.tiers.cache import TierStack
@@ -24,7 +24,6 @@ from hexkv.ports import (
     Answer,
     ChunkKey,
     Clock,
-    ConfigError,
     Deadline,
     Directory,
     Failed,
@@ -44,7 +43,6 @@ from hexkv.ports import (
     StoreError,
     StoreUnreachable,
     SupportsRegistration,
-    SupportsSuspension,
     TransferChannel,
     TransferOutcome,
     namespace_of,
@@ -54,9 +52,6 @@ log = logging.getLogger("hexkv")
 
 OF_PEERS = "peers"
 """The store adapter whose chunks are peers'."""
-
-_RETURNING = 0.5
-"""Seconds between two attempts to serve again where another process is still."""
 
 _PARTING = 1.0
 """Seconds that peers have to let go of what is lent to them, when this ends."""
@@ -85,9 +80,6 @@ class PeerService:
         self, channel: TransferChannel, name: str, address: str, admin: str, clock: Clock
     ) -> None:
         self._channel = channel
-        self._suspending = channel if isinstance(channel, SupportsSuspension) else None
-        self._returning: Thread | None = None
-        self._closed = Event()
         self._clock = clock
         self._lock = Lock()
         self._lending: Lending | None = None
@@ -229,41 +221,13 @@ class PeerService:
         if lending is not None:
             lending.drain(deadline)
 
-    def leave(self) -> None:
-        """Leave the address to the process that goes on, until :meth:`resume`."""
-        if self._suspending is not None:
-            self._suspending.suspend()
-
     def resume(self) -> None:
         """Go on as before :meth:`pause`."""
         with self._lock:
             self._lending, self._paused = self._paused or self._lending, None
-        if not self._back() and self._returning is None:
-            # Who was to take over may still be there, and end only now.
-            self._returning = Thread(target=self._return, name="hexkv peers", daemon=True)
-            self._returning.start()
-
-    def _back(self) -> bool:
-        """True if the channel serves."""
-        try:
-            if self._suspending is not None:
-                self._suspending.resume()
-        except ConfigError as error:
-            log.warning("peers are not served: %s", error)
-            return False
-        return True
-
-    def _return(self) -> None:
-        while not self._closed.wait(_RETURNING):
-            if self._back():
-                break
-        self._returning = None
 
     def close(self) -> None:
         """Serve no more, end what is under way, and wait a moment until nothing is lent."""
-        self._closed.set()
-        if (returning := self._returning) is not None:
-            returning.join()
         with self._lock:
             lending = self._lending or self._paused
             self._lending = self._paused = self._exchange = None

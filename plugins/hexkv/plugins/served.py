@@ -20,6 +20,7 @@ from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.carrying import in_memory
 from hexkv.core.tiers.tier import Tier
+from hexkv.plugins.addresses import Addresses
 from hexkv.plugins.administering import let_attach, serve_admin
 from hexkv.plugins.algorithms import hash_algorithm
 from hexkv.plugins.checking import check
@@ -111,6 +112,7 @@ class ServedChunks:
         self._tenants = by_digest
         self._clock = clock
         self.telemetry = Totals()
+        addresses = Addresses()
         with ExitStack() as opened:
             self._observation = open_observation(loaded, registry, clock)
             opened.callback(self._observation.close)
@@ -130,6 +132,7 @@ class ServedChunks:
                 meet=_Meeting(self),
                 observation=self._observation,
                 stores=stores,
+                addresses=addresses,
             )
             opened.pop_all()
         self._stack = stack
@@ -140,7 +143,7 @@ class ServedChunks:
 
         self._half = TieredHalf(self._stack, PrefetchRules(share=0.0))
         self._calls = Calls(self._half, _PATIENCE)
-        self.inheritance = Inheritance(self._stack, self._calls, self.place, peers)
+        self.inheritance = Inheritance(self._stack, self._calls, self.place, peers, addresses)
         self.chunks: ChunkCache = KeyedCache(self._half, self._calls, _PATIENCE)
         self.admin = KeyedAdmin(
             self._half,
@@ -159,6 +162,7 @@ class ServedChunks:
         self.pushing: Pushing | None = None
         """What goes to peers that wait for it, and comes from them."""
 
+        self.admin.at_close(addresses.close)
         if peers is not None:
             executor = self._stack.runtime.executor
             self.pushing = Pushing(self.announced, self.chunks, peers, clock, executor)

@@ -1,4 +1,4 @@
-"""Channels whose address goes over to another process."""
+"""What listens at an address that goes over to another process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class SupportsSuspension(Protocol):
-    """A channel that another process may take the place of. One thread at a time calls it."""
+    """A channel, or a directory, whose address another process may take.
+
+    One thread at a time calls it.
+    """
 
     def suspend(self) -> None:
         """Serve nobody, and leave the address to others, until :meth:`resume`. Twice is allowed.
 
-        Reading from peers goes on. Nothing is lent any more when this returns.
+        Asking and reading from peers goes on. Nothing is lent any more when this returns.
         """
         ...
 
@@ -21,5 +24,6 @@ class SupportsSuspension(Protocol):
 
         Raises:
             ConfigError: somebody else is there.
+            StoreError: it is closed.
         """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,14 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
-from hexkv.ports import ConfigError
+from hexkv.ports import Clock, ConfigError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from hexkv.adapters.directory.cell import Cell
     from hexkv.adapters.directory.client import RemoteDirectory
+    from hexkv.adapters.directory.server import DirectoryServer
     from hexkv.adapters.directory.static import Asked
 
 _SCHEME = "hexkv-directory"
@@ -156,29 +158,39 @@ def _open_embedded(settings: EmbeddedSettings, context: OpenContext) -> object:
 def _open_static(settings: StaticSettings, context: OpenContext) -> object:
     from hexkv.adapters.directory.cell import Cell
     from hexkv.adapters.directory.local import LocalDirectory
-    from hexkv.adapters.directory.server import DirectoryServer
     from hexkv.adapters.directory.static import StaticDirectory
+
+    cell = Cell(context.clock, members=1, entries=settings.entries)
+    serve = _serving(settings, cell, context.clock) if settings.listen else None
+    peers = _asked(settings, context)
+    return StaticDirectory(LocalDirectory(cell), peers, context.clock, serve=serve)
+
+
+def _serving(settings: StaticSettings, cell: Cell, clock: Clock) -> Callable[[], DirectoryServer]:
+    """What gives a server of *cell* where the settings say.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    from hexkv.adapters.directory.server import DirectoryServer
     from hexkv.adapters.net.server import listen
     from hexkv.adapters.net.tls import server_context
 
-    cell = Cell(context.clock, members=1, entries=settings.entries)
-    server = None
-    if settings.listen:
-        place = Address.of_url(settings.listen, _SCHEME)
-        tls = None
-        if settings.tls_certificate:
-            tls = server_context(settings.tls_certificate, settings.tls_client_ca)
+    place = Address.of_url(settings.listen, _SCHEME)
+    secret, tls = settings.known(), None
+    if settings.tls_certificate:
+        tls = server_context(settings.tls_certificate, settings.tls_client_ca)
+
+    def serve() -> DirectoryServer:
         with about("listen"):
             listener = listen(place.host, place.port)
             try:
-                server = DirectoryServer(
-                    listener, cell, context.clock, secret=settings.known(), tls=tls
-                )
+                return DirectoryServer(listener, cell, clock, secret=secret, tls=tls)
             except BaseException:
                 listener.close()
                 raise
-    peers = _asked(settings, context)
-    return StaticDirectory(LocalDirectory(cell), peers, context.clock, server=server)
+
+    return serve
 
 
 def _asked(settings: StaticSettings, context: OpenContext) -> Sequence[Asked]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Full, Queue
 from threading import Condition, Lock, Thread
@@ -21,12 +21,17 @@ from hexkv.ports import (
     Report,
     StoreError,
     StoreUnreachable,
+    SupportsSuspension,
 )
 
 log = logging.getLogger("hexkv")
 
 _WAITING = 8
 """Questions to one node that may wait; beyond, it counts as one that does not answer."""
+
+
+_FAREWELL = 0.8
+"""Seconds that the end waits for the server's threads."""
 
 
 class Asked(Protocol):
@@ -55,9 +60,13 @@ class StaticDirectory:
         own: what this node reports, and answers from.
         peers: the other nodes.
         clock: for *pause*.
-        server: answers others from *own*; it runs here. ``None`` where nobody is to ask this node.
+        serve: gives a server that answers others from *own*, each time at the same address.
+            ``None`` where nobody is to ask this node.
         pause: seconds for which a node that does not answer is left alone, at most: a sixteenth of
             it after the first time, and twice as long after each further one.
+
+    Raises:
+        ConfigError: *serve* cannot listen.
     """
 
     def __init__(
@@ -66,14 +75,16 @@ class StaticDirectory:
         peers: Sequence[Asked],
         clock: Clock,
         *,
-        server: DirectoryServer | None = None,
+        serve: Callable[[], DirectoryServer] | None = None,
         pause: float = 5.0,
     ) -> None:
         self._own = own
         self._peers = [_Peer(peer, clock, pause) for peer in peers]
-        self._server = server
-        if server is not None:
-            Thread(target=server.run, name="hexkv directory", daemon=True).start()
+        self._serve = serve
+        self._server: DirectoryServer | None = None
+        self._thread: Thread | None = None
+        self._closed = False
+        self.resume()
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -104,10 +115,24 @@ class StaticDirectory:
             mine += peer.members(Deadline.after(deadline.clock, share))
         return mine
 
+    def suspend(self) -> None:
+        server, self._server = self._server, None
+        if server is not None and self._thread is not None:
+            server.stop()
+            self._thread.join(_FAREWELL)
+
+    def resume(self) -> None:
+        if self._closed:
+            raise StoreError("the directory is closed")
+        if self._serve is not None and self._server is None:
+            self._server = server = self._serve()
+            self._thread = Thread(target=server.run, name="hexkv directory", daemon=True)
+            self._thread.start()
+
     def close(self) -> None:
+        self._closed = True
         self._own.close()
-        if self._server is not None:
-            self._server.stop()
+        self.suspend()
         for peer in self._peers:
             peer.close()
 
@@ -215,3 +240,7 @@ class _Peer:
             else:
                 self._failures = 0
                 question.give(self, answer)
+
+
+def _may_be_suspended(directory: StaticDirectory) -> SupportsSuspension:
+    return directory  # mypy checks here that the port's promises are kept

@@ -1,0 +1,65 @@
+"""The addresses that a process leaves to the one that takes its place, or else takes back."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+
+from hexkv.ports import ConfigError, SupportsSuspension
+
+log = logging.getLogger("hexkv")
+
+_RETURNING = 0.5
+"""Seconds between two attempts to serve again where another process is still."""
+
+
+class Addresses:
+    """Whatever of a process listens where its peers look for it. One thread at a time calls it."""
+
+    def __init__(self) -> None:
+        self._parts: list[SupportsSuspension] = []
+        self._over = Event()
+        self._returning: Thread | None = None
+
+    def add(self, part: object) -> None:
+        """Count *part* in, if it can leave its address."""
+        if isinstance(part, SupportsSuspension):
+            self._parts.append(part)
+
+    def leave(self) -> None:
+        """Leave them to the process that goes on, until :meth:`take_back`."""
+        self.close()
+        for part in self._parts:
+            part.suspend()
+
+    def take_back(self) -> None:
+        """Serve there again: now, or as soon as nobody else does."""
+        self.close()
+        if not self._back():
+            # Who was to take over may still be there, and end only now.
+            self._over = Event()
+            self._returning = Thread(target=self._return, name="hexkv peers", daemon=True)
+            self._returning.start()
+
+    def close(self) -> None:
+        """Take nothing back any more. Calling it twice is allowed."""
+        self._over.set()
+        returning, self._returning = self._returning, None
+        if returning is not None:
+            returning.join()
+
+    def _back(self) -> bool:
+        """True if all of them serve."""
+        well = True
+        for part in self._parts:
+            try:
+                part.resume()
+            except ConfigError as error:
+                log.warning("peers are not served: %s", error)
+                well = False
+        return well
+
+    def _return(self) -> None:
+        while not self._over.wait(_RETURNING):
+            if self._back():
+                return
