@@ -133,6 +133,7 @@ class End:
         until(lambda: not self.held(), "leases are held that nobody needs any more")
 
 
+Successor = Callable[[Peer], TransferChannel]
 Open = Callable[..., End]
 
 
@@ -163,6 +164,11 @@ class ChannelCase:
     def proxied(self) -> Proxied:
         """A fault proxy before a peer, and the peer that stands for it."""
         not_offered("proxied")
+
+    @pytest.fixture
+    def successor(self) -> Successor:
+        """Opens a channel that serves where *peer* did. The contract closes it."""
+        not_offered("successor")
 
     @pytest.fixture
     def open_end(self, make: Make, memory: Memory | None) -> Iterator[Open]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
 
-from hexkv.contracts.channel._base import SIZE, ChannelCase, End, Open, brief, soon, until
+from hexkv.contracts.channel._base import (
+    SIZE,
+    ChannelCase,
+    End,
+    Open,
+    Successor,
+    brief,
+    soon,
+    until,
+)
 from hexkv.contracts.channel._faults import LARGE, LATE
 from hexkv.contracts.channel.apart import PeerApart, Recipe
 from hexkv.contracts.promise import not_offered, promise
@@ -16,24 +25,15 @@ from hexkv.ports import (
     ConfigError,
     Failed,
     Hit,
-    Peer,
     Stored,
     StoreError,
     StoreUnreachable,
     SupportsSuspension,
-    TransferChannel,
 )
-
-Successor = Callable[[Peer], TransferChannel]
 
 
 class Suspension(ChannelCase):
     """A channel that is suspended, and resumed."""
-
-    @pytest.fixture
-    def successor(self) -> Successor:
-        """Opens a channel that serves where *peer* did. The contract closes it."""
-        not_offered("successor")
 
     @pytest.fixture
     def leaving(self, far: End) -> tuple[End, SupportsSuspension]:
