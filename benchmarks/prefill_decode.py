@@ -3,8 +3,11 @@
 One engine computes a prompt and is asked for one token, another one is asked for the first token
 then. What the second one takes is what handing over adds to the prefill's own time. One step of it
 is vLLM's own, for the last token: as long as a later step of the same request takes. Beside it, in
-turns: the same through vLLM's ExampleConnector, and a copy of that much KV out of shared memory,
-which is the least that it takes. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
+turns: a copy of that much KV out of shared memory, which is the least that it takes, and what
+``--beside`` names: the same through vLLM's ExampleConnector, through its NixlConnector (``--nixl``:
+a folder with the packages ``nixl`` and ``nixl-cu12``), or through LMCache's connector and daemon
+(``--lmcache``, as for ``benchmarks.vllm_ttft``), with which all engines are in several processes.
+Two engines for each take 5 GiB. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.lmcache_daemon import Daemon
 from benchmarks.machine import describe, load
 from benchmarks.rounds import against
-from benchmarks.vllm_ttft import KV_BYTES, SETTINGS
+from benchmarks.vllm_ttft import KV_BYTES, SETTINGS, through
 from nodes import NodeProcess
+from processes import free_port
 from vllm_engines import Engine, agree, connector, prompt
 
 CHUNK = 256
@@ -55,24 +61,48 @@ class Shared:
         return time.perf_counter() - began, time.process_time() - busy
 
 
+class Side(NamedTuple):
+    """A connector that hands prompts over."""
+
+    prefill: Mapping[str, object]
+    decode: Mapping[str, object]
+    """vLLM's ``kv_transfer_config`` of both."""
+
+    env: Mapping[str, str] = {}
+    gives: Mapping[str, object] = {}
+    """What a router tells the engine that prefills; what that one answers, it passes on."""
+
+
 def turn(
     prefill: Engine,
     decode: Engine,
     words: Sequence[int],
     *,
-    params: Sequence[Mapping[str, object]] = ({}, {}),
+    gives: Mapping[str, object] | None = None,
+    takes: Mapping[str, object] | None = None,
 ) -> dict[str, float]:
-    """One prompt, handed over; *params* are a router's to the one and to the other."""
-    gives, takes = ({"kv_transfer_params": said} if said else None for said in params)
-    [first] = prefill.generate(words, tokens=1, extra=gives)
-    computed = prefill.last["cpu_seconds"]
-    [answer] = decode.generate(words, tokens=1, extra=takes)
+    """One prompt, handed over; *gives* and *takes* are a router's to the one and to the other.
+
+    Without *takes*, what the one answers is for the other. Then it computes the prompt again
+    before the other one is asked again: some keep it for one reader.
+    """
+    said = {"kv_transfer_params": gives} if gives else None
+    [first] = prefill.generate(words, tokens=1, extra=said)
+    seconds, computed = first.first_token_seconds, prefill.last["cpu_seconds"]
+
+    def passed(answer: Any) -> Mapping[str, object] | None:
+        params = answer.params if takes is None else takes
+        return {"kv_transfer_params": params} if params else None
+
+    [answer] = decode.generate(words, tokens=1, extra=passed(first))
     assert agree([answer], [first])
     busy = decode.last["cpu_seconds"]
-    [longer] = decode.generate(words, tokens=1 + STEPS, extra=takes)
+    if first.params and takes is None:
+        [first] = prefill.generate(words, tokens=1, extra=said)
+    [longer] = decode.generate(words, tokens=1 + STEPS, extra=passed(first))
     step = (decode.last["seconds"] - longer.first_token_seconds) / STEPS
     return {
-        "prefill_seconds": first.first_token_seconds,
+        "prefill_seconds": seconds,
         "prefill_cpu_seconds": computed,
         "added_seconds": answer.first_token_seconds,
         "step_seconds": step,
@@ -100,12 +130,40 @@ def summary(
     return found
 
 
+def example(folder: Path) -> Side:
+    """vLLM's example of a connector, through files in *folder*."""
+    both = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(folder / "example")},
+    }
+    return Side(both, both)
+
+
+def nixl(installed: Path | None) -> Side:
+    """vLLM's connector over NIXL, which is in a folder of its own or in the environment."""
+    both: dict[str, object] = {
+        "kv_connector": "NixlConnector",
+        "kv_buffer_device": "cpu",
+        "kv_load_failure_policy": "recompute",
+    }
+    roles = {"prefill": "kv_producer", "decode": "kv_consumer"}
+    prefill, decode = (both | {"kv_role": role, "engine_id": n} for n, role in roles.items())
+    env = {} if installed is None else {"PYTHONPATH": str(installed.resolve())}
+    gives = {"do_remote_decode": True, "do_remote_prefill": False}
+    return Side(prefill, decode, env | {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1"}, gives)
+
+
 def main() -> None:
     """Measure, print, and write JSON."""
     parse = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parse.add_argument("model", type=Path)
     parse.add_argument("--tokens", type=int, default=3000)
     parse.add_argument("--turns", type=int, default=9)
+    others = ["example", "nixl", "lmcache"]
+    parse.add_argument("--beside", nargs="*", default=others[:1], choices=others)
+    parse.add_argument("--nixl", type=Path, help="a folder with NIXL in it")
+    parse.add_argument("--lmcache", type=Path, help="a folder with LMCache in it")
     parse.add_argument("--output", type=Path, default=OUTPUT)
     said = parse.parse_args()
     with ExitStack() as opened:
@@ -114,34 +172,39 @@ def main() -> None:
         node = NodeProcess(folder, pool=pool, disk=False, memory=400_000)
         opened.enter_context(node)
         ours = {"node": str(node.path), "chunk": {"size": CHUNK}}
-        path = str(folder / "example")
-        other = {
-            "kv_connector": "ExampleConnector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {"shared_storage_path": path},
-        }
-        transfers = {
-            "hexkv prefill": connector(ours, hands_over=True),
-            "hexkv decode": connector(ours, takes_over=True),
-            "example prefill": other,
-            "example decode": other,
-        }
+        own = Side(connector(ours, hands_over=True), connector(ours, takes_over=True))
+        sides = {"hexkv": own}
+        if "example" in said.beside:
+            sides["example"] = example(folder)
+        if "nixl" in said.beside:
+            sides["nixl"] = nixl(said.nixl)
+        if "lmcache" in said.beside:
+            daemon = opened.enter_context(Daemon(said.lmcache, folder / "daemon.log"))
+            sides["lmcache"] = Side(through(daemon), through(daemon), daemon.environment)
+        # In one process with LMCache's libraries vLLM does not start; alike is compared with alike.
+        several = {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int("lmcache" in sides))}
 
-        def begin(name: str) -> Engine:
-            return Engine(said.model, folder / f"{name}.log", transfer=transfers[name], **SETTINGS)
+        def begin(name: str, role: str) -> Engine:
+            side, port = sides[name], {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
+            transfer = side.prefill if role == "prefill" else side.decode
+            env, log = {**side.env, **port, **several}, folder / f"{name} {role}.log"
+            return Engine(said.model, log, transfer=transfer, env=env, **SETTINGS)
 
-        with ThreadPoolExecutor(len(transfers)) as threads:
-            engines = dict(zip(transfers, threads.map(begin, transfers), strict=True))
+        names = [(name, role) for name in sides for role in ("prefill", "decode")]
+        with ThreadPoolExecutor(2) as threads:
+            engines = dict(zip(names, threads.map(begin, *zip(*names, strict=True)), strict=True))
         for engine in engines.values():
             opened.callback(engine.kill)
+            engine.pause()  # NIXL's threads take a core each whether there is anything to do or not
         bare = Shared(said.tokens * KV_BYTES)
-        rows: dict[str, dict[int, dict[str, float]]] = {"hexkv": {}, "example": {}}
+        rows: dict[str, dict[int, dict[str, float]]] = {name: {} for name in sides}
         copies: dict[int, tuple[float, float]] = {}
         for number in range(-1, said.turns):
-            sides = list(rows) if number % 2 else list(rows)[::-1]
-            for name in sides:
+            for name in list(rows) if number % 2 else list(rows)[::-1]:
                 words = prompt(f"handed over {name} {number}", said.tokens)
-                row = turn(engines[f"{name} prefill"], engines[f"{name} decode"], words)
+                prefill, decode = (engines[name, role] for role in ("prefill", "decode"))
+                with prefill.awake(), decode.awake():
+                    row = turn(prefill, decode, words, gives=sides[name].gives)
                 if number >= 0:  # the first one warms up
                     rows[name][number] = row
             copies[number] = bare.seconds()
@@ -152,6 +215,7 @@ def main() -> None:
         "load": load(),
         "tokens": said.tokens,
         "bytes": said.tokens * KV_BYTES,
+        "engines": "in several processes" if "lmcache" in sides else "in one process each",
         "copy": dict(
             zip(
                 ("seconds", "cpu_seconds"),

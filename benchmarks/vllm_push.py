@@ -84,7 +84,7 @@ def main() -> None:
             for side in SIDES if number % 2 else SIDES[::-1]:
                 words = prompt(f"{side} {number}", said.tokens)
                 prefill = engines["layerwise" if side == "layerwise" else "step"]
-                row = turn(prefill, engines["decode"], words, params=(gives(side), TAKES))
+                row = turn(prefill, engines["decode"], words, gives=gives(side), takes=TAKES)
                 row["bare_seconds"] = link
                 shown = row["added_seconds"] - row["again_seconds"]
                 row["hidden_share"] = 1 - shown / link

@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -97,6 +97,8 @@ class Answer:
     """Tokens of the prompt that were not computed."""
     finish: str
     first_token_seconds: float | None
+    params: dict | None = None
+    """What a router is to pass on, its ``kv_transfer_params``."""
 
 
 class Engine:
@@ -210,6 +212,17 @@ class Engine:
             assert self._process.wait(PATIENCE) == 0, self.log.read_text(errors="replace")[-6000:]
         finally:
             self.kill()
+
+    def pause(self):
+        """Take the processor from it. Some engines' threads never rest."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    @contextmanager
+    def awake(self):
+        """Let it run in the ``with`` block only."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+        yield self
+        self.pause()
 
     def kill(self):
         """As a machine goes down: every process of the engine's session, at once."""

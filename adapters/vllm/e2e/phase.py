@@ -230,6 +230,7 @@ def _answer(output: RequestOutput, first: float | None) -> Json:
         "cached": output.num_cached_tokens or 0,
         "finish": completion.finish_reason,
         "first_token_seconds": first,
+        "params": output.kv_transfer_params,
     }
 
 
