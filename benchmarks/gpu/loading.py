@@ -14,8 +14,9 @@ from benchmarks.gpu.timing import Rate, Size, Value, check_pages, finish, on_gpu
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
 from hexkv.adapters.cachegen.serde import LossySerde
+from hexkv.adapters.lossless.rans import RansSerde
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
-from hexkv.ports import EncodedSpan, Span, SupportsEncoded
+from hexkv.ports import EncodedSpan, Serde, Span, SupportsEncoded
 
 _COMPILE_SECONDS = 60.0
 """How long to wait for numba, where it is: the chunks are encoded on the host."""
@@ -38,6 +39,7 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
     for name, serde in (
         ("cachegen", LossySerde(CacheGen(LEVELS["default"], choices[0]))),
         *((name, LossySerde(codec(choices[1]))) for name, codec in CODECS.items()),
+        ("rans", RansSerde(choices[0])),
     ):
         region, host = pinned(device, len(paged.spans) * serde.bound(layout.chunk_bytes(tokens)))
         spans: list[EncodedSpan] = []
@@ -54,7 +56,7 @@ def loading(device: torch.device, size: Size) -> Iterator[Rate | Value]:
             check_pages(paged.pages, paged.slots, [Span(span.start, span.end, raw.data)])
         yield Value(f"{name}: bytes of a raw one", round(at / paged.bytes, 3))
 
-        def load(serde: LossySerde = serde, spans: list[EncodedSpan] = spans) -> None:
+        def load(serde: Serde = serde, spans: list[EncodedSpan] = spans) -> None:
             finish(window.scatter_encoded(serde, spans))
 
         yield rate(

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hexkv.kernels.bit_planes import FORMS, Bits, joined, lines
 from hexkv.kernels.coding.floats import FLOATS
 from hexkv.kernels.coding.plain import GROUP
 from hexkv.kernels.coding.tables import HALVES, tables
 from hexkv.kernels.dtypes import bits, torch_dtype
 from hexkv.kernels.payloads import (
+    BitsPlane,
     CodedPlane,
     Float8Plane,
     Int4Plane,
@@ -109,11 +111,12 @@ class Decoding:
             self._chunk(span, planes, at)
             for (span, planes), at in zip(self._planes, slots, strict=True)
         ]
-        return [_to_host(flags) for flags in ended if flags is not None]
+        return [_to_host(flags) for each in ended for flags in each]
 
     def _chunk(
         self, span: EncodedSpan, planes: list[_Placed], slots: torch.Tensor
-    ) -> torch.Tensor | None:
+    ) -> list[torch.Tensor]:
+        from hexkv.kernels.in_triton import bits as bits_of
         from hexkv.kernels.in_triton import payloads
 
         layout, device = self._layout, self._fused.device
@@ -128,22 +131,26 @@ class Decoding:
             size = last - layout.layer_span(self._layers.start, tokens)[0]
             chunk = torch.empty(size, dtype=torch.uint8, device=device)
             into, dtype = chunk.view(bits(layout.dtype)), torch_dtype(layout.dtype)
-            ended = None
-            if lines := [placed.coded for placed in planes if placed.coded is not None]:
+            ended: list[torch.Tensor] = []
+            if coded_lines := [placed.coded for placed in planes if placed.coded is not None]:
                 slot_table, levels = _tables(device)
-                table = _sent(np.concatenate(lines), device)
-                ended = payloads.decode(coded, table, slot_table, levels, into, tokens, dtype)
+                table = _sent(np.concatenate(coded_lines), device)
+                ended.append(payloads.decode(coded, table, slot_table, levels, into, tokens, dtype))
+            if of_bits := [placed.bits for placed in planes if placed.bits is not None]:
+                tables, groups = (_sent(each, device) for each in joined(of_bits))
+                form = FORMS[layout.dtype]
+                ended.append(bits_of.decode(coded, tables, groups, into, tokens, form))
             for way in {placed.way: None for placed in planes if placed.way is not None}:
                 wide = np.stack(
                     [line for placed in planes if placed.way == way for line in placed.scaled]
                 )
-                groups, peers = wide[:, 4].max(), wide[:, 5].max()
+                most, peers = wide[:, 4].max(), wide[:, 5].max()
                 payloads.from_scaled(
                     coded,
                     _sent(wide, device),
                     into,
                     way[0],
-                    int(groups),
+                    int(most),
                     int(peers),
                     dtype,
                     by_channel=way[1],
@@ -180,7 +187,7 @@ class Checked:
 class _Placed:
     """One plane of one layer: where it is in the payload, and is to be in the chunk."""
 
-    __slots__ = ("coded", "first", "plane", "raw", "scaled", "way")
+    __slots__ = ("bits", "coded", "first", "plane", "raw", "scaled", "way")
 
     def __init__(self, plane: Plane, first: int) -> None:
         self.plane = plane
@@ -189,6 +196,8 @@ class _Placed:
 
         self.coded: npt.NDArray[np.int64] | None = None
         """Lines of ``in_triton.payloads.decode``."""
+
+        self.bits: Bits | None = None
 
         self.way: Way | None = None
         self.scaled: Lines = []
@@ -226,6 +235,8 @@ def _placed(
                 there.scales + item * tokens,
             )
             begins = (there.words, there.states, there.classes, there.turns, there.scales)
+        elif isinstance(there, BitsPlane):
+            placed.bits, begins, ends = lines(there, row, first, tokens, layout.dtype)
         elif isinstance(there, RawPlane):
             begins, ends = (there.start,), (there.start + row * tokens * item,)
             placed.raw = there.start

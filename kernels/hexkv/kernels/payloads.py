@@ -77,6 +77,39 @@ class Int4Plane(NamedTuple):
     which has what tokens are left; even. Zero: a head of a token is one, ``[tokens, heads]``."""
 
 
+class BitsPlane(NamedTuple):
+    """The upper bits of numbers coded by rANS, by tables of the payload's; the lower as they are.
+
+    Of bfloat16 and float32 the nine highest bits are coded, of float16 the eight highest.
+    """
+
+    lower: Sequence[int]
+    """The lower bits, ``[numbers]`` bytes each, the least significant first. The last of bfloat16
+    and float32 has seven bits of each number, in seven bytes for each eight: seven eighths of the
+    numbers have a byte of their own, in seven parts, whose highest bits are the last eighth's."""
+
+    meanings: int
+    """``[symbols]`` uint16: upper bits."""
+
+    symbols: int
+    counts: int
+    """``[tables, symbols]`` uint16; each row adds up to ``TOTAL``, and none is all of it."""
+
+    tables: int
+
+    classes: int
+    """``[lanes]`` uint8, each less than *tables*."""
+
+    states: int
+    """``[lanes]`` uint32."""
+
+    lengths: npt.NDArray[np.uint32]
+    """Words of each group of lanes."""
+
+    words: int
+    """uint16, group after group."""
+
+
 class RawPlane(NamedTuple):
     """The plane itself."""
 
@@ -84,7 +117,7 @@ class RawPlane(NamedTuple):
 
 
 ScaledPlane: TypeAlias = Int8Plane | Float8Plane | Int4Plane
-PlaneOfPayload: TypeAlias = CodedPlane | ScaledPlane | RawPlane
+PlaneOfPayload: TypeAlias = CodedPlane | BitsPlane | ScaledPlane | RawPlane
 
 
 class DevicePart(NamedTuple):

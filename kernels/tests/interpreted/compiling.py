@@ -13,9 +13,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
+from hexkv.kernels.bit_planes import FORMS
 from hexkv.kernels.coding.plain import GROUP, LEAST
 from hexkv.kernels.coding.tables import BITS
-from hexkv.kernels.in_triton import lowbit, payloads, rans, rope, rows, xxh3
+from hexkv.kernels.in_triton import bits, lowbit, payloads, rans, rope, rows, xxh3
 
 CODER = {"GROUP": GROUP, "BITS": BITS, "LEAST": LEAST}
 MOVER = {"FIELDS": rows._FIELDS, "TOKENS": rows.TOKENS, "ELEMENTS": rows.ELEMENTS}
@@ -72,6 +73,21 @@ CASES = [
                 )
                 for code, by_channel in ((0, False), (1, True), (2, False), (2, True))
             ),
+        )
+    ),
+    (
+        bits._slots,
+        ["*u8", "*i64", "*i32"],
+        {"FIELDS": bits.TABLE_FIELDS, "BITS": BITS},
+    ),
+    *(
+        (
+            bits._decode,
+            ["*u8", "*i64", "*i32", word, "*i32", "i32"],
+            {**CODER, "FIELDS": bits.BIT_FIELDS, "WHOLE": whole, "SEVENS": sevens, "SHIFT": shift},
+        )
+        for word, (whole, sevens, shift) in zip(
+            ("*i16", "*i16", "*i32"), FORMS.values(), strict=True
         )
     ),
     (xxh3._accumulate, ["*i64", "*i64", "*i64", "*i64"], {"PRIME": xxh3._P32[0]}),

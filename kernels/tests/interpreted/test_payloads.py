@@ -10,13 +10,14 @@ from depth import examples
 from hexkv.adapters.cachegen.cachegen import LEVELS, CacheGen
 from hexkv.adapters.cachegen.lowbit import CODECS
 from hexkv.adapters.cachegen.serde import LossySerde
+from hexkv.adapters.lossless.rans import RansSerde
 from hexkv.contracts.device import Holed
 from hexkv.contracts.doubles import deadline
 from hexkv.contracts.encoded import EncodedContract, Foreign
 from hexkv.kernels import ContiguousKV, PagedKV, torch_dtype
 from hexkv.kernels.coding.choosing import Choice, LowBitChoice
 from hexkv.kernels.coding.floats import narrowed
-from hexkv.kernels.payloads import SupportsDevicePlanes
+from hexkv.kernels.payloads import BitsPlane, SupportsDevicePlanes
 from hexkv.ports import (
     CorruptFrame,
     DType,
@@ -35,6 +36,7 @@ BLOCK = 4
 NUMPY = LowBitChoice(), Choice()  # whether numba is ready decides about no bit
 SERDES = {name: LossySerde(CacheGen(level, NUMPY[1])) for name, level in LEVELS.items()}
 SERDES |= {name: LossySerde(codec(NUMPY[0])) for name, codec in CODECS.items()}
+SERDES["rans"] = RansSerde(NUMPY[1])
 
 
 def layout_of(dtype, layers=2, heads=2, key=36, value=4):
@@ -125,7 +127,7 @@ def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
         for planes in layout.planes
     ]
     window = ContiguousKV(layout, tensors, fused=True)
-    for serde in (SERDES[name] for name in ("default", *CODECS)):
+    for serde in (SERDES[name] for name in ("default", "rans", *CODECS)):
         payload = encoded(serde, chunk, layout, 8)
         assert window.scatter_encoded(serde, [EncodedSpan(0, 8, payload)]).wait(deadline())
         there = gathered(window, 0, 8)
@@ -137,7 +139,7 @@ def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
 
 
 @settings(max_examples=examples(30))
-@given(st.sampled_from(["default", *CODECS]), st.data())
+@given(st.sampled_from(["default", "rans", *CODECS]), st.data())
 def test_a_payload_that_was_damaged_is_refused_or_decodes_as_on_the_host(name, data):
     """Frames have checksums; these are bytes that a hostile peer sealed."""
     serde, layout = SERDES[name], layout_of(DType.BFLOAT16, layers=1)
@@ -204,7 +206,7 @@ class TestPagesDecode(EncodedContract):
 
     layout = layout_of(DType.BFLOAT16, heads=1, key=8, value=8)
 
-    @pytest.fixture(params=["default", *CODECS])
+    @pytest.fixture(params=["default", "rans", *CODECS])
     def serde(self, request):
         return SERDES[request.param]
 
@@ -233,3 +235,75 @@ class TestPagesDecode(EncodedContract):
             return words[layer][plane], divmod(slots[at], BLOCK)
 
         return window, RawPages([word for planes in words for word in planes], place)
+
+
+def graded(layout, tokens, seed):
+    """KV whose channels are of several magnitudes: a plane is worth several tables."""
+    random = np.random.default_rng(seed)
+    parts = []
+    for planes in layout.planes:
+        for plane in planes:
+            scales = np.float32(4.0) ** (np.arange(plane.heads * plane.width) // 32 % 8)
+            numbers = random.normal(1.0, 0.3, (tokens, len(scales))) * scales
+            numbers[:: 1 + seed % 5, :3] = 0.0
+            parts.append(numbers.astype(np.float32).reshape(-1))
+    return memoryview(bytearray(narrowed(np.concatenate(parts), layout.dtype).tobytes()))
+
+
+@settings(max_examples=examples(4))
+@given(st.sampled_from(DTYPES), st.integers(4, 13), st.integers(0, 1 << 32))
+def test_planes_with_tables_of_their_own_are_the_hosts_bits(dtype, tokens, seed):
+    """Every bit comes back: of each dtype, and of numbers that are no whole bytes together."""
+    serde, layout = SERDES["rans"], layout_of(dtype, layers=1, heads=1, key=65, value=8)
+    chunk = graded(layout, tokens, seed)
+    payload = encoded(serde, chunk, layout, tokens)
+    window, _ = paged(layout, range(tokens))
+    span = EncodedSpan(0, tokens, payload)
+    assert window.scatter_encoded(serde, [span]).wait(deadline())
+    assert gathered(window, 0, tokens) == bytes(chunk)
+
+
+@pytest.mark.thorough
+def test_a_plane_of_many_channels_has_several_tables_that_the_device_makes():
+    serde, layout = SERDES["rans"], layout_of(DType.BFLOAT16, layers=1, heads=1, key=256, value=70)
+    tokens = 33
+    chunk = graded(layout, tokens, 1)
+    payload = encoded(serde, chunk, layout, tokens)
+    part = serde.device_planes(payload, layout, tokens, range(1))
+    assert all(isinstance(plane, BitsPlane) for plane in part.planes)
+    assert part.planes[0].tables > 2
+    window, _ = paged(layout, range(tokens))
+    assert window.scatter_encoded(serde, [EncodedSpan(0, tokens, payload)]).wait(deadline())
+    assert gathered(window, 0, tokens) == bytes(chunk)
+
+
+class LyingOfBits(Lying):
+    def device_planes(self, payload, layout, tokens, layers):
+        part = SERDES["rans"].device_planes(payload, layout, tokens, layers)
+        part.planes[-1] = part.planes[-1]._replace(**self.changes)
+        return part
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"words": -1},
+        {"lower": [1 << 40]},
+        {"lower": []},
+        {"meanings": -1},
+        {"counts": 1 << 40},
+        {"symbols": 257},
+        {"symbols": 1},
+        {"tables": 0},
+        {"classes": 1 << 62},
+        {"states": -(1 << 50)},
+        {"lengths": np.zeros(3, np.uint32)},
+    ],
+    ids=str,
+)
+def test_places_of_bits_that_leave_the_payload_are_refused(changes):
+    layout = layout_of(DType.BFLOAT16, heads=1, key=65, value=65)
+    payload = encoded(SERDES["rans"], graded(layout, 13, 0), layout, 13)
+    window, _ = paged(layout, range(13))
+    with pytest.raises(CorruptFrame):
+        window.scatter_encoded(LyingOfBits(changes), [EncodedSpan(0, 13, payload)])

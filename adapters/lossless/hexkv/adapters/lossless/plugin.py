@@ -32,11 +32,10 @@ def _open_zstd(settings: ZstdSettings, context: OpenContext) -> object:
 
 def _open_rans(settings: NoSettings, context: OpenContext) -> object:
     del settings, context
-    from hexkv.adapters.lossless.rans import Rans
+    from hexkv.adapters.lossless.rans import RansSerde
     from hexkv.kernels.coding.choosing import Choice
-    from hexkv.plugins.payload import PlaneSerde
 
-    return PlaneSerde(Rans(Choice()))
+    return RansSerde(Choice())
 
 
 @hookimpl
