@@ -1,12 +1,14 @@
 """``python -m benchmarks.policies TRACE``: every policy on a recorded trace and on made-up ones.
 
-Writes ``results/policies.json``. Hit rates do not depend on the machine; seconds do.
+Writes ``results/policies.json``. Hit rates do not depend on the machine; seconds, which are of the
+processor, do, and on its load.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     with chosen.trace.open("rb") as lines:
         recorded = list(read_mooncake(lines))
+    loads = [os.getloadavg()[0]]
     traces: dict[str, object] = {}
     named = [(chosen.trace.name, recorded, chosen.sizes)]
     for name in WORKLOADS:
@@ -55,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = []
         for blocks in sizes:
             results.append(judge(requests, blocks))
+            loads.append(os.getloadavg()[0])
             print(name, json.dumps(results[-1]), file=sys.stderr)
         traces[name] = {
             "requests": len(requests),
@@ -64,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), "hexkv": version("hexkv")},
+        "load": [round(min(loads), 1), round(max(loads), 1)],
         "seed": SEED,
         "traces": traces,
     }
