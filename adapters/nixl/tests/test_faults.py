@@ -15,7 +15,7 @@ from hexkv.adapters.nixl.storage import mover
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.waiting import promptly
 from hexkv.plugins.clock import SystemClock
-from hexkv.ports import Deadline, Failed, Hit, Item, Stored, StoreUnreachable, TimedOut
+from hexkv.ports import Deadline, Failed, Hit, Item, Miss, Stored, StoreUnreachable, TimedOut
 from processes import until
 
 A, B = (chunk_key(name) for name in "ab")
@@ -133,3 +133,37 @@ def test_an_engine_has_nothing_wrong_of_a_library_that_lies_or_is_dead(fault, tm
         until(lambda: hit(engine, third) == len(third))
         settle(engine)
         assert not engine.health().leases
+
+
+@pytest.mark.thorough
+def test_frames_of_a_batch_move_ahead_as_far_as_there_is_memory_for_them(open_nixl, tmp_path):
+    """Room for one frame, for two, and for all; some absent, some refused, some empty."""
+    keys = [chunk_key(f"batch {i}") for i in range(9)]
+    frames = {
+        key: os.urandom(size) for key, size in zip(keys, [700_000, 0, 1 << 20] * 3, strict=True)
+    }
+    del frames[keys[3]]
+
+    class Sink(ListSink):
+        def room(self, index, size):
+            return None if index == 5 else super().room(index, size)
+
+    for mib in (1, 2, 32):
+        store = open_nixl(root=str(tmp_path / str(mib)), staging_bytes=mib << 20)
+        for key, frame in frames.items():
+            assert put(store, key, frame) == Stored(len(frame))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            sink = Sink()
+            outcomes = store.read(keys, sink, deadline())
+            for i, key in enumerate(keys):
+                if i in (3, 5):
+                    assert isinstance(outcomes[i], Miss)
+                else:
+                    assert (outcomes[i], sink.data(i)) == (Hit(len(frames[key])), frames[key])
+        Between.fault = "slow"
+        late = promptly(lambda: store.read(keys, ListSink(), soon()), 20.0)  # noqa: B023
+        assert late[0] == TimedOut()
+        Between.fault = ""
+        until(lambda: store._mover._staging._free == [(0, store._mover._staging.size)])  # noqa: B023
+        until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # noqa: B023

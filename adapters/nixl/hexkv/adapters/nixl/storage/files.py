@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hexkv.adapters.net.errors import OutOfTime
-from hexkv.adapters.nixl.storage.mover import Mover, Place
+from hexkv.adapters.nixl.storage.mover import Fetch, Mover, Place
+from hexkv.adapters.nixl.storage.staging import Slot
 from hexkv.plugins.filed import FileStore, OverFiles
 from hexkv.ports import (
     PAGE,
@@ -54,6 +55,22 @@ class _Open:
         os.close(self.file)
 
 
+class _Coming:
+    """A frame, or a part of one, on its way to the caller's memory."""
+
+    def __init__(self, at: int, file: int, start: int, into: memoryview) -> None:
+        self.at = at
+        self.file = file
+        self.start = start
+        self.into = into
+        self.fetch: Fetch | None = None
+
+    def leave(self) -> None:
+        """Have nobody wait for it."""
+        if self.fetch is not None:
+            self.fetch.leave()
+
+
 class NixlFileStore(OverFiles):
     """A store of files whose bytes NIXL moves. Safe from any thread.
 
@@ -69,7 +86,42 @@ class NixlFileStore(OverFiles):
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
     ) -> Sequence[ReadOutcome]:
-        return [self._whole(i, key, sink, deadline) for i, key in enumerate(keys)]
+        outcomes: list[ReadOutcome] = []
+        coming: list[_Coming] = []
+        opened: _Coming | None = None
+
+        def finish() -> None:
+            it = coming.pop(0)
+            outcomes[it.at] = self._copied(it, deadline)
+
+        try:
+            for i, key in enumerate(keys):
+                found = self._room(i, key, sink, deadline)
+                outcomes.append(TimedOut() if isinstance(found, _Coming) else found)
+                if not isinstance(found, _Coming):
+                    continue
+                # It moves while this thread copies the one before, which takes as long. Who waited
+                # for memory while holding some would wait for others who do.
+                opened = found
+                spare = self._mover.spare(found.into.nbytes, deadline) if coming else None
+                if coming and spare is None:
+                    finish()
+                opened = None
+                over = self._start(found, spare, deadline)
+                if coming:
+                    finish()
+                if over is None:
+                    coming.append(found)
+                else:
+                    outcomes[i] = over
+            while coming:
+                finish()
+        finally:
+            if opened is not None:
+                os.close(opened.file)
+            for it in coming:
+                it.leave()
+        return outcomes
 
     def read_range(
         self, key: ChunkKey, start: int, into: memoryview, deadline: Deadline
@@ -84,7 +136,7 @@ class NixlFileStore(OverFiles):
         self._mover.close()
         super().close()
 
-    def _whole(self, i: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> ReadOutcome:
+    def _room(self, i: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> _Coming | ReadOutcome:
         file = self._opened(key, deadline)
         if not isinstance(file, int):
             return file
@@ -96,7 +148,7 @@ class NixlFileStore(OverFiles):
         if into is None:
             os.close(file)
             return Miss(Reason.REFUSED)
-        return self._fill(file, 0, into.cast("B"), deadline)
+        return _Coming(i, file, 0, into.cast("B"))
 
     def _opened(self, key: ChunkKey, deadline: Deadline) -> int | Miss | Failed | TimedOut:
         if deadline.expired:
@@ -108,24 +160,40 @@ class NixlFileStore(OverFiles):
         return Miss() if file is None else file
 
     def _fill(self, file: int, start: int, into: memoryview, deadline: Deadline) -> ReadOutcome:
-        size = into.nbytes
-        held = _Open(file, start | size)
-        if (there := held.size) < start + size:
+        coming = _Coming(0, file, start, into)
+        return self._start(coming, None, deadline) or self._copied(coming, deadline)
+
+    def _start(self, it: _Coming, spare: Slot | None, deadline: Deadline) -> ReadOutcome | None:
+        """Have *it* moved; what it came to, if that is over already."""
+        start, size = it.start, it.into.nbytes
+        held = _Open(it.file, start | size)
+        if (there := held.size) < start + size or not size:
             held.release()
-            return Corrupt(f"a file of {there} bytes, of which {size} from {start} on are wanted")
-        if not size:
-            held.release()
-            return Hit(0)
+            if spare is not None:
+                spare.release()
+            told = f"a file of {there} bytes, of which {size} from {start} on are wanted"
+            return Corrupt(told) if there < start + size else Hit(0)
+        place = Place("FILE", it.file, start=start)
         try:
-            with self._mover.fetch(
-                Place("FILE", file, start=start), size, deadline, [held]
-            ) as slot:
-                into[:] = slot.view[:size]
+            it.fetch = self._mover.begin_fetch(place, size, deadline, [held], spare)
         except OutOfTime:
             return TimedOut()
         except StoreError as error:
             return Failed(error)
-        return Hit(size)
+        return None
+
+    def _copied(self, it: _Coming, deadline: Deadline) -> ReadOutcome:
+        fetch, it.fetch = it.fetch, None
+        if fetch is None:
+            return TimedOut()
+        try:
+            with fetch.wait(deadline) as slot:
+                it.into[:] = slot.view[: it.into.nbytes]
+        except OutOfTime:
+            return TimedOut()
+        except StoreError as error:
+            return Failed(error)
+        return Hit(it.into.nbytes)
 
     def _write(self, key: ChunkKey, frame: memoryview, deadline: Deadline) -> WriteOutcome:
         late: list[OutOfTime] = []

@@ -13,7 +13,7 @@ from hexkv.adapters.net.errors import OutOfTime, time_left
 from hexkv.adapters.nixl.agent import DRAM, Agent, Hold, Transfer
 from hexkv.adapters.nixl.memory import made
 from hexkv.adapters.nixl.storage.staging import Slot, Staging
-from hexkv.ports import AdapterUnavailable, Deadline
+from hexkv.ports import AdapterUnavailable, Deadline, StoreError
 
 UNFILLED = 16
 """Bytes at the end of what is fetched that are zeros before."""
@@ -37,6 +37,32 @@ class Place:
     """The object's."""
 
     start: int = 0
+
+
+class Fetch:
+    """Bytes on their way into staging memory, for one caller to wait for."""
+
+    def __init__(self, transfer: Transfer, slot: Slot) -> None:
+        self._transfer = transfer
+        self._slot = slot
+
+    def wait(self, deadline: Deadline) -> Slot:
+        """The bytes, for the caller to release.
+
+        Raises:
+            OutOfTime: too late. What is under way goes on, into memory that nobody else has.
+            StoreError: it failed.
+        """
+        try:
+            _wait(self._transfer, deadline)
+        except BaseException:
+            self._slot.release()
+            raise
+        return self._slot
+
+    def leave(self) -> None:
+        """Wait no more. What is under way goes on, as if it were late."""
+        self._slot.release()
 
 
 class Mover:
@@ -70,19 +96,40 @@ class Mover:
             OutOfTime: too late. What is under way goes on, into memory that nobody else has.
             StoreError: it failed.
         """
+        return self.begin_fetch(place, size, deadline, held).wait(deadline)
+
+    def spare(self, size: int, deadline: Deadline) -> Slot | None:
+        """Memory for *size* bytes, if there is some at once."""
         try:
-            slot = self._staging.take(size, deadline)
+            return self._staging.take(size, Deadline(deadline.clock, deadline.clock.now()))
+        except (OutOfTime, StoreError):
+            return None
+
+    def begin_fetch(
+        self,
+        place: Place,
+        size: int,
+        deadline: Deadline,
+        held: Sequence[Hold] = (),
+        slot: Slot | None = None,
+    ) -> Fetch:
+        """Likewise, without waiting for the bytes. Into *slot*, if that is given.
+
+        Raises:
+            OutOfTime, StoreError: too late, or it cannot begin.
+        """
+        try:
+            slot = slot or self._staging.take(size, deadline)
         except BaseException:
             _release(held)
             raise
         # What a library calls done without having filled it is seen by whoever knows the end.
         slot.view[max(0, size - UNFILLED) : size] = bytes(min(size, UNFILLED))
         try:
-            self._move("READ", place, slot, size, deadline, held)
+            return Fetch(self._begin("READ", place, slot, size, deadline, held), slot)
         except BaseException:
             slot.release()
             raise
-        return slot
 
     def stage(self, size: int, deadline: Deadline) -> Slot:
         """Memory for *size* bytes that are to be sent.
@@ -96,7 +143,7 @@ class Mover:
         self, place: Place, slot: Slot, size: int, deadline: Deadline, held: Sequence[Hold] = ()
     ) -> None:
         """Write the first *size* bytes of *slot*; likewise."""
-        self._move("WRITE", place, slot, size, deadline, held)
+        _wait(self._begin("WRITE", place, slot, size, deadline, held), deadline)
 
     def close(self) -> None:
         """Begin nothing any more. What moves goes on."""
@@ -121,7 +168,7 @@ class Mover:
             raise AdapterUnavailable("nixl", why, "install what that plug-in needs") from error
         return agent
 
-    def _move(
+    def _begin(
         self,
         way: Literal["READ", "WRITE"],
         place: Place,
@@ -129,7 +176,7 @@ class Mover:
         size: int,
         deadline: Deadline,
         held: Sequence[Hold],
-    ) -> None:
+    ) -> Transfer:
         registered: list[Any] = []
 
         def make(agent: Any) -> Any:
@@ -148,15 +195,19 @@ class Mover:
                 agent.deregister_memory(each, backends=[self._plugin])
 
         try:
-            seconds = time_left(deadline)
+            time_left(deadline)
             slot.share()
         except BaseException:
             _release(held)
             raise
         transfer = Transfer(make, [slot, *held], (), over)
         self._agent.begin(transfer)
-        if not transfer.wait(seconds):
-            raise OutOfTime("NIXL is not done")
+        return transfer
+
+
+def _wait(transfer: Transfer, deadline: Deadline) -> None:
+    if not transfer.wait(max(0.0, deadline.remaining())):
+        raise OutOfTime("NIXL is not done")
 
 
 def _release(held: Sequence[Hold]) -> None:
