@@ -116,6 +116,10 @@ class PeerMemory:
         self._place = place
         self._start = start
 
+    @property
+    def ready(self) -> bool:
+        return True
+
     def takes(self, into: memoryview) -> bool:
         return self._own.find(into) is not None
 

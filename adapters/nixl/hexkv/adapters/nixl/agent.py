@@ -89,6 +89,11 @@ class Transfer:
             raise StoreUnreachable(f"NIXL: {self._error}") from self._error
         return True
 
+    @property
+    def is_over(self) -> bool:
+        """True once no byte can move any more, however it ended; or once nobody waits."""
+        return self._ended.is_set()
+
     def leave(self) -> None:
         """Have nobody wait any more. What may move goes on, and keeps its leases."""
         self._error = StoreError("NIXL's agent is closed")

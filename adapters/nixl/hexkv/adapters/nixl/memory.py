@@ -9,8 +9,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from secrets import token_hex
 from struct import Struct
 from typing import Any
@@ -67,10 +67,27 @@ def made(name: str, backends: Sequence[str] = ("UCX",)) -> Any:
 
 @dataclass(slots=True, eq=False)
 class _Met:
-    """A peer's agent, as the library knows it at present."""
+    """A peer's agent, as the library knows it at present. For the agent's thread, except *left*."""
 
     name: str
     connections: int = 0
+    moving: set[Transfer] = field(default_factory=set)
+    """What is being read from it."""
+
+    unwanted: bool = False
+    """True once it is to be forgotten."""
+
+    left: list[Transfer] = field(default_factory=list)
+    """What was given up, and may not be over. Safe from any thread."""
+
+    @property
+    def stands_still(self) -> bool:
+        """True while something that was given up is not over."""
+        for transfer in list(self.left):
+            if transfer.is_over:
+                with suppress(ValueError):  # somebody else was first
+                    self.left.remove(transfer)
+        return bool(self.left)
 
 
 class NixlMemory:
@@ -140,25 +157,47 @@ class NixlMemory:
 
         def leave(agent: Any) -> None:
             met.connections -= 1
-            if not met.connections and self._met.get(met.name) is met:
-                del self._met[met.name]
-                agent.remove_remote_agent(met.name)
+            if not met.connections:
+                self._forget(met, agent)
 
         self._agent.later(leave)
 
     def renew(self, met: _Met) -> None:
         """Have the next connection to a peer begin anew: a transfer has failed."""
+        self._agent.later(lambda agent: self._forget(met, agent))
 
-        def renew(agent: Any) -> None:
-            if self._met.get(met.name) is met:
-                del self._met[met.name]
-                agent.remove_remote_agent(met.name)
+    def begun(self, met: _Met, transfer: Transfer) -> _Met:
+        """Note what is read from a peer, until :meth:`ended`. For the agent's thread.
 
-        self._agent.later(renew)
+        Returns:
+            what the library knows of the peer, which may have been met anew.
+        """
+        met = self._met.get(met.name, met)
+        met.moving.add(transfer)
+        return met
+
+    def ended(self, met: _Met, transfer: Transfer, agent: Any) -> None:
+        """Nothing of *transfer* moves any more. For the agent's thread."""
+        met.moving.discard(transfer)
+        if met.unwanted:
+            self._forget(met, agent)
 
     def close(self) -> None:
         """Begin nothing any more."""
         self._agent.close(_FAREWELL)
+
+    def _forget(self, met: _Met, agent: Any) -> None:
+        """Forget a peer, now or when nothing of it moves any more.
+
+        The library says of all that it reads from a peer which is removed that it has failed, and
+        writes it all the same: memory that was given back then would change under its next owner.
+        """
+        if self._met.get(met.name) is not met:
+            return
+        met.unwanted = bool(met.moving)
+        if not met.unwanted:
+            del self._met[met.name]
+            agent.remove_remote_agent(met.name)
 
     def _adds(self, metadata: bytes) -> Callable[[Any], _Met]:
         def add(agent: Any) -> _Met:
@@ -182,8 +221,17 @@ class PeerMemory:
         if size:
             weakref.finalize(self, own.leave, met)
 
+    @property
+    def ready(self) -> bool:
+        """False while a read that was given up is not over.
+
+        The library has one connection to a peer. After a cut the system sends what is lost there
+        ever more rarely, for about as long again: all that is read behind it would wait, too.
+        """
+        return not self._met.stands_still
+
     def takes(self, into: memoryview) -> bool:
-        return self._own.find(into) is not None
+        return self.ready and self._own.find(into) is not None
 
     def pull(
         self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
@@ -196,7 +244,11 @@ class PeerMemory:
         ]
         far = [(self._start + move.at, len(move.into), 0) for move in moves]
 
+        met = self._met
+
         def make(agent: Any) -> Any:
+            nonlocal met
+            met = self._own.begun(met, transfer)
             here, there = agent.get_xfer_descs(into, DRAM), agent.get_xfer_descs(far, DRAM)
             return agent.initialize_xfer("READ", here, there, self._met.name, b"")
 
@@ -204,6 +256,7 @@ class PeerMemory:
             make,
             [move.lease.share(OWNER) for move in moves],
             [move.into for move in moves],
+            over=lambda agent: self._own.ended(met, transfer, agent),
         )
         self._own.begin(transfer)
         try:
@@ -212,6 +265,7 @@ class PeerMemory:
             self._own.renew(self._met)
             raise
         if not over:
+            self._met.left.append(transfer)
             raise OutOfTime("NIXL is not done")
 
 

@@ -65,6 +65,10 @@ class PeerPool:
         self._address: int = address
         weakref.finalize(self, _C.munmap, address, size)
 
+    @property
+    def ready(self) -> bool:
+        return True
+
     def takes(self, into: memoryview) -> bool:
         return not into.readonly
 

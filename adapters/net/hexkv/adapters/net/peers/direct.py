@@ -32,8 +32,13 @@ class FarMemory(Protocol):
         """Bytes that it has; 0 where nothing of it can be reached."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """False while :meth:`pull` would wait for what came before it: then frames are sent."""
+        ...
+
     def takes(self, into: memoryview) -> bool:
-        """True if :meth:`pull` can write there."""
+        """True if :meth:`pull` can write there now."""
         ...
 
     def pull(

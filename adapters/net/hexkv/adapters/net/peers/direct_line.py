@@ -51,7 +51,7 @@ class DirectLine(Line):
         outcomes: list[ReadOutcome | None],
         deadline: Deadline,
     ) -> None:
-        if not self._far.size:
+        if not (self._far.size and self._far.ready):
             super().read(parts, first, sink, outcomes, deadline)
             return
         elsewhere: list[int] = []
