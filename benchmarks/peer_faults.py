@@ -3,11 +3,15 @@
 A holder in a process of its own behind a proxy, one that has nothing, a directory in another one,
 and an engine here that reads a prompt from it again and again, and one that nobody has, with a
 deadline of one second. The holder and the directory are broken, or lie, in one way after the other.
-Written down are the longest retrieve, what it took beyond its deadline, the longest that a thread
-which sleeps meanwhile was late, and the seconds until all of the prompt comes again. Each row says
-whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that are
+Written down are the longest retrieve, what it took beyond its deadline, the longest that a process
+which sleeps meanwhile was late, and the seconds until all of the prompt comes again. Each row
+says whether it kept the bounds; the exit code is 1 if one did not. Wrong bytes, and leases that are
 left, end it at once. Run it with the tests' helpers:
-``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``.
+``PYTHONPATH=tests/lib python -m benchmarks.peer_faults``; ``--channel`` says over which channels.
+
+The proxy is a network's, so over shared memory there are no rows of a network that fails. Over
+NIXL and Mooncake's engine it carries what is asked and answered, and not the frames: those go by
+the libraries' own connections, which ``tests/test_peer_network.py`` cuts.
 """
 
 from __future__ import annotations
@@ -22,14 +26,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
 from typing import Self
 
 from benchmarks.beside import keep
 from benchmarks.machine import describe
 from benchmarks.measure import must
-from configured import LAYOUT, computed, prompt
+from configured import FRAME, LAYOUT, computed, prompt
 from directory_servers import SECRET, LyingDirectory
 from hexkv.adapters.net.address import Address
 from hexkv.contracts.faults.proxy import FaultProxy
@@ -55,41 +59,51 @@ NUMBER = 4
 NOBODYS = 9
 """Of a prompt that nobody has, with another beginning."""
 
-FAULTS = [
-    "killed",
-    "stopped",
-    "a byte a second",
-    "silent",
-    "cut off",
-    *(f"lies: {about}" for about in PEERS),
-    "directory killed",
-    "directory stopped",
-    "directory says that all have all",
-]
+OF_THE_NETWORK = ["a byte a second", "silent", "cut off"]
+OF_PEERS = ["killed", "stopped", *OF_THE_NETWORK, *(f"lies: {about}" for about in PEERS)]
+OF_DIRECTORIES = ["directory killed", "directory stopped", "directory says that all have all"]
+"""The channel has no part in these."""
+
+FAULTS = {
+    "tcp": [*OF_PEERS, *OF_DIRECTORIES],
+    "shm": [name for name in OF_PEERS if name not in OF_THE_NETWORK],
+    "nixl": OF_PEERS,
+    "mooncake": OF_PEERS,
+}
+
+SLEEPER = f"""
+import select, sys, time
+latest = 0.0
+while True:
+    start = time.monotonic()
+    if select.select([sys.stdin], [], [], {NAP})[0]:
+        break
+    latest = max(latest, time.monotonic() - start - {NAP})
+print(latest)
+"""
 
 
 class Noise:
-    """How late a thread that only sleeps wakes up here. A context manager."""
+    """How late a process that only sleeps wakes up here. A context manager.
+
+    In a process of its own: a call that keeps the interpreter from everybody is no noise.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._over = Event()
-        self._thread = Thread(target=self._nap)
-
-    def _nap(self) -> None:
-        while True:
-            start = time.monotonic()
-            if self._over.wait(NAP):
-                return
-            self.seconds = max(self.seconds, time.monotonic() - start - NAP)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SLEEPER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        said, _nothing = self._process.communicate("over\n")
+        self.seconds = float(said)
 
 
 def read(engine: PrefixCache, number: int = NUMBER) -> tuple[int, float]:
@@ -104,10 +118,14 @@ def read(engine: PrefixCache, number: int = NUMBER) -> tuple[int, float]:
 
 
 class Fleet:
-    """A directory, a holder behind a proxy, one that has nothing, and an engine that reads."""
+    """A directory, a holder behind a proxy, one that has nothing, and an engine that reads.
 
-    def __init__(self, opened: ExitStack) -> None:
+    Over shared memory there is no proxy.
+    """
+
+    def __init__(self, opened: ExitStack, channel: str) -> None:
         self._opened = opened
+        self._channel = channel
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="peers-")))
         secret = folder / "secret"
         secret.write_bytes(SECRET)
@@ -115,36 +133,55 @@ class Fleet:
         self.directory = opened.enter_context(LyingDirectory("--secret-file", str(secret)))
         self._section = directory_at(self.directory)
         self.start()
-        empty = configuration(slots=8) | {"directory": self._section | {"name": "empty"}}
-        opened.enter_context(PeerProcess(empty))
+        opened.enter_context(PeerProcess(self._process("empty", self._anywhere(), slots=8)))
         self.reader: PrefixCache = opened.enter_context(
             serving(
                 tiers=[{"store": "memory", "promote": False}, {"store": "peers"}],
                 directory=self._section | {"name": "reader"},
+                pool=self._pool(64),
+                peers=self._peers(self._anywhere()),
                 deadlines={"lookup": 1.0, "retrieve": DEADLINE, "store": 60.0, "close": 60.0},
             )
         )
 
     def start(self) -> None:
         """Begin the holder, known by the address of the proxy in front of it."""
-        with PeerProcess(configuration(slots=64)) as probe:
-            place = Address.parse(probe.address)
-        self.proxy = self._opened.enter_context(FaultProxy((place.host, place.port)))
-        known = self._section | {"name": "holder", "address": self.proxy.address}
-        listen = {"channel": "tcp", "settings": {"listen": str(place)}}
-        own = configuration(slots=64) | {"directory": known, "peers": listen}
+        place = known = self._anywhere()
+        if self._channel != "shm":
+            with PeerProcess(configuration(slots=64)) as probe:
+                place = probe.address
+            free = Address.parse(place)
+            self.proxy = self._opened.enter_context(FaultProxy((free.host, free.port)))
+            known = self.proxy.address
+        own = self._process("holder", place, slots=64, address=known)
         self.holder = self._opened.enter_context(PeerProcess(own))
         self.holder.store(NUMBER)
 
+    def _anywhere(self) -> str:
+        return f"@hexkv-{token_hex(8)}" if self._channel == "shm" else "127.0.0.1:0"
+
+    def _pool(self, slots: int) -> dict[str, object]:
+        shared = {"provider": "shared"} if self._channel == "shm" else {}
+        return {"bytes": slots * FRAME, **shared}
+
+    def _peers(self, listen: str) -> dict[str, object]:
+        return {"channel": self._channel, "settings": {"listen": listen}}
+
+    def _process(self, name: str, listen: str, *, slots: int, **known: str) -> dict[str, object]:
+        """The configuration of one of the others."""
+        own: dict[str, object] = configuration() | {
+            "pool": self._pool(slots),
+            "directory": self._section | {"name": name, **known},
+            "peers": self._peers(listen),
+        }
+        return own
+
     def faults(self) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
         """How each fault begins, and how it ends."""
-        holder, proxy, directory = self.holder, self.proxy, self.directory
+        holder, directory = self.holder, self.directory
         found: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "killed": (holder.kill, self.start),
             "stopped": (lambda: freeze(holder.process), lambda: thaw(holder.process)),
-            "a byte a second": (lambda: proxy.bandwidth(1.0), proxy.mend),
-            "silent": (proxy.stall, proxy.mend),
-            "cut off": (proxy.cut, proxy.mend),
             "directory killed": (directory.kill, directory.start),
             "directory stopped": (
                 lambda: freeze(directory.process),
@@ -155,6 +192,13 @@ class Fleet:
                 lambda: directory.lie(lying=False),
             ),
         }
+        if self._channel != "shm":
+            proxy = self.proxy
+            found |= {
+                "a byte a second": (lambda: proxy.bandwidth(1.0), proxy.mend),
+                "silent": (proxy.stall, proxy.mend),
+                "cut off": (proxy.cut, proxy.mend),
+            }
         for about in PEERS:
             found[f"lies: {about}"] = (partial(holder.lie, about), holder.lie)
         return found
@@ -165,11 +209,11 @@ def thaw(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGCONT)
 
 
-def case(name: str, seconds: float) -> dict[str, object]:
+def case(channel: str, name: str, seconds: float) -> dict[str, object]:
     """One way to break the holder, or the directory."""
     whole = len(prompt(NUMBER))
     with ExitStack() as opened:
-        fleet = Fleet(opened)
+        fleet = Fleet(opened, channel)
         reader = fleet.reader
         _until(lambda: read(reader)[0] == whole)
         begin, end_of = fleet.faults()[name]
@@ -191,6 +235,7 @@ def case(name: str, seconds: float) -> dict[str, object]:
         _until(lambda: not leases(reader))
     overrun = max(0.0, max(took) - DEADLINE)
     return {
+        "channel": channel,
         "fault": name,
         "retrieves": len(took),
         "tokens": tokens,
@@ -213,20 +258,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it. The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="that each fault lasts")
-    parser.add_argument("--fault", nargs="+", choices=FAULTS, default=FAULTS)
+    parser.add_argument("--channel", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--fault", nargs="+", choices=FAULTS["tcp"], default=FAULTS["tcp"])
     parser.add_argument("--output", type=Path, default=OUTPUT)
     asked = parser.parse_args(arguments)
     machine = describe(asked.output.parent)
     rows = []
-    for name in asked.fault:
-        rows.append(case(name, asked.seconds))
-        print(json.dumps(rows[-1]), flush=True)
+    for channel in asked.channel:
+        for name in (one for one in FAULTS[channel] if one in asked.fault):
+            rows.append(case(channel, name, asked.seconds))
+            print(json.dumps(rows[-1]), flush=True)
     said = {
         "deadline_seconds": DEADLINE,
         "bounds": {"overrun_seconds_beside_noise": OVERRUN, "back_seconds": BACK},
         "machine": machine,
     }
-    keep(asked.output, said, rows, "fault")
+    keep(asked.output, said, rows, "channel", "fault")
     return 0 if all(row["kept"] for row in rows) else 1
 
 

@@ -5,7 +5,8 @@ The process is a real one otherwise: it joins a directory, stores and lends.
 
 import random
 
-from hexkv.adapters.net.peers import session
+from hexkv.adapters.net.peers import direct_session, session
+from hexkv.adapters.net.peers.wire import ABSENT, ELSEWHERE, REFS
 from hexkv.ports import PAGE
 
 PEERS = ("other bytes", "other chunks", "other sizes", "stale generation")
@@ -22,8 +23,12 @@ class LyingPeer:
         self._lent = []
         self._part_of, self._pack_group = session.part_of, session.pack_group
         self._greet = session.Session._greet
+        self._rows, self._starts = direct_session.DirectSession._rows, []
         session.part_of, session.pack_group = self._part, self._group
         session.Session._greet = lambda one: self._greeting(one)
+        direct_session.DirectSession._rows = lambda *asked: [
+            self._row(*REFS.unpack(row)) for row in self._rows(*asked)
+        ]
 
     def lie(self, about):
         """Lie about that from now on; tell the truth if it is empty."""
@@ -46,6 +51,19 @@ class LyingPeer:
             page = bytes(PAGE)
             return self._random.choice([part, part[:-PAGE], memoryview(bytes(part) + page)])
         return part
+
+    def _row(self, key, size, start):
+        """Where a chunk is said to lie, to who copies it out of this process's memory."""
+        if size == ABSENT or start == ELSEWHERE:
+            return REFS.pack(key, size, start)
+        if self._about == "other bytes":
+            start = self._random.choice([ELSEWHERE, start + PAGE])  # what is sent is damaged
+        elif self._about == "other chunks":
+            self._starts = [*self._starts[-16:], start]
+            start = self._random.choice(self._starts[:-1] or [0])
+        elif self._about == "other sizes":
+            size = self._size(size)
+        return REFS.pack(key, size, start)
 
     def _damaged(self, part):
         """One bit of it is another one, anywhere; or all behind its first page."""
