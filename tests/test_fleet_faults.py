@@ -51,7 +51,10 @@ def test_two_commands_that_move_the_same_chunks_leave_one_copy_of_each(tmp_path)
                     command.send_signal(signal.SIGINT)
             for command in running:
                 command.wait(120)
-            reports = [json.loads((tmp_path / f"{goal}.log").read_text()) for goal in goals]
+            said = [(tmp_path / f"{goal}.log").read_text() for goal in goals]
+            # On a busy machine one may be stopped before it begins: then it says nothing.
+            reports = [json.loads(text) for text in said if text]
+            assert len(reports) >= (1 if stop else len(goals))
             assert sum(report["done"] for report in reports) <= len(keys), reports
             held = all_keys(fleet)
             assert sorted(key for some in held.values() for key in some) == sorted(keys)
