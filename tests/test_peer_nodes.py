@@ -12,6 +12,8 @@ from directory_servers import SECRET, DirectoryProcess
 from hexkv.adapters.node.taking import Predecessor
 from hexkv.contracts.chunk_cache._base import LAYOUT, TOKENS
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.plugins.addresses import Addresses
+from hexkv.ports import ConfigError, StoreError
 from nodes import FRAME, Node, NodeProcess
 from peering import directory_at, directory_of, eventually, free_address
 from processes import free_port
@@ -148,3 +150,45 @@ def test_a_node_that_is_not_taken_over_after_all_serves_its_peers_again(taken):
         eventually(lambda: "peers are not served" in node.said())
         squatter.close()
         eventually(lambda: hit(reader) == len(PROMPT))
+
+
+class Part:
+    """Something that listens, where somebody else may be, or that has ended."""
+
+    def __init__(self, wrong=None):
+        self.wrong, self.serves, self.asked = wrong, True, 0
+
+    def suspend(self):
+        self.serves = False
+
+    def resume(self):
+        self.asked += 1
+        if self.wrong is not None:
+            raise self.wrong
+        self.serves = True
+
+
+@pytest.mark.thorough
+def test_addresses_come_back_once_all_are_free_and_never_beside_another_hand_over():
+    taken, ended, well = Part(ConfigError("taken")), Part(StoreError("closed")), Part()
+    addresses = Addresses()
+    for part in (taken, ended, well, object(), None):
+        addresses.add(part)
+    addresses.leave()
+    assert not well.serves
+    addresses.take_back()
+    assert well.serves
+    eventually(lambda: taken.asked > 1)
+    addresses.leave()
+    asked = taken.asked
+    taken.wrong = None
+    assert not well.serves
+    addresses.take_back()
+    assert taken.serves
+    assert taken.asked == asked + 1
+    taken.wrong = ConfigError("taken")
+    addresses.leave()
+    addresses.take_back()
+    addresses.close()
+    addresses.close()
+    assert not taken.serves

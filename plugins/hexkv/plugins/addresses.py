@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from threading import Event, Thread
 
-from hexkv.ports import ConfigError, SupportsSuspension
+from hexkv.ports import ConfigError, StoreError, SupportsSuspension
 
 log = logging.getLogger("hexkv")
 
@@ -57,6 +57,8 @@ class Addresses:
             except ConfigError as error:
                 log.warning("peers are not served: %s", error)
                 well = False
+            except StoreError:  # it has ended, and serves nobody any more
+                continue
         return well
 
     def _return(self) -> None:
