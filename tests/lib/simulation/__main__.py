@@ -9,18 +9,10 @@ import time
 from functools import partial
 from multiprocessing import get_context
 
-from simulation.seeds import PLAYS, fails
+from simulation.seeds import first_wrong
 
 SHOWN = 3
 """Failing seeds of which everything is told; of the others only how to play them again."""
-
-
-def first_wrong(seed, steps, lines=40):
-    """What is wrong with a seed, played by an engine, or by a node; ``None`` if nothing is."""
-    for kind in PLAYS:
-        if wrong := fails(seed, steps, lines=lines, kind=kind):
-            return f"{wrong}\nby the play of a {kind}"
-    return None
 
 
 def replay(seed, steps):

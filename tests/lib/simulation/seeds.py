@@ -84,3 +84,11 @@ def fails(seed, steps, lines=40, kind="engine"):
     finally:
         logging.disable(disabled)
     return None
+
+
+def first_wrong(seed, steps, lines=40):
+    """What is wrong with a seed, played by an engine, or by a node; ``None`` if nothing is."""
+    for kind in PLAYS:
+        if wrong := fails(seed, steps, lines=lines, kind=kind):
+            return f"{wrong}\nby the play of a {kind}"
+    return None
