@@ -115,17 +115,27 @@ class Shares(RuleBasedStateMachine):
         shares = {"red": TierIndex(POLICIES["lru"](), 3), "blue": TierIndex(POLICIES["lru"](), 2)}
         self.index = DividedIndex(TierIndex(POLICIES["lru"](), 4), shares)
         self.held = set()
+        self.pinned = set()
         self.assigned = {""}
 
     def key(self, tenant, number):
         return ChunkKey(PREFIXES[tenant] + number.to_bytes(32, "little"))
 
+    def share(self, tenant):
+        """Whose share a tenant's chunks are in: before it is met, in the one that is nobody's."""
+        return tenant if tenant in self.assigned else ""
+
+    def go(self, gone):
+        self.held -= set(gone)
+        self.pinned -= set(gone)
+        self.index.deleted(gone)
+
     @rule(tenant=st.sampled_from(["red", "blue"]))
     def meet(self, tenant):
         if tenant not in self.assigned:
             gone = self.index.assign(PREFIXES[tenant], tenant)
-            self.held -= set(gone)
-            self.index.deleted(gone)
+            assert not self.pinned & set(gone)
+            self.go(gone)
             self.assigned.add(tenant)
 
     @rule(
@@ -134,14 +144,12 @@ class Shares(RuleBasedStateMachine):
         ok=st.booleans(),
     )
     def write(self, tenant, numbers, ok):
-        if tenant not in self.assigned:
-            return
         keys = [self.key(tenant, n) for n in sorted(numbers)]
         plan = self.index.reserve(keys, [1] * len(keys))
-        others = {k for k in self.held if k[:16] != PREFIXES[tenant]}
-        assert not others & set(plan.victims)
-        self.held -= set(plan.victims)
-        self.index.deleted(plan.victims)
+        alike = {PREFIXES[t] for t in PREFIXES if self.share(t) == self.share(tenant)}
+        others = {k for k in self.held if k[:16] not in alike}
+        assert not (others | self.pinned) & set(plan.victims)
+        self.go(plan.victims)
         if ok:
             self.index.commit(plan.keys)
             self.held |= set(plan.keys)
@@ -150,13 +158,19 @@ class Shares(RuleBasedStateMachine):
 
     @rule(tenants=st.lists(st.sampled_from(["red", "blue", ""]), max_size=6))
     def delete(self, tenants):
-        gone = self.index.discard([self.key(t, n) for n, t in enumerate(tenants)])
-        self.held -= set(gone)
-        self.index.deleted(gone)
+        self.go(self.index.discard([self.key(t, n) for n, t in enumerate(tenants)]))
+
+    @rule(tenant=st.sampled_from(["red", "blue"]), number=st.integers(0, 1))
+    def pin(self, tenant, number):
+        """No more than any share has room for."""
+        key = self.key(tenant, number)
+        assert self.index.pin("somebody", [key]) == (key in self.held)
+        self.pinned |= {key} & self.held
 
     @invariant()
     def adds_up(self):
         assert set(self.index.keys()) == self.held
+        assert set(self.index.pinned_by("somebody")) == self.pinned
         assert self.index.used == len(self.held) == len(self.index)
         assert all(used <= BUDGETS[name] for name, used in self.index.used_by().items())
         assert self.index.contains(sorted(self.held)) == [True] * len(self.held)

@@ -8,7 +8,7 @@ budget of its own in each tier where it has a quota; everybody else shares the r
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -19,6 +19,9 @@ from typing import ClassVar
 from hexkv.core.tiers.bookkeeping import Reservation, in_order
 from hexkv.core.tiers.index import TierIndex
 from hexkv.ports import ChunkKey, Entry, namespace_of
+
+_AT_ONCE = 1024
+"""Chunks that are handed over before others may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,13 @@ class DividedIndex:
         self._restored: dict[bytes, deque[list[Entry]]] = {}
         """What was found of each prefix that has not been assigned."""
 
+        self._unmet: set[bytes] = set()
+        """Prefixes of what was stored by key before they were assigned."""
+
         self._arranging = Lock()
 
     def assign(self, prefix: bytes, tenant: str) -> list[ChunkKey]:
-        """From now on keys that begin with *prefix* are *tenant*'s; those restored before, too.
+        """From now on keys that begin with *prefix* are *tenant*'s; those that are here, too.
 
         A *tenant* who has no share here is nobody in particular.
 
@@ -83,6 +89,10 @@ class DividedIndex:
             with self._arranging:
                 if share is self._rest:
                     self._restored.pop(prefix, None)
+                    self._unmet.discard(prefix)
+                if prefix in self._unmet:
+                    self._unmet.discard(prefix)
+                    self._restored.setdefault(prefix, deque()).extend(self._among_the_rest(prefix))
                 parts = self._restored.get(prefix)
                 if not parts:
                     self._restored.pop(prefix, None)
@@ -154,13 +164,15 @@ class DividedIndex:
         return total
 
     def commit(self, keys: Sequence[ChunkKey]) -> None:
-        for index, run in self._runs(keys):
-            early = self._early(index, run)
-            index.commit([key for key in run if key not in early])
-            if early:
-                self._rest.commit(list(early))
-                found = [Entry(key, self._rest.size(key) or 0, 0.0) for key in early]
-                self._hand_over(found, index)
+        with self._arranging:
+            for index, run in self._runs(keys):
+                early = self._early(index, run)
+                index.commit([key for key in run if key not in early])
+                if early:
+                    self._rest.commit(list(early))
+                    self._hand_over(self._entries(early), index)
+                if (prefix := namespace_of(run[0])) not in self._owner:
+                    self._unmet.add(prefix)
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):
@@ -217,10 +229,12 @@ class DividedIndex:
         return [*victims, *self._rest.trim(None if budget is None else budget - others)]
 
     def pin(self, owner: str, keys: Sequence[ChunkKey]) -> int:
-        return sum(index.pin(owner, run) for index, run in self._runs(keys))
+        with self._arranging:
+            return sum(index.pin(owner, run) for index, run in self._runs(keys))
 
     def unpin(self, owner: str) -> int:
-        return sum(index.unpin(owner) for index in self._all())
+        with self._arranging:
+            return sum(index.unpin(owner) for index in self._all())
 
     @property
     def pinned(self) -> Mapping[str, int]:
@@ -239,11 +253,24 @@ class DividedIndex:
         return self._owner.get(prefix, self._rest)
 
     def _hand_over(self, entries: Sequence[Entry], share: TierIndex) -> None:
-        """Count chunks of the rest as *share*'s."""
+        """Count chunks of the rest as *share*'s, pinned by whom they were pinned."""
+        pins = {owner: self._rest.pinned_by(owner) for owner in self._rest.pinned}
         gone = self._rest.discard([entry.key for entry in entries])
         self._rest.deleted(gone)
         here = set(gone)
         share.adopt([entry for entry in entries if entry.key in here])
+        for owner, keys in pins.items():
+            share.pin(owner, [key for key in keys if key in here])
+
+    def _among_the_rest(self, prefix: bytes) -> Iterator[list[Entry]]:
+        """What the rest holds that begins with *prefix*, in parts to adopt one after the other."""
+        keys = [key for key in self._rest.ranked() if namespace_of(key) == prefix]
+        for start in range(0, len(keys), _AT_ONCE):
+            # Worth least comes first; but of what is adopted together, the first is worth most.
+            yield self._entries(reversed(keys[start : start + _AT_ONCE]))
+
+    def _entries(self, keys: Iterable[ChunkKey]) -> list[Entry]:
+        return [Entry(key, self._rest.size(key) or 0, 0.0) for key in keys]
 
     def _room(self, index: TierIndex, size: int, total: Reservation) -> int | None:
         """Bytes that are free for *index* in the whole tier, which is to grow by *size*.
