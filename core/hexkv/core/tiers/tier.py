@@ -177,11 +177,11 @@ class Tier(ABC):
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether each chunk is there, from the index or from the store itself."""
-        if not self.index.decides or self.indexing:
+        if not self.index.decides:
             return self.calls.contains(keys, deadline)
         known = self.index.contains(keys)
-        if not self.shared or all(known):
-            return known
+        if all(known) or not (self.shared or self.indexing):
+            return known  # nor is a store asked on a thread that must not wait for it
         strange = [k for k, here in zip(keys, known, strict=True) if not here]
         rest = iter(self.calls.contains(strange, deadline))
         return [here or next(rest) for here in known]
