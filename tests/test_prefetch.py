@@ -11,7 +11,7 @@ from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.requests.prefetch import PrefetchRules
 from hexkv.core.tiers.tier import TierPlan
-from hexkv.ports import CounterName, StoreUnreachable
+from hexkv.ports import CounterName
 from rigging import CHUNK, FRAME, LAYOUT, tier
 
 PROMPT = random.Random(2).choices(range(50_000), k=10 * CHUNK + 5)
@@ -200,17 +200,11 @@ def test_pins_of_vanished_owners_end_after_their_time(rig):
     assert r.engine.unpin("never was") == 0
 
 
-def test_what_is_known_of_a_store_that_was_not_listed_yet_is_not_asked_for(rig):
-    """The caller must not wait for it, and the index knows it by itself."""
-
-    class Unlisted(Gated):
-        def scan(self):
-            raise StoreUnreachable("not yet")
-
-    store = Unlisted()
-    r = rig([tier("slow", store)])
-    r.engine.store(PROMPT, computed())
-    assert r.engine.health().tiers[0].indexing
+def test_what_the_index_knows_is_not_asked_of_a_store_whose_listing_is_being_taken_in(rig):
+    """The caller must not wait for that store: it may be busy with what is over its budget."""
+    store = Gated()
+    r = filled(rig, store)
+    r.tiers["slow"].indexing = True
     store.questions = 0
     r.engine.prefetch("a", PROMPT)
     assert store.questions == 0
