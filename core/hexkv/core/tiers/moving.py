@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 
 from hexkv.core.io.rules import Priority, Refused
@@ -77,7 +78,11 @@ class Obtained:
 
 
 class _Sink:
-    """Takes frames of any of our sizes into blocks of the pool, without waiting for one."""
+    """Takes frames of any of our sizes into blocks of the pool, without waiting for one.
+
+    They are the worker's. The call's would be taken back at its end, and a store that comes
+    late would write into memory that is another chunk's by then.
+    """
 
     def __init__(self, lease: Callable[[int], BlockLease]) -> None:
         self.leases: dict[int, BlockLease] = {}
@@ -264,13 +269,11 @@ class Mover:
         return got
 
     def _read(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> Obtained:
-        sink = _Sink(self._block)
+        sink = _Sink(partial(self._block, owner=f"read {tier.name}"))
         absent = 0
 
-        def work(go: bool) -> tuple[bool, bool | None]:
+        def read() -> bool | None:
             nonlocal absent
-            if not go:
-                return False, None
             why, well, _ = read_frames(
                 self._runtime,
                 tier,
@@ -287,8 +290,13 @@ class Mover:
                 absent += i not in sink.short and reason not in _FAILED
             specs = [lease.spec for lease in sink.leases.values()]
             tier.link.ended(self._runtime.clock.now(), sum(spec.tokens for spec in specs if spec))
-            sink.end()
-            return True, well
+            return well
+
+        def work(go: bool) -> tuple[bool, bool | None]:
+            try:
+                return go, read() if go else None
+            finally:
+                sink.end()
 
         try:
             ticket = tier.submit(Priority.GET, 0, work, self.deadline)
@@ -300,19 +308,20 @@ class Mover:
         got = Obtained(again=[keys[i] for i in sorted(sink.short)])
         got.short = max(sink.short.values(), default=0)
         for i, lease in sink.leases.items():
-            got.leases[keys[i]] = held.enter_context(lease)
+            got.leases[keys[i]] = held.enter_context(lease.share(self._owner))
+        sink.drop()
         got.absent = absent
         got.failed = len(keys) - len(got.leases) - len(got.again) - absent
         return got
 
-    def _block(self, payload_bytes: int) -> BlockLease:
-        """A block that is free, or that the memory tier can spare, now.
+    def _block(self, payload_bytes: int, owner: str = "") -> BlockLease:
+        """A block that is free, or that the memory tier can spare, now; by default the call's.
 
         Raises:
             PoolExhausted: there is none.
         """
         now = Deadline(self._runtime.clock, 0.0)
-        return self._runtime.pool.lease(payload_bytes, self._owner, now)
+        return self._runtime.pool.lease(payload_bytes, owner or self._owner, now)
 
     def _await_block(self, payload_bytes: int) -> bool:
         """Wait until there is such a block. Whether it came in time."""

@@ -18,7 +18,7 @@ def replace(
     A store's write replaces a frame as a whole, so the chunk can be read all the time. Whether
     it is there now; not where it is gone, is being replaced by somebody else, or does not fit.
     """
-    mine = block.share(owner)
+    mine = block.share(f"write {tier.name}")  # not the call's, which may end before the write
 
     def work(go: bool) -> tuple[bool, bool | None]:
         with mine:
