@@ -104,6 +104,21 @@ def test_what_is_read_stays_encoded_until_the_device_has_it_and_is_promoted_so(r
     assert settled(r)
 
 
+def test_a_device_is_not_asked_what_it_decodes_of_what_memory_keeps_raw(rig):
+    asked = []
+
+    class Asked(DecodingKV):
+        def decodes(self, serde):
+            asked.append(serde)
+            return super().decodes(serde)
+
+    r, _ = deep(rig, memory())
+    device = Asked()
+    assert r.engine.retrieve(PROMPT, device).hit_tokens == FULL
+    assert device.agrees(repeating(), FULL)
+    assert not asked
+
+
 @pytest.mark.parametrize("knows", [False, RuntimeError("no idea")])
 def test_a_device_that_does_not_decode_this_serde_has_raw_chunks(rig, knows):
     r, serde = deep(rig, link())

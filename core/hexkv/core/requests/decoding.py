@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -49,6 +49,33 @@ def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -
         except Exception:
             log.exception("the device does not say whether it decodes %s", serde.name)
     return frozenset(found)
+
+
+class Decodable(Collection[str]):
+    """What :func:`decoded_by` gives of *device*, found out when it is asked for.
+
+    To ask a window of all serdes takes as long as to find a short prompt, and what memory keeps
+    raw is asked of none.
+    """
+
+    def __init__(self, runtime: Runtime, device: DeviceKV) -> None:
+        self._runtime = runtime
+        self._device = device
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def _known(self) -> frozenset[str]:
+        if self._names is None:
+            self._names = decoded_by(self._runtime, self._device)
+        return self._names
 
 
 def load(

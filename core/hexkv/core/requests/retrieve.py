@@ -12,7 +12,7 @@ from operator import attrgetter
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.requests.decoding import decoded_by, load
+from hexkv.core.requests.decoding import Decodable, load
 from hexkv.core.requests.past_host import PastHost
 from hexkv.core.requests.prefix import match_prefix
 from hexkv.core.steps import Laps
@@ -300,7 +300,7 @@ def load_prefix(
     laps.mark(("match", "", laps.now()))
     arrived = Arrived()
     why: Reason | None = None
-    encoded = decoded_by(stack.runtime, device) if stack.runtime.serdes else frozenset()
+    encoded = Decodable(stack.runtime, device)
     past_host = None
     if any(tier.calls.past_host is not None for tier in {*found}):
         past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
