@@ -61,7 +61,7 @@ def _copies(
     """What the window alone does, in steps as long as an engine's, from and to slots of a pool."""
     count, size = scale.pages, SLIM.chunk_bytes(PAGE_TOKENS)
     slot = frame_bytes(size)
-    step = Pipelining.with_slots(count, slot).step
+    step = Pipelining.with_slots(count, slot).run
     for order in ("in order", "in no order"):
         with buffers(1, count * slot) as [region]:
             slots = range(count) if order == "in order" else torch.randperm(count).tolist()

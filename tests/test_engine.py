@@ -53,6 +53,27 @@ def test_storing_what_is_there_copies_nothing(rig, tmp_path):
     assert [(f, f.stat().st_mtime_ns) for f in files_in(tmp_path)] == before
 
 
+def test_memory_moves_many_chunks_at_once_but_no_more_than_a_quarter_of_the_pool(rig):
+    class Counting(HeapKV):
+        moved = ()
+
+        def gather(self, spans, layers=None):
+            self.moved = (*self.moved, len(spans))
+            return super().gather(spans, layers)
+
+        def scatter(self, spans, layers=None):
+            self.moved = (*self.moved, len(spans))
+            return super().scatter(spans, layers)
+
+    prompt = list(range(300 * CHUNK))
+    for blocks, moves in ((1200, (256, 44)), (480, (120, 120, 60))):
+        r = rig([memory()], slots=blocks)
+        device = Counting(LAYOUT, len(prompt))
+        assert r.engine.store(prompt, device).stored_tokens == len(prompt)
+        assert r.engine.retrieve(prompt, device).loaded_tokens == len(prompt)
+        assert device.moved == moves * 2
+
+
 def test_only_the_missing_part_of_a_longer_prompt_is_stored(rig):
     r = rig([memory()])
     r.engine.store(PROMPT[: 4 * CHUNK], computed(PROMPT[: 4 * CHUNK]))

@@ -9,6 +9,7 @@ from hexkv.core.memory.pool import BlockPool
 _STEP_BYTES = 128 << 20
 _STEPS_AHEAD = 4
 _MOST = 64
+_MOST_IN_MEMORY = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class Pipelining:
     step: int
     ahead: int
 
+    run: int
+    """How many it copies at once where nothing is read: from memory, and new ones."""
+
     @classmethod
     def of(cls, pool: BlockPool) -> Pipelining:
         """Enough to keep several workers busy, and never more than a part of the pool."""
@@ -26,8 +30,9 @@ class Pipelining:
     @classmethod
     def with_slots(cls, slots: int, slot_bytes: int) -> Pipelining:
         """Likewise, of a pool of *slots* slots of *slot_bytes*."""
-        step = max(1, min(_MOST, _STEP_BYTES // slot_bytes, slots // 4))
-        return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)))
+        run = max(1, min(_MOST_IN_MEMORY, _STEP_BYTES // slot_bytes, slots // 4))
+        step = min(_MOST, run)
+        return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)), run)
 
     def keepable(self, pool: BlockPool) -> int:
         """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.

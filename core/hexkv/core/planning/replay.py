@@ -55,7 +55,7 @@ def replay(
         chunk_bytes: bytes of one, where that is known: an engine whose pool is as large as the
             tier stores so many at a time.
     """
-    window = Pipelining.with_slots(chunks, chunk_bytes).step
+    window = Pipelining.with_slots(chunks, chunk_bytes).run
     index = TierIndex(make_policy(), chunks)
     tokens = hit = evictions = served = 0
     for request in requests:

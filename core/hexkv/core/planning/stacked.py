@@ -55,7 +55,7 @@ class _Replay:
         self.upper = TierIndex(make_policy(), chunks)
         self.lower = TierIndex(make_policy(), below.chunks)
         self.below = below
-        self.window = Pipelining.with_slots(chunks, 1).step
+        self.window = Pipelining.with_slots(chunks, 1).run
         self.admission = Admission(below.min_reuse)
         self.done = Stacked()
 

@@ -111,7 +111,7 @@ class Arriving:
         found: Sequence[Tier],
         owner: str,
         deadline: Deadline,
-        ahead: int,
+        pace: Pipelining,
         ready: dict[ChunkKey, PendingRead] | None = None,
         encoded: Collection[str] = (),
         past_host: Collection[int] = (),
@@ -123,7 +123,7 @@ class Arriving:
         self._found = found
         self._owner = owner
         self._deadline = deadline
-        self._ahead = ahead
+        self._pace = pace
         self._ready = ready or {}
         self._claims: deque[PendingRead] = deque()
         self._next = 0
@@ -135,7 +135,7 @@ class Arriving:
 
         Up to the next chunk that is in memory, where nothing is to be read.
         """
-        end = min(len(self._found), self._next + self._ahead - len(self._claims))
+        end = min(len(self._found), self._next + self._pace.ahead - len(self._claims))
         while self._next < end:
             key = self._prompt.keys[self._next]
             if key in self._ready:
@@ -158,8 +158,8 @@ class Arriving:
             if self._next < stop:
                 break
 
-    def take(self, count: int) -> tuple[list[Lease], list[str], Reason | None]:
-        """Up to *count* next chunks that arrived, the tiers they are from, and what broke the run.
+    def take(self) -> tuple[list[Lease], list[str], Reason | None]:
+        """The next chunks that arrived, the tiers they are from, and what broke the run.
 
         Empty-handed, the third says why; otherwise it is ``None``, or of the chunk after them.
         """
@@ -168,11 +168,11 @@ class Arriving:
         self.read_ahead(patient=True)
         if not self._claims:
             name = self._found[self._next].name
-            leases = self._lent(count)
+            leases = self._lent(self._pace.run)
             if leases:
                 return leases, [name] * len(leases), None
         first = self._next - len(self._claims)
-        while self._claims and len(leases) < count:
+        while self._claims and len(leases) < self._pace.step:
             claim = self._claims.popleft()
             number = first + len(leases)
             lease = claim.settle(self._owner, self._deadline, self._encoded)
@@ -308,7 +308,7 @@ def load_prefix(
             number for number, key in enumerate(keys) if ready and key in ready
         )
     past = past_host.numbers if past_host is not None else ()
-    arriving = Arriving(stack, prompt, found, owner, deadline, pace.ahead, ready, encoded, past)
+    arriving = Arriving(stack, prompt, found, owner, deadline, pace, ready, encoded, past)
     try:
         while arrived.chunks < len(found):
             first = found[arrived.chunks].name
@@ -318,7 +318,7 @@ def load_prefix(
                 arriving.skip(count)
                 arrived.add(prompt.part(number, number + count), [first] * count)
                 continue
-            leases, tiers, why = arriving.take(pace.step)
+            leases, tiers, why = arriving.take()
             laps.mark(("read", tiers[0] if tiers else first, laps.now()))
             part = prompt.part(number, number + len(leases))
             try:

@@ -65,7 +65,7 @@ class Storing:
         self._copier = copier
         self._device = device
         # What is to be written goes in small steps, so that writing begins after the first.
-        self._step = min([pace.step, *(tier.step for tier in stack.tiers if tier.step)])
+        self._step = min([pace.run, *(tier.step for tier in stack.tiers if tier.step)])
         self._owner = owner
         self.deadline = deadline
         self._wait = wait
