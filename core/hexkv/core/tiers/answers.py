@@ -356,14 +356,16 @@ def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool
             return False
         if [spec[0] for spec in specs] != list(keys) or len(set(map(id, leases))) < len(leases):
             return False
-        # What else there is to compare is the same of most: so that is compared once.
-        shapes: dict[Any, Any] = {}
+        # What else there is to compare is mostly that of the one before: so it is compared once.
+        last, some = None, []
         for lease, spec in zip(leases, specs, strict=True):
             payload, frame = lease.payload, lease.frame
-            kinds = type(lease), type(payload), type(frame)
-            sizes = len(payload), len(frame), lease.size
-            shapes[kinds, sizes, lease.owner, id(spec.layout), spec.tokens, spec.serde] = lease
-        return all(_is_of(lease, lease.spec.key, owner) for lease in shapes.values())
+            kinds = type(lease), type(payload), type(frame), id(spec[2]), spec[3], spec[4]
+            shape = len(payload), len(frame), lease.size, lease.owner, *kinds
+            if shape != last:
+                last = shape
+                some.append(lease)
+        return all(_is_of(lease, lease.spec.key, owner) for lease in some)
     except Exception:  # noqa: BLE001 - somebody else's class
         return False
 

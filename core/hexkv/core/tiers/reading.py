@@ -225,9 +225,11 @@ class Fetcher:
         """Leases on what a tier in memory keeps of *specs*; by index, why others are missing."""
         lent = tier.calls.get_lease([spec.key for spec in specs], owner)
         why: dict[int, Reason] = {}
-        for i, (spec, block) in enumerate(zip(specs, lent, strict=True)):
-            kept = None if block is None else block.spec
-            if kept == spec:  # raw, and of this shape
+        found = [None if block is None else block.spec for block in lent]
+        if found == specs:  # raw, and of this shape
+            return lent, why
+        for i, (spec, block, kept) in enumerate(zip(specs, lent, found, strict=True)):
+            if kept == spec:
                 continue
             if block is None or kept is None:
                 why[i] = Reason.ABSENT
