@@ -195,6 +195,24 @@ def test_what_a_store_did_not_delete_is_said_and_not_found(rig):
     assert hit(r) == 0
 
 
+@each("store", [ScanningStore, ClearingBeside])
+def test_what_an_eviction_did_not_delete_goes_with_a_clear(rig, store):
+    r = rig([tier("disk", store({}), budget=4 * FRAME)])
+    assert r.engine.flush()
+    r.engine.store(PROMPT, kv())
+    disk = r.tiers["disk"]
+    disk.put_off(disk.index.evict(4 * FRAME))
+    assert len(disk.store.medium) == 4
+    assert r.engine.clear(PROMPT[:CHUNK]).complete
+    assert len(disk.store.medium) == 3
+    with disk.deleting.now(disk.index.leaving()[:1]):  # by another worker, which may yet fail
+        assert not r.engine.clear(PROMPT).complete
+    disk.put_off(disk.index.leaving())
+    assert r.engine.clear(everything=True).complete
+    assert (disk.store.medium, disk.index.used) == ({}, 0)
+    assert not disk.deleting.undeleted
+
+
 def test_a_tier_that_is_off_is_said_not_to_be_cleared_and_keeps_no_other_from_it(rig):
     r = rig([tier("off", ScanningStore({})), tier("disk", ScanningStore({}))])
     r.engine.store(PROMPT, kv())

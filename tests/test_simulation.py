@@ -137,7 +137,7 @@ def forgotten_deletes(patch):
         real(self, keys, deadline)
         if self.index.decides:
             self.index.deleted(keys)
-        self.undeleted.clear()
+        self.deleting.undeleted.clear()
         return True
 
     patch.setattr(Tier, "delete", delete)

@@ -210,7 +210,14 @@ class Bookkeeping:
             self._torn = False
             return going
 
-    def leaving(self, keys: Sequence[ChunkKey]) -> int:
+    def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]:
+        """Those of *keys* that are leaving, by default all: the store may still have them."""
+        with self._lock:
+            if keys is None:
+                return list(self._leaving)
+            return [key for key in keys if key in self._leaving]
+
+    def leaving_bytes(self, keys: Sequence[ChunkKey]) -> int:
         """Bytes that those of *keys* take that are leaving."""
         with self._lock:
             return sum(self._leaving[key].size for key in keys if key in self._leaving)

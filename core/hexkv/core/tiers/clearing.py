@@ -71,7 +71,8 @@ def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
     gone = tier.let_go(free)
     # What the index has not learnt of, others may have put there all the same.
     every = not tier.index.decides or tier.indexing or tier.shared
-    well = tier.delete(free if every else gone, deadline)
+    # Chunks that leave already may stay on the store: their deletion was put off, or fails now.
+    well = tier.delete(free if every else tier.index.leaving(free), deadline)
     return Gone(gone, _left(tier, keys, free) if well else _UNDELETED)
 
 
@@ -81,7 +82,7 @@ def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) ->
     def wanted(keys: Iterable[ChunkKey]) -> list[ChunkKey]:
         return [key for key in keys if prefixes is None or namespace_of(key) in prefixes]
 
-    known = wanted(tier.index.keys())
+    known = wanted(dict.fromkeys([*tier.index.keys(), *tier.index.leaving()]))
     if tier.index.decides and not tier.indexing and not tier.shared:
         return forget(tier, known, deadline)
     if tier.calls.clearing is not None:
@@ -101,21 +102,24 @@ def _clear_prefixes(
     """Have the store itself find what begins so; *known* is what the index has of it."""
     free = tier.not_replaced(known)
     gone = tier.let_go(free)
+    going = tier.index.leaving(free)
     count = 0
     wanted = [b""] if prefixes is None else list(prefixes)
-    with tier.deleting.now(gone, wanted):
+    with tier.deleting.now(going, wanted) as mine:
         for prefix in wanted:
             cleared = tier.calls.clear_prefix(prefix, deadline)
             if cleared is None:
-                tier.put_off(gone)
+                tier.put_off(mine)
                 return Gone(gone, _UNDELETED)
             count += cleared
-        tier.index.deleted(gone)
-    return Gone(gone, _left(tier, known, free), max(0, count - len(gone)))
+        tier.deleting.done(mine)
+    return Gone(gone, _left(tier, known, free), max(0, count - len(going)))
 
 
 def _left(tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey]) -> str:
     """Why some of *keys* may be left once *free* of them are deleted; empty if none is."""
+    if tier.index.leaving(free):  # somebody else is deleting them, or has failed to
+        return _UNDELETED
     busy = [] if len(free) == len(keys) else tier.index.contains(keys)
     return _REPLACED if any(busy) else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from threading import Condition
 
 from hexkv.core.tiers.indexes import Index
@@ -52,6 +53,9 @@ class Deleting:
         self._keys: set[ChunkKey] = set()
         self._prefixes: list[bytes] = []
         self._followed: list[Deleted] = []
+        self.undeleted: dict[ChunkKey, None] = {}
+        """What was to be deleted, and is put off."""
+
         self.turn = 0
         """Another one whenever a deletion begins or ends. What a store said of chunks that the
         index does not know counts only while this stays what it was before the question."""
@@ -80,6 +84,26 @@ class Deleting:
                 self._keys.difference_update(mine)
                 for prefix in prefixes:
                     self._prefixes.remove(prefix)
+
+    def done(self, keys: Sequence[ChunkKey]) -> None:
+        """These are off the store, also those of them that were put off."""
+        with self._changed:
+            for key in keys:
+                self.undeleted.pop(key, None)
+        self._index.deleted(keys)
+
+    def put_off(self, keys: Sequence[ChunkKey]) -> None:
+        """Remember to delete chunks that the index let go of."""
+        with self._changed:
+            self.undeleted.update(dict.fromkeys(keys))
+
+    def take(self, most: int) -> list[ChunkKey]:
+        """Up to *most* of what was put off, for the caller to delete."""
+        with self._changed:
+            part = list(islice(self.undeleted, most))
+            for key in part:
+                del self.undeleted[key]
+            return part
 
     @contextmanager
     def clearing(self, deadline: Deadline) -> Iterator[bool]:

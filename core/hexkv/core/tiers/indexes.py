@@ -33,6 +33,7 @@ class Index(Protocol):
     def ranked(self) -> list[ChunkKey]: ...
     def shares(self) -> Sequence[Index]: ...
     def pinned_by(self, owner: str) -> list[ChunkKey]: ...
+    def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]: ...
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]: ...
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
@@ -89,6 +90,10 @@ class Unindexed:
 
     def pinned_by(self, owner: str) -> list[ChunkKey]:
         del owner
+        return []
+
+    def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]:
+        del keys
         return []
 
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:

@@ -186,6 +186,10 @@ class DividedIndex:
             if index is not self._rest:  # which may have let go of them before they were a tenant's
                 self._rest.deleted(run)
 
+    def leaving(self, keys: Sequence[ChunkKey] | None = None) -> list[ChunkKey]:
+        # As for depart: of one chunk both the rest and a tenant's share may know.
+        return list(dict.fromkeys(key for index in self._all() for key in index.leaving(keys)))
+
     def depart(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         # A tenant's chunk may be among the rest, from before its tenant was met.
         stay = self._rest.stays(keys)
@@ -288,7 +292,7 @@ class DividedIndex:
             gone = self._rest.evict(min(lacking, lent))
             total.victims.extend(gone)
             total.parts.append(gone)
-            free += self._rest.leaving(gone)
+            free += self._rest.leaving_bytes(gone)
         return free
 
     def _early(self, index: TierIndex, keys: Sequence[ChunkKey]) -> Sequence[ChunkKey]:

@@ -109,9 +109,6 @@ class Tier(ABC):
         self.deleting = Deleting(self.index, runtime.executor.wait)
 
         self._runtime = runtime
-        self.undeleted: list[ChunkKey] = []
-        """What was to be deleted, and is put off; see :meth:`sweep`."""
-
         self._replaced: set[ChunkKey] = set()
         self._lock = Lock()
 
@@ -218,21 +215,17 @@ class Tier(ABC):
                 if (start and deadline.expired) or (part and not self.calls.delete(part, deadline)):
                     self.put_off(keys[start:])
                     return False
-                self.index.deleted(part)
+                self.deleting.done(part)
         return True
 
     def put_off(self, keys: Sequence[ChunkKey]) -> None:
         """Remember to delete chunks that the index let go of; they count until :meth:`sweep`."""
         if self.index.decides:
-            with self._lock:
-                self.undeleted.extend(keys)
+            self.deleting.put_off(keys)
 
     def sweep(self, deadline: Deadline) -> bool | None:
         """Delete some of what was put off. Whether that went well; ``None``: there was nothing."""
-        if not self.undeleted:
-            return None
-        with self._lock:
-            part, self.undeleted = self.undeleted[:_AT_ONCE], self.undeleted[_AT_ONCE:]
+        part = self.deleting.take(_AT_ONCE)
         return self.delete(part, deadline) if part else None
 
     @contextmanager
@@ -269,7 +262,7 @@ class Tier(ABC):
         with self.deleting.now(free) as mine:
             well = self.calls.quarantine(mine, deadline)
             if well:
-                self.index.deleted(mine)
+                self.deleting.done(mine)
         if not well:
             self.delete(mine, deadline)
 

@@ -238,7 +238,7 @@ class Writer:
         """Which of *items* to write now that there is room for them, and who says so."""
         index = tier.index
         # What could not be deleted yet still takes room.
-        while tier.undeleted and tier.sweep(deadline):
+        while tier.deleting.undeleted and tier.sweep(deadline):
             pass
         sizes = expected(tier, leases, [item.frame for item in items])
         reservation = index.reserve([item.key for item in items], sizes, after)
