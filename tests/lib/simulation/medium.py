@@ -1,5 +1,6 @@
 """What outlives a process: frames by key, and a store on them that spends no time itself."""
 
+from hexkv.contracts.faults import FaultyStore
 from hexkv.ports import (
     Entry,
     Hit,
@@ -94,3 +95,20 @@ class ListingStore(MediumStore):
         self._check()
         for key, (frame, wall) in list(self.medium.frames.items()):
             yield Entry(key, len(frame), wall)
+
+
+class LossyStore(FaultyStore):
+    """A faulty one that notes what it said was stored, and lost: whoever believed it does so on."""
+
+    def __init__(self, store, plan, **ways):
+        super().__init__(store, plan, **ways)
+        self.lost = set()
+
+    def write(self, items, deadline):
+        outcomes = super().write(items, deadline)
+        for item, outcome in zip(items, outcomes, strict=True):
+            if isinstance(outcome, Stored) and item.key not in self.inner.medium.frames:
+                self.lost.add(item.key)
+            else:
+                self.lost.discard(item.key)
+        return outcomes

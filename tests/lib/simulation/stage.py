@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from hexkv.adapters.local.memory import MemoryStore
-from hexkv.contracts.faults import FaultyStore, Seeded
+from hexkv.contracts.faults import Seeded
 from hexkv.core.engine.engine import CacheEngine, Deadlines
 from hexkv.core.engine.tiered import TieredHalf
 from hexkv.core.frames.codec import CRC32, FrameCodec
@@ -24,7 +24,7 @@ from hexkv.core.tiers.tenants import DividedIndex, Tenant
 from hexkv.core.tiers.tier import TierPlan
 from hexkv.ports import CounterName
 from simulation.locks import OfGreenlets
-from simulation.medium import ListingStore, Medium, MediumStore
+from simulation.medium import ListingStore, LossyStore, Medium, MediumStore
 from simulation.prompts import CHUNK, FRAME, NAMESPACES, SALT
 from simulation.world import Process, World
 
@@ -125,7 +125,7 @@ class Place:
     """Whether a tenant has a quota of it, another one in every life."""
 
     quota: int = 0
-    store: FaultyStore | None = None
+    store: LossyStore | None = None
     bare: MediumStore | None = None
     index: TierIndex | DividedIndex | None = None
     attached: bool = True
@@ -247,7 +247,7 @@ class Stage:
         bare = (ListingStore if place.indexed else MediumStore)(place.medium, self.world)
         plan = Seeded(self._rng.getrandbits(32), seconds=place.seconds)
         place.bare = bare
-        place.store = FaultyStore(bare, plan, spend=self.world.work, hold=self.world.hold)
+        place.store = LossyStore(bare, plan, spend=self.world.work, hold=self.world.hold)
         place.attached = True
         here = set()
 
