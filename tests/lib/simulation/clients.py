@@ -58,6 +58,11 @@ class NodePlay(Play):
             client.granted.close()
         self.connect()
 
+    def leave_room(self, blocks):
+        """Clients die, who lease most first: they may have leased the whole pool together."""
+        while self.stage.settings.slots - sum(self.leased().values()) < blocks:
+            kill(self, max(range(CLIENTS), key=lambda i: self.clients[i].granted.leased_bytes))
+
     def check(self):
         for client in self.clients:
             for lease, expected in (*client.holds.values(), *client.fresh.values()):
@@ -175,7 +180,10 @@ def let_go(play):
 
 def die(play):
     """A client is killed, whatever it has under way."""
-    number = play.rng.randrange(CLIENTS)
+    kill(play, play.rng.randrange(CLIENTS))
+
+
+def kill(play, number):
     client = play.clients[number]
     play.note(f"{client.name} dies")
     play.clients[number] = Client(f"client{next(play._names)}")

@@ -134,6 +134,9 @@ class Play:
         """Leases beside those of calls and tiers, by owner."""
         return {}
 
+    def leave_room(self, blocks):
+        """Who leases beside calls and tiers leaves them so many blocks of the pool."""
+
     def leave(self):
         """Who leases something goes, before the engine is closed."""
 

@@ -13,6 +13,9 @@ from simulation.stage import MEMORY
 SECONDS = 30.0
 """After which a tier must be back."""
 
+LAST = 2
+"""Chunks of the prompt that every tier must take in the end."""
+
 _UNHEARD = 1 << 20
 """Tokens from here on are in nobody's prompt."""
 
@@ -21,6 +24,7 @@ def recover(play):
     """All faults end: within a time the tiers are back, with everything they must have."""
     mend(play)
     play.await_calls()
+    play.leave_room(LAST)
     attach(play)
     for owner in ("p0", "p1", "p2"):
         unpin(play, owner)
@@ -36,8 +40,8 @@ def recover(play):
         world.do(lambda: engine.clear(tiers=[MEMORY]))
         play.note("knock")
         world.advance(5.0)
-    tokens, report = fresh(play, 2, next(numbers))
-    all_of_it = 2 * CHUNK
+    tokens, report = fresh(play, LAST, next(numbers))
+    all_of_it = LAST * CHUNK
     lasting = [p for p in play.stage.settings.places if p.rules.writes is Writes.ALL]
     for name in [MEMORY, *(place.name for place in lasting)]:
         if report.tiers.get(name) != all_of_it:
