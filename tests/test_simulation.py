@@ -9,6 +9,7 @@ import pytest
 
 from depth import thorough
 from hexkv.adapters.node.granted import Granted
+from hexkv.contracts.faults import Fault, Seeded
 from hexkv.core.frames.opening import Opening
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.scheduler import Lane
@@ -25,7 +26,9 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Writer
 from hexkv.plugins.inheritance import Inheritance
 from hexkv.ports import CorruptFrame, CounterName, Stored
-from simulation.play import Play
+from simulation.play import Play, Violation
+from simulation.prompts import CHUNK, PROMPTS, Window, keys
+from simulation.requests import check_report
 from simulation.seeds import fails, run
 from simulation.stage import Tallies
 
@@ -54,6 +57,25 @@ def test_a_seed_plays_the_same_every_time():
         run(play, STEPS)
         traces.append((play.trace, play.stage.telemetry.counts))
     assert traces[0] == traces[1]
+
+
+def test_a_report_is_held_to_all_but_what_a_store_lost_while_it_lied():
+    play = Play(0)
+    stage, place = play.stage, play.stage.settings.places[0]
+
+    def check_stored(tokens):
+        window = Window(tokens, 0, play.pause)
+        report = stage.world.do(lambda: stage.engine.store(tokens, window))
+        assert report.tiers[place.name] == 3 * CHUNK
+        place.store.plan = Seeded(0)
+        place.medium.frames.clear()
+        check_report(play, stage, report, keys(tokens, 0))
+
+    one, other = [tokens for tokens in PROMPTS if len(tokens) // CHUNK == 3][:2]
+    place.store.plan = Seeded(0, {Fault.LOST: 1.0})
+    check_stored(one)
+    with pytest.raises(Violation):
+        check_stored(other)
 
 
 def unverified(patch):
