@@ -1,6 +1,7 @@
 """Clearing: a namespace's chunks go from every tier, others' stay, and what is left is said."""
 
 import random
+from itertools import product
 from threading import Event
 
 import pytest
@@ -211,6 +212,27 @@ def test_what_an_eviction_did_not_delete_goes_with_a_clear(rig, store):
     assert r.engine.clear(everything=True).complete
     assert (disk.store.medium, disk.index.used) == ({}, 0)
     assert not disk.deleting.undeleted
+
+
+class RefusingBeside(ClearingBeside):
+    """Deletes nothing, whoever else may store there."""
+
+    def delete(self, keys, deadline):
+        raise StoreUnreachable("not now")
+
+
+@each("store, tokens", product([Refusing, RefusingBeside], [None, PROMPT]))
+def test_what_a_store_did_not_delete_goes_with_the_next_clear(rig, store, tokens, monkeypatch):
+    r = rig([memory(), tier("disk", store({}))])
+    assert r.engine.flush()
+    r.engine.store(PROMPT, kv())
+    for _ in range(2):  # the index has let go of it, and still it is there
+        assert set(r.engine.clear(tokens).left) == {"disk"}
+    with monkeypatch.context() as mended:
+        mended.setattr(store, "delete", ScanningStore.delete)
+        assert r.engine.clear(tokens).complete
+        assert r.tiers["disk"].store.medium == {}
+        assert r.tiers["disk"].index.used == 0
 
 
 def test_a_tier_that_is_off_is_said_not_to_be_cleared_and_keeps_no_other_from_it(rig):
