@@ -1,6 +1,7 @@
 """What is special about obstore: several clouds, and deadlines of each call."""
 
 import time
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -12,6 +13,7 @@ from hexkv.plugins.spec import SettingError
 from hexkv.ports import ConfigError, Hit, Item, Miss, Stored, StoreError, TimedOut
 from s3_servers import Double
 
+PATIENCE = 30.0
 KEYS = [chunk_key(name) for name in "abc"]
 
 
@@ -73,6 +75,27 @@ def test_each_call_ends_by_its_own_deadline_while_the_server_hangs(open_store):
             big.release()  # nobody sends it any more
         finally:
             server.thaw()
+
+
+def test_a_store_is_closed_once_the_library_does_not_wake_its_loop_any_more(folder, monkeypatch):
+    assert folder.contains(KEYS, deadline()) == [False] * 3
+    loop, woken, go_on = folder._requests._loop, Event(), Event()
+    write = loop._write_to_self
+
+    def slow():
+        write()
+        if current_thread() is library:
+            woken.set()
+            go_on.wait(PATIENCE)
+
+    library = Thread(target=lambda: loop.call_soon_threadsafe(int))
+    monkeypatch.setattr(loop, "_write_to_self", slow)
+    library.start()
+    assert woken.wait(PATIENCE)
+    monkeypatch.setattr(time, "sleep", lambda _: go_on.set() or library.join(PATIENCE))
+    folder.close()
+    assert go_on.is_set()
+    assert not library.is_alive()
 
 
 def test_settings_that_mean_nothing_together_are_refused():

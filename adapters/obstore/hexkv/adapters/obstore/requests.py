@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
+from contextvars import Context
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from hexkv.ports import Failed, StoreError, StoreUnreachable, TimedOut
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Late(StoreUnreachable):
@@ -40,6 +43,34 @@ def as_outcome(error: StoreError) -> Failed | TimedOut:
 _CLOSING_SECONDS = 0.5
 
 
+class WatchedLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows which threads are about to wake it.
+
+    A thread of the library's wakes the loop with an answer, and needs the interpreter once more
+    afterwards. Should the interpreter end in between, it aborts the process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waking: dict[object, None] = {}
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        call = object()
+        self.waking[call] = None
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        finally:
+            del self.waking[call]  # no call: another thread could come in between behind one
+
+    def wait_for_wakers(self, seconds: float) -> None:
+        """Let them finish, for that long at most."""
+        until = time.monotonic() + seconds
+        while self.waking and time.monotonic() < until:
+            time.sleep(0.001)
+
+
 class Requests:
     """An event loop in a thread of its own, which begins with the first request.
 
@@ -53,7 +84,7 @@ class Requests:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: WatchedLoop | None = None
         self._thread: Thread | None = None
         self._closed = False
         self.free = asyncio.Semaphore(most)
@@ -96,12 +127,13 @@ class Requests:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_CLOSING_SECONDS)
+            loop.wait_for_wakers(_CLOSING_SECONDS)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._closed:
             raise StoreError("the store is closed")
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = WatchedLoop()
             self._thread = Thread(
                 target=_serve, args=(self._loop,), name="hexkv-obstore", daemon=True
             )
