@@ -102,12 +102,13 @@ class LossyStore(FaultyStore):
 
     def __init__(self, store, plan, **ways):
         super().__init__(store, plan, **ways)
+        self._medium = store.medium  # *inner* may be wrapped by who listens
         self.lost = set()
 
     def write(self, items, deadline):
         outcomes = super().write(items, deadline)
         for item, outcome in zip(items, outcomes, strict=True):
-            if isinstance(outcome, Stored) and item.key not in self.inner.medium.frames:
+            if isinstance(outcome, Stored) and item.key not in self._medium.frames:
                 self.lost.add(item.key)
             else:
                 self.lost.discard(item.key)
