@@ -4,7 +4,7 @@ import random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from depth import examples
 from hexkv.adapters.local.disk import DiskStore
@@ -117,6 +117,7 @@ class Shares(RuleBasedStateMachine):
         self.held = set()
         self.pinned = set()
         self.assigned = {""}
+        self.reserved = []
 
     def key(self, tenant, number):
         return ChunkKey(PREFIXES[tenant] + number.to_bytes(32, "little"))
@@ -142,17 +143,29 @@ class Shares(RuleBasedStateMachine):
         tenant=st.sampled_from(["red", "blue", ""]),
         numbers=st.sets(st.integers(0, 8)),
         ok=st.booleans(),
+        at_once=st.booleans(),
     )
-    def write(self, tenant, numbers, ok):
+    def write(self, tenant, numbers, ok, at_once):
         keys = [self.key(tenant, n) for n in sorted(numbers)]
         plan = self.index.reserve(keys, [1] * len(keys))
         alike = {PREFIXES[t] for t in PREFIXES if self.share(t) == self.share(tenant)}
         others = {k for k in self.held if k[:16] not in alike}
         assert not (others | self.pinned) & set(plan.victims)
         self.go(plan.victims)
+        self.reserved.append(plan)
+        if at_once:
+            self.finish(ok)
+
+    @precondition(lambda self: self.reserved)
+    @rule(ok=st.booleans())
+    def finish(self, ok):
+        """A write ends, for which room was taken before others came, or its tenant was met."""
+        plan = self.reserved.pop(0)
         if ok:
-            self.index.commit(plan.keys)
+            gone = self.index.commit(plan.keys)
             self.held |= set(plan.keys)
+            assert not self.pinned & set(gone)
+            self.go(gone)
         else:
             self.index.abort(plan.keys)
 
@@ -171,7 +184,8 @@ class Shares(RuleBasedStateMachine):
     def adds_up(self):
         assert set(self.index.keys()) == self.held
         assert set(self.index.pinned_by("somebody")) == self.pinned
-        assert self.index.used == len(self.held) == len(self.index)
+        assert self.index.used == len(self.held) + sum(len(plan.keys) for plan in self.reserved)
+        assert len(self.index) == len(self.held)
         assert all(used <= BUDGETS[name] for name, used in self.index.used_by().items())
         assert self.index.contains(sorted(self.held)) == [True] * len(self.held)
 
@@ -194,6 +208,19 @@ def test_what_was_restored_becomes_its_tenants_when_the_tenant_is_met():
     assert index.used_by() == {"red": 2}
     assert (index.used, len(index)) == (5, 5)
     assert index.contains(other) == [True] * 3
+
+
+def test_a_write_begun_before_its_tenant_was_met_keeps_within_the_share():
+    index = DividedIndex(TierIndex(POLICIES["lru"](), 4), {"red": TierIndex(POLICIES["lru"](), 3)})
+    red = [ChunkKey(b"r" * 16 + bytes([n]) * 32) for n in range(4)]
+    early = index.reserve(red[:1], [1])
+    assert index.assign(b"r" * 16, "red") == []
+    later = index.reserve(red[1:], [1, 1, 1])
+    assert index.commit(later.keys) == []
+    (gone,) = index.commit(early.keys)
+    index.deleted([gone])
+    assert gone in red
+    assert index.used_by() == {"red": 3}
 
 
 def test_a_tier_that_joins_later_keeps_the_shares_of_tenants_met_before(rig, tmp_path):

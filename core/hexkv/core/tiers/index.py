@@ -153,8 +153,11 @@ class TierIndex(Bookkeeping):
             self._torn = False
         return reservation
 
-    def commit(self, keys: Sequence[ChunkKey]) -> None:
+    def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
         """These reserved chunks are on the store now, whole. Prefix order; twice counts once.
+
+        Returns:
+            no victims: room was found when they were reserved.
 
         Raises:
             KeyError: one of them is not reserved.
@@ -179,6 +182,7 @@ class TierIndex(Bookkeeping):
                 self._policy.admit(run, after)
             self._settle_reserved(settled)
             self._torn = False
+        return []
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         """These reserved chunks are not on the store, nor will they be.

@@ -38,7 +38,7 @@ class Index(Protocol):
     def reserve(
         self, keys: Sequence[ChunkKey], sizes: Sequence[int], after: ChunkKey | None = None
     ) -> Reservation: ...
-    def commit(self, keys: Sequence[ChunkKey]) -> None: ...
+    def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]: ...
     def abort(self, keys: Sequence[ChunkKey]) -> None: ...
     def deleted(self, keys: Sequence[ChunkKey]) -> None: ...
     def touch(self, keys: Sequence[ChunkKey]) -> None: ...
@@ -105,8 +105,9 @@ class Unindexed:
         del sizes, after
         return Reservation(list(dict.fromkeys(keys)))
 
-    def commit(self, keys: Sequence[ChunkKey]) -> None:
-        pass
+    def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        del keys
+        return []
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         pass

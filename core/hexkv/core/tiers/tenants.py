@@ -163,7 +163,13 @@ class DividedIndex:
             total.refused.extend(part.refused)
         return total
 
-    def commit(self, keys: Sequence[ChunkKey]) -> None:
+    def commit(self, keys: Sequence[ChunkKey]) -> list[ChunkKey]:
+        """As for one share; but what was reserved among the rest may be a tenant's by now.
+
+        Returns:
+            victims to delete, where that is more than the quota.
+        """
+        victims: list[ChunkKey] = []
         with self._arranging:
             for index, run in self._runs(keys):
                 early = self._early(index, run)
@@ -171,8 +177,10 @@ class DividedIndex:
                 if early:
                     self._rest.commit(list(early))
                     self._hand_over(self._entries(early), index)
+                    victims += index.trim(index.budget)
                 if (prefix := namespace_of(run[0])) not in self._owner:
                     self._unmet.add(prefix)
+        return victims
 
     def abort(self, keys: Sequence[ChunkKey]) -> None:
         for index, run in self._runs(keys):

@@ -199,11 +199,14 @@ class Writer:
             ]
             gone.update(key for key, _ in failed)
             done = [key for key in keys if key not in gone]
-        tier.index.commit(done)
+        over = tier.index.commit(done)
         if failed:
             tier.index.abort([key for key, _ in failed])
         del reserved
         lost = recount(tier, done, self.evict, deadline) if tier.own_memory else []
+        if over:
+            self.evict(tier, over, deadline)
+            lost += [key for key in over if key in done and key not in lost]
         if lost:
             self.dropped(tier, lost, Reason.NO_ROOM)
             done = [key for key in done if key not in lost]
