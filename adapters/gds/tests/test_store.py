@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from chunk_files import Files, Folder
+from chunk_files import Files
 from device_rooms import Memory, fetch, past_the_host, put
+from folder_contract import FolderContract
 from hexkv.adapters.gds.cufile import NAMES, library_path
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
 from hexkv.contracts.plugin import PluginContract
-from hexkv.contracts.store import StoreContract
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss, TimedOut
 
 HERE = Path(__file__).parent
@@ -22,41 +22,18 @@ MIB = 1 << 20
 
 
 @pytest.mark.thorough
-class TestGds(StoreContract):
+class TestGds(FolderContract):
     """All but what goes past the host is as on disk."""
 
     by_device = staticmethod(lambda store: store)
-
-    @pytest.fixture
-    def store(self, open_gds, cufile):
-        return self.by_device(open_gds(cufile.path))
-
-    @pytest.fixture
-    def raw(self, tmp_path):
-        return Files(tmp_path)
-
-    @pytest.fixture
-    def sibling(self, open_gds, cufile, tmp_path_factory):
-        return open_gds(cufile.path, tmp_path_factory.mktemp("beside"))
-
-    @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
 
     @pytest.fixture
     def aside(self, raw):
         return raw.aside
 
     @pytest.fixture
-    def reopen(self, store, open_gds, cufile):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(self.by_device(open_gds(cufile.path)))
-            return opened[-1]
-
-        return again
+    def make(self, open_gds, cufile):
+        return lambda root: self.by_device(open_gds(cufile.path, root))
 
 
 @pytest.mark.thorough

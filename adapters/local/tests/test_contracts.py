@@ -2,7 +2,8 @@
 
 import pytest
 
-from chunk_files import File, Files, Folder
+from chunk_files import File
+from folder_contract import FolderContract
 from hexkv.adapters.local._frame_file import FrameMemory
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.heap import HeapStore, _filled, _read
@@ -29,14 +30,8 @@ class Strangers:
         return {path.name: path.read_bytes() for path in self.paths if path.exists()}
 
 
-class TestDiskStore(StoreContract):
+class TestDiskStore(FolderContract):
     direct = "auto"
-
-    @pytest.fixture
-    def sibling(self, tmp_path_factory):
-        store = DiskStore(tmp_path_factory.mktemp("beside"), capacity=1 << 20, direct=self.direct)
-        yield store
-        store.close()
 
     @pytest.fixture
     def foreign(self, store, tmp_path):
@@ -48,38 +43,12 @@ class TestDiskStore(StoreContract):
         return File(place, direct=self.direct != "off")
 
     @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
-
-    @pytest.fixture
-    def huge(self, raw):
-        return raw.put_zeros
-
-    @pytest.fixture
     def aside(self, raw):
         return raw.aside
 
     @pytest.fixture
-    def store(self, tmp_path):
-        store = DiskStore(tmp_path, capacity=128 << 20, direct=self.direct)
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def raw(self, tmp_path):
-        return Files(tmp_path)
-
-    @pytest.fixture
-    def reopen(self, store, tmp_path):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(DiskStore(tmp_path, capacity=128 << 20, direct=self.direct))
-            return opened[-1]
-
-        yield again
-        opened[-1].close()
+    def make(self):
+        return lambda root: DiskStore(root, capacity=128 << 20, direct=self.direct)
 
 
 @pytest.mark.thorough
@@ -99,22 +68,8 @@ class TestSharedDiskStore(TestDiskStore):
     """Every call goes to another of three stores that share the directory."""
 
     @pytest.fixture
-    def store(self, tmp_path):
-        store = three_on(tmp_path)
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def reopen(self, store, tmp_path):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(three_on(tmp_path))
-            return opened[-1]
-
-        yield again
-        opened[-1].close()
+    def make(self):
+        return three_on
 
 
 class Heap:

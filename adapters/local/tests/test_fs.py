@@ -10,14 +10,14 @@ from threading import Thread
 
 import pytest
 
-from chunk_files import File, Files, Folder
+from chunk_files import File, Files
+from folder_contract import FolderContract
 from hexkv.adapters.local import _layout, fs
 from hexkv.adapters.local._sweep import PART, PART_AGE, Sweeper
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.fs import SharedFileStore
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key, deadline
-from hexkv.contracts.store import StoreContract
 from hexkv.ports import (
     ConfigError,
     Failed,
@@ -56,46 +56,10 @@ def store(tmp_path):
 
 
 @pytest.mark.thorough
-class TestSharedFiles(StoreContract):
-    @pytest.fixture
-    def store(self, tmp_path):
-        store = open_fs(tmp_path)
-        yield store
-        store.close()
-
-    @pytest.fixture
-    def raw(self, tmp_path):
-        return Files(tmp_path)
-
-    @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
-
-    @pytest.fixture
-    def huge(self, raw):
-        return raw.put_zeros
-
+class TestSharedFiles(FolderContract):
     @pytest.fixture
     def limit(self, tmp_path_factory):
         return File(tmp_path_factory.mktemp("limit") / "file", direct=False)
-
-    @pytest.fixture
-    def reopen(self, store, tmp_path):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(open_fs(tmp_path))
-            return opened[-1]
-
-        yield again
-        opened[-1].close()
-
-    @pytest.fixture
-    def sibling(self, tmp_path_factory):
-        store = open_fs(tmp_path_factory.mktemp("beside"))
-        yield store
-        store.close()
 
     @pytest.fixture
     def foreign(self, tmp_path):
@@ -107,6 +71,10 @@ class TestSharedFiles(StoreContract):
             return {"notes.txt": path.read_bytes()} if path.exists() else {}
 
         return look
+
+    @pytest.fixture
+    def make(self):
+        return open_fs
 
 
 # --- several at once --------------------------------------------------------------------

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
+from folder_contract import FolderContract
+
 pytest.importorskip("nixl_cu12")
 
-from chunk_files import Files, Folder
 from configured import PATIENT, settle
 from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.nixl.plugin import StorageSettings
@@ -78,43 +79,12 @@ class Settings:
 
 
 @pytest.mark.thorough
-class TestFiles(StoreContract):
+class TestFiles(FolderContract):
     directory = "disk"
 
     @pytest.fixture
     def make(self, open_nixl):
         return lambda root: open_nixl(root=str(root), directory=self.directory)
-
-    @pytest.fixture
-    def store(self, make, tmp_path):
-        return make(tmp_path)
-
-    @pytest.fixture
-    def raw(self, tmp_path):
-        return Files(tmp_path)
-
-    @pytest.fixture
-    def sibling(self, make, tmp_path_factory):
-        return make(tmp_path_factory.mktemp("beside"))
-
-    @pytest.fixture
-    def huge(self, raw):
-        return raw.put_zeros
-
-    @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
-
-    @pytest.fixture
-    def reopen(self, make, store, tmp_path):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(make(tmp_path))
-            return opened[-1]
-
-        return again
 
 
 @pytest.mark.thorough

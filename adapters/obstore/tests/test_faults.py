@@ -5,11 +5,10 @@ The contract breaks the server in ``test_contracts.py``. Here is what servers sa
 
 import pytest
 
-from chunk_files import Folder
 from fixed_replies import FixedReplies
+from folder_contract import FolderContract
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.contracts.store import StoreContract
 from hexkv.plugins.clock import SystemClock
 from hexkv.ports import (
     Deadline,
@@ -46,7 +45,7 @@ class Plain:
 
 
 @pytest.mark.thorough
-class TestFolder(StoreContract):
+class TestFolder(FolderContract):
     """Gone and full, by the contract."""
 
     @pytest.fixture
@@ -54,31 +53,12 @@ class TestFolder(StoreContract):
         return lambda root: open_store(scheme="file", bucket=str(root), prefix="")
 
     @pytest.fixture
-    def store(self, make, tmp_path):
-        return make(tmp_path)
-
-    @pytest.fixture
     def raw(self, tmp_path):
         return Plain(tmp_path)
 
     @pytest.fixture
-    def sibling(self, make, tmp_path_factory):
-        return make(tmp_path_factory.mktemp("beside"))
-
-    @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
-
-    @pytest.fixture
-    def reopen(self, make, store, tmp_path):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(make(tmp_path))
-            return opened[-1]
-
-        return again
+    def huge(self):
+        return None
 
 
 def soon(seconds=60.0):

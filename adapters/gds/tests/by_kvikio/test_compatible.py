@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from chunk_files import Files, Folder
+from chunk_files import Files
 from device_rooms import Memory, fetch, past_the_host, put
+from folder_contract import FolderContract
 from hexkv.contracts.doubles import chunk_key
-from hexkv.contracts.store import StoreContract
 from hexkv.ports import PAGE, Corrupt, Failed, Hit, Miss
 
 KEY = chunk_key("a")
@@ -18,39 +18,15 @@ def open_kvikio(open_gds):
     return lambda *place: open_gds("", *place, driver="kvikio")
 
 
-class TestKvikio(StoreContract):
+class TestKvikio(FolderContract):
     @pytest.fixture
     def make(self, open_kvikio):
-        return lambda *place: past_the_host(open_kvikio(*place))
+        def make(root):
+            store = open_kvikio(root)
+            assert store.reads_to_devices
+            return past_the_host(store)
 
-    @pytest.fixture
-    def store(self, make):
-        store = make()
-        assert store.reads_to_devices
-        return store
-
-    @pytest.fixture
-    def raw(self, tmp_path):
-        return Files(tmp_path)
-
-    @pytest.fixture
-    def sibling(self, make, tmp_path_factory):
-        return make(tmp_path_factory.mktemp("beside"))
-
-    @pytest.fixture
-    def service(self, store, tmp_path):
-        return Folder(tmp_path)
-
-    @pytest.fixture
-    def reopen(self, store, make):
-        opened = [store]
-
-        def again():
-            opened[-1].close()
-            opened.append(make())
-            return opened[-1]
-
-        return again
+        return make
 
 
 def test_a_frame_is_read_by_kvikio_and_nothing_stays_open(open_kvikio):
