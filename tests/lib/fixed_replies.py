@@ -4,6 +4,15 @@ import socket
 from threading import Event, Thread
 
 
+def s3_answer(status, code="", headers="", body=None, length=None):
+    """What a server of S3 says, with *code* in its body for an error, and then hangs up."""
+    text = f"<Error><Code>{code}</Code><Message>so it is</Message></Error>" if code else ""
+    body = text.encode() if body is None else body
+    size = len(body) if length is None else length
+    head = f"HTTP/1.1 {status} X\r\n{headers}Connection: close\r\nContent-Length: {size}\r\n\r\n"
+    return head.encode() + body
+
+
 class FixedReplies:
     """Listens on a free port of loopback; each connection gets one answer, and then the end.
 

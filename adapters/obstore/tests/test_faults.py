@@ -6,6 +6,7 @@ The contract breaks the server in ``test_contracts.py``. Here is what servers sa
 import pytest
 
 from fixed_replies import FixedReplies
+from fixed_replies import s3_answer as answer
 from folder_contract import FolderContract
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
@@ -86,14 +87,6 @@ def liar(open_store):
 
 DATE = "Last-Modified: Mon, 23 Nov 2026 10:00:00 GMT\r\n"
 WHOLE = f"ETag: x\r\n{DATE}"
-
-
-def answer(status, code="", headers="", body=None, length=None):
-    text = f"<Error><Code>{code}</Code><Message>so it is</Message></Error>" if code else ""
-    body = text.encode() if body is None else body
-    size = len(body) if length is None else length
-    head = f"HTTP/1.1 {status} X\r\n{headers}Connection: close\r\nContent-Length: {size}\r\n\r\n"
-    return head.encode() + body
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import pytest
 
 from fixed_replies import FixedReplies
+from fixed_replies import s3_answer as answer
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key
 from hexkv.plugins.clock import SystemClock
@@ -44,13 +45,6 @@ def liar(open_store):
     yield liar
     for one in opened:
         one.close()
-
-
-def answer(status, code="", headers="", body=None):
-    text = f"<Error><Code>{code}</Code><Message>so it is</Message></Error>" if code else ""
-    body = text.encode() if body is None else body
-    headers += "Connection: close\r\n"
-    return f"HTTP/1.1 {status} X\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 REFUSALS = [
