@@ -33,8 +33,8 @@ class _Tensor(Protocol):
 class _Array(Protocol):
     """What is needed of a numpy array, which narrows its own elements six times as fast."""
 
-    def min(self) -> SupportsIndex: ...
     def max(self) -> SupportsIndex: ...
+    def view(self, dtype: str) -> _Array: ...
     def astype(self, dtype: str) -> Buffer: ...
 
 
@@ -133,8 +133,9 @@ def _pack_buffer(view: memoryview, source: object) -> memoryview:
         return _bytes_of(view)
 
     if width > TOKEN_BYTES and len(view) and _is_array(source):
-        least, most = operator.index(source.min()), operator.index(source.max())
-        if least >= 0 and most < 1 << 32:
+        # A negative one, seen as unsigned, is larger than any token.
+        unsigned = source.view(f"{'<' if order == 'little' else '>'}u{width}")
+        if operator.index(unsigned.max()) < 1 << 32:
             return _bytes_of(memoryview(source.astype("<u4")))
 
     # raw[i::width] is byte i of every token, taken at the speed of C: no loop over tokens.
