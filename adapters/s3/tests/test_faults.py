@@ -33,8 +33,11 @@ from s3_servers import Double
 KEY = chunk_key("a")
 CLIENTS = ["http", *thorough("awscrt")]
 PROMPT = list(range(8 * CHUNK))
-SECONDS = 5.0
+SECONDS = 2.0
 """How long a caller of the engine waits for a server that says nothing."""
+
+NOT_EACH = 7 * SECONDS
+"""Longer than one such wait on a busy machine, shorter than one for each of eight chunks."""
 
 both = pytest.mark.parametrize("client", CLIENTS)
 
@@ -72,13 +75,13 @@ class Served:
     def retrieve(self):
         """How many tokens came back; right ones, within the deadline and a little.
 
-        A little is less than a deadline for each of the chunks: these are not waited for in turn.
+        That is less than a deadline for each of the chunks: these are not waited for in turn.
         """
         window = HeapKV(LAYOUT, len(PROMPT))
         clock = SystemClock()
         start = clock.now()
         hit = self.rig.engine.retrieve(PROMPT, window).hit_tokens
-        assert clock.now() - start < 4 * SECONDS
+        assert clock.now() - start < NOT_EACH
         assert window.agrees(self.computed, hit)
         return hit
 
@@ -152,7 +155,7 @@ def test_a_frozen_server_costs_one_deadline_and_then_nothing(serve, server):
     clock = SystemClock()
     start = clock.now()
     assert served.retrieve() == 0
-    assert clock.now() - start < 4 * SECONDS, "eight chunks cost eight of them"
+    assert clock.now() - start < NOT_EACH, "eight chunks cost eight of them"
     until(lambda: served.rig.tiers["s3"].reading.breaker.state != "closed")
     server.thaw()
     served.until_whole(served.retrieve)
@@ -189,7 +192,10 @@ def test_memory_that_was_given_up_is_never_touched_again(server, open_store, cli
             given.set()
             return sink.room(index, size)
 
-    (outcome,) = store.read([KEY], Telling(), soon(SECONDS))
+    for seconds in (0.3, 2.0, PATIENCE):  # a busy machine may take longer until it asks for room
+        (outcome,) = store.read([KEY], Telling(), soon(seconds))
+        if given.is_set():
+            break
     assert given.is_set()
     # Of a body that small, all of it may be under way already.
     assert outcome in (TimedOut(), Hit(8 << 20))
