@@ -208,9 +208,7 @@ def seen(code):
     """Each danger in *code* and its line."""
     if not WORDS.search(code):
         return []
-    return [
-        (node.lineno, danger) for node in ast.walk(ast.parse(code)) for danger in dangers(node)
-    ]
+    return [(node.lineno, danger) for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
 
 
 @each("code", ["import pickle", "from shelve import x", "eval('1')", "torch.load(f)"])
