@@ -1,5 +1,8 @@
 """An engine, built from a configuration, that has Mooncake as a tier."""
 
+import secrets
+from contextlib import contextmanager
+
 import pytest
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PATIENT, PROMPT, computed, hit
@@ -11,20 +14,30 @@ from mooncake_servers import Master, Node
 from processes import PATIENCE, until
 
 
-@pytest.fixture
-def open_engine(prefix):
-    def open_engine(master, **deadlines):
-        quick = {"failures": 2, "pause": 0.05, "longest_pause": 0.2}
-        settings = {"address": master.address, "prefix": prefix, "connect_timeout": PATIENCE}
-        wanted = {
-            "chunk": {"size": CHUNK},
-            "pool": {"bytes": 32 * FRAME},
-            "tiers": [{"store": "mooncake", "settings": settings, "breaker": quick, "retries": 0}],
-            "deadlines": PATIENT | deadlines,
-        }
-        return build(load(None, {}, wanted), NAMESPACE)
+@contextmanager
+def opened(master, prefix, **deadlines):
+    quick = {"failures": 2, "pause": 0.05, "longest_pause": 0.2}
+    settings = {"address": master.address, "prefix": prefix, "connect_timeout": PATIENCE}
+    wanted = {
+        "chunk": {"size": CHUNK},
+        "pool": {"bytes": 32 * FRAME},
+        "tiers": [{"store": "mooncake", "settings": settings, "breaker": quick, "retries": 0}],
+        "deadlines": PATIENT | deadlines,
+    }
+    with build(load(None, {}, wanted), NAMESPACE) as engine:
+        yield engine
 
-    return open_engine
+
+@pytest.fixture(scope="module")
+def shared():
+    """The prefix of an engine that several tests use: Mooncake's client takes a second to close."""
+    return f"test-{secrets.token_hex(8)}:"
+
+
+@pytest.fixture(scope="module")
+def engine(master, shared):
+    with opened(master, shared) as engine:
+        yield engine
 
 
 def stores_and_loads(engine):
@@ -33,25 +46,25 @@ def stores_and_loads(engine):
     return hit(engine) == len(PROMPT)
 
 
-def test_chunks_move_between_the_pool_and_a_node_in_place(master, open_engine):
-    with open_engine(master) as engine:
-        until(lambda: stores_and_loads(engine))
-        (tier,) = engine._half.stack.tiers
-        mover = tier.store._mover
-        assert mover.address(engine._half.stack.pool._ledger.memory[:FRAME]) is not None
-        assert mover._staging._idle == []
+def test_chunks_move_between_the_pool_and_a_node_in_place(engine):
+    until(lambda: stores_and_loads(engine))
+    (tier,) = engine._half.stack.tiers
+    mover = tier.store._mover
+    assert mover.address(engine._half.stack.pool._ledger.memory[:FRAME]) is not None
+    assert mover._staging._idle == []
 
 
-def test_another_engine_finds_what_one_has_stored(master, open_engine):
-    with open_engine(master) as engine, open_engine(master) as other:
+def test_another_engine_finds_what_one_has_stored(engine, master, shared):
+    with opened(master, shared) as other:
         until(lambda: stores_and_loads(engine))
         until(lambda: hit(other) == len(PROMPT))
 
 
 @pytest.mark.thorough
-def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_engine, tmp_path):
+def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, prefix, tmp_path):
     with Master(tmp_path, "--client_ttl=6") as master, Node(tmp_path, master):
-        with open_engine(master, lookup=2.0, retrieve=3.0, store=5.0, close=10.0) as engine:
+        limits = {"lookup": 2.0, "retrieve": 3.0, "store": 5.0, "close": 10.0}
+        with opened(master, prefix, **limits) as engine:
             until(lambda: stores_and_loads(engine))
             master.kill()
             for _ in range(4):
@@ -61,21 +74,20 @@ def test_the_engine_outlives_the_master_and_the_tier_comes_back(secluded, open_e
         assert engine.health().leases == {}
 
 
-def test_layers_are_read_as_ranges_into_the_pool(master, open_engine):
-    with open_engine(master) as engine:
-        until(lambda: stores_and_loads(engine))
-        (tier,) = engine._half.stack.tiers
-        target, sizes = HeapKV(LAYOUT, len(PROMPT)), []
-        read_range = tier.store.read_range
+def test_layers_are_read_as_ranges_into_the_pool(engine, monkeypatch):
+    until(lambda: stores_and_loads(engine))
+    (tier,) = engine._half.stack.tiers
+    target, sizes = HeapKV(LAYOUT, len(PROMPT)), []
+    read_range = tier.store.read_range
 
-        def noted(key, start, into, deadline):
-            sizes.append(len(into))
-            return read_range(key, start, into, deadline)
+    def noted(key, start, into, deadline):
+        sizes.append(len(into))
+        return read_range(key, start, into, deadline)
 
-        tier.store.read_range = noted
-        with engine.retrieve_layers(PROMPT, target) as layers:
-            assert list(layers) == list(range(LAYOUT.layers))
-            assert layers.result().hit_tokens == len(PROMPT)
-        assert target.agrees(computed(), len(PROMPT))
-        assert len(sizes) == len(PROMPT) // CHUNK, "small layers come together"
-        assert tier.store._mover._staging._idle == []
+    monkeypatch.setattr(tier.store, "read_range", noted)
+    with engine.retrieve_layers(PROMPT, target) as layers:
+        assert list(layers) == list(range(LAYOUT.layers))
+        assert layers.result().hit_tokens == len(PROMPT)
+    assert target.agrees(computed(), len(PROMPT))
+    assert len(sizes) == len(PROMPT) // CHUNK, "small layers come together"
+    assert tier.store._mover._staging._idle == []

@@ -208,6 +208,7 @@ def test_what_is_not_pinned_goes_by_and_by_when_there_is_no_room(pair, open_stor
     assert there[-1]
 
 
+@pytest.mark.thorough
 def test_a_master_that_is_not_there_fails_at_once_and_delays_no_start(open_store):
     store = open_store(f"127.0.0.1:{held_port()}")
     with pytest.raises(StoreUnreachable):
