@@ -5,6 +5,7 @@ import json
 import re
 import textwrap
 import xml.etree.ElementTree as ET
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ FACTORIES = """
     from hexkv.adapters.local.memory import MemoryStore
     from hexkv.api import open_cache
     from hexkv.contracts.check import Candidate
-    from hexkv.contracts.doubles import ManualClock
     from hexkv.contracts.heap_kv import HeapKV
+    from hexkv.plugins.clock import SystemClock
     from hexkv.ports import DType, KVLayout
 
     LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=4)
@@ -39,7 +40,7 @@ FACTORIES = """
             return [True for _ in super().delete(keys, deadline)]
 
     def dull():
-        return Dull(ManualClock())
+        return Dull(SystemClock())
 
     closed = []
 
@@ -52,7 +53,7 @@ FACTORIES = """
         return Candidate(subject, chunk=16, close=lambda: closed.append(subject.health().state))
 
     def sound():
-        return Candidate(MemoryStore(ManualClock()), engine="RAM 5", close=lambda: closed.append(1))
+        return Candidate(MemoryStore(SystemClock()), engine="RAM 5", close=lambda: closed.append(1))
 """
 
 
@@ -236,16 +237,21 @@ def test_no_two_promises_have_one_number():
         assert texts.setdefault(promise.number, promise.text) == promise.text
 
 
-def test_a_live_service_is_left_as_it_was():
+@pytest.fixture(scope="module")
+def server():
+    """One that keeps all, however slow we are."""
+    with served(*SMALL, "--patience", "60") as server:
+        yield server
+
+
+def test_a_live_service_is_left_as_it_was(server):
     foreign, frame = chunk_key("foreign", "somebody else"), b"theirs" * 1000
-    with served(*SMALL, "--patience", "60") as server:  # all is to be kept, however slow we are
-        raw = RawHexkv(server.address)
+    with closing(RawHexkv(server.address)) as raw:
         raw.put(foreign, frame)
         code = main(["check", f"hexkv://{server.address}", "--level", "L1", "--level", "L5"])
         assert code == 0
         assert raw.keys() == {foreign}
         assert raw.get(foreign) == frame
-        raw.close()
 
 
 def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
@@ -257,9 +263,8 @@ def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
     assert code in (0, 1)
 
 
-def test_a_server_on_this_machine_is_compared_with_a_bare_connection(check):
-    with served() as server:
-        code, out, _ = check(f"hexkv://{server.address}", "--level", "L6", "--json", "-")
+def test_a_server_on_this_machine_is_compared_with_a_bare_connection(check, server):
+    code, out, _ = check(f"hexkv://{server.address}", "--level", "L6", "--json", "-")
     found = verdicts(out)
     assert {found["L6.1"], found["L6.2"]} <= {"kept", BROKEN}, "how fast it is, is not asked here"
     assert code == (BROKEN in found.values())
