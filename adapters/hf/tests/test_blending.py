@@ -34,6 +34,9 @@ from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 EXACT = 1e-5
 """What logits may differ by that are computed in another shape, in float32."""
 
+SEARCHED = 3 * EXACT
+"""Of any shape: one of many thousands rounds a little worse. A fault shows as a hundred times."""
+
 
 @pytest.fixture(scope="module")
 def blender():
@@ -62,12 +65,12 @@ def test_computing_everything_anew_gives_the_models_own_logits(
     plan = BlendPlan(check, 1.0, selector)
     keep = min(keep, len(tokens))
     made = blender.blend(tokens, room, prefix=prefix, reused=runs, plan=plan, keep=keep)
-    assert off(made.logits, full(blender.model, tokens, keep)) <= EXACT
+    assert off(made.logits, full(blender.model, tokens, keep)) <= SEARCHED
     counts = made.counts
     assert counts.prefix + counts.reused + counts.recomputed + counts.computed == len(tokens)
     with torch.no_grad():  # it goes on from there as the model does
         ahead = blender.model(torch.tensor([[5]]), past_key_values=made.cache).logits[0]
-    assert off(ahead, full(blender.model, [*tokens, 5])) <= EXACT
+    assert off(ahead, full(blender.model, [*tokens, 5])) <= SEARCHED
 
 
 def test_segments_in_every_order_are_exact_when_computed_anew(blender):
@@ -243,7 +246,7 @@ def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=E
 def test_prompts_of_a_batch_are_as_each_by_itself(blender, shapes, check, selector, keep):
     """Each has a length, a prefix, holes and chosen tokens of its own, or nothing that is known."""
     keep = min([keep, *(prefix + sum(n for n, _ in p) + t for prefix, p, t in shapes)])
-    batches_are_as_one_by_one(blender, shapes, check, selector, keep)
+    batches_are_as_one_by_one(blender, shapes, check, selector, keep, limit=SEARCHED)
     assert blender.takes_batches
 
 
@@ -258,7 +261,7 @@ def test_batches_of_every_family_are_as_each_prompt_by_itself(name, together):
         assert blender.takes_batches
         blender._batches = together
         for check, selector in ((1, "question"), (0, "value-deviation"), (-1, "first")):
-            batches_are_as_one_by_one(blender, BATCH, check, selector, 1, limit=3 * EXACT)
+            batches_are_as_one_by_one(blender, BATCH, check, selector, 1, limit=SEARCHED)
 
 
 @pytest.mark.thorough
