@@ -47,7 +47,7 @@ tiers: [{store: memory}]
 deadlines: {lookup: 60, retrieve: 60, store: 60}
 """
 
-SIZES = ["--segment", "24", "--question", "12", "--prompts", "3"]
+SIZES = ["--segment", "16", "--question", "12", "--prompts", "2"]
 
 
 def blend(*arguments):
@@ -72,7 +72,7 @@ def test_a_calibrated_model_is_blended_and_compared(tmp_path, monkeypatch, capsy
     capsys.readouterr()
     assert blend("show", "record.json", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["prompts"], shown["tokens"], shown["model"]) == (3, 36, "hexkv-text")
+    assert (shown["prompts"], shown["tokens"], shown["model"]) == (2, 24, "hexkv-text")
     assert 0 < shown["kl"] <= shown["bound"] == 0.5
 
     loaded = load("hexkv.yaml")

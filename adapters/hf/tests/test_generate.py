@@ -12,7 +12,7 @@ from hexkv.contracts.cases import each
 from hexkv.ports import InvalidRequest, InvalidTokens, LayoutMismatch
 
 CHUNK = 16  # as the engines here cut
-NEW = 12
+NEW = 6
 
 
 def generated(model, ids, **options):
@@ -25,18 +25,20 @@ def test_beams_and_several_answers_go_on_from_one_loaded_prefix(gqa, models, eng
     for model in (gqa, models["deepseek-mla"]()):
         cached = CachedModel(model, engine_for(model))
         ids = prompt(4 * CHUNK + 3)
+        ways = (
+            {"num_beams": 3},
+            {"num_beams": 3, "num_return_sequences": 2, "do_sample": True},
+            {"num_return_sequences": 3, "do_sample": True},
+            {"prefill_chunk_size": 2, "num_beams": 3},
+        )
+        wanted = [generated(model, ids, **options) for options in ways]
         for hit in (0, 4 * CHUNK):
-            for options in (
-                {"num_beams": 3},
-                {"num_beams": 3, "num_return_sequences": 2, "do_sample": True},
-                {"num_return_sequences": 3, "do_sample": True},
-                {"prefill_chunk_size": 2, "num_beams": 3},
-            ):
+            for options, answers in zip(ways, wanted, strict=True):
                 for room in (0, NEW):
                     loaded = cached.load(ids, room=room, sequences=3)
                     assert loaded.hit_tokens == hit
-                    answers = generated(model, ids, past_key_values=loaded.cache, **options)
-                    assert answers == generated(model, ids, **options)
+                    found = generated(model, ids, past_key_values=loaded.cache, **options)
+                    assert found == answers
             cached.prefill(ids)
 
 
