@@ -35,7 +35,7 @@ EXACT = 1e-5
 """What logits may differ by that are computed in another shape, in float32."""
 
 SEARCHED = 3 * EXACT
-"""Of any shape: one of many thousands rounds a little worse. A fault shows as a hundred times."""
+"""Of any shape: 2000 at random differ by 8.4e-6 at most, but one that was sought by 1.03e-5."""
 
 
 @pytest.fixture(scope="module")
