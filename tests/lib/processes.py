@@ -17,6 +17,8 @@ BUS = 10_000
 """How far above the port of a cluster's node the others talk to it."""
 
 _HELD = []
+MOST_HELD = 2000
+"""Sockets that a process may hold: a whole run holds a few hundred, a loop for some port thousands."""
 
 
 def held_port(bus=0):
@@ -43,6 +45,7 @@ def held_port(bus=0):
                 sock.close()
         else:
             _HELD.extend(sockets)
+            assert len(_HELD) <= MOST_HELD, "held ports are given back at the end of the process"
             return port
 
 
