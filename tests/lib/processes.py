@@ -18,7 +18,7 @@ BUS = 10_000
 
 _HELD = []
 MOST_HELD = 2000
-"""Sockets that a process may hold: a whole run holds a few hundred, a loop for some port thousands."""
+"""Sockets that a process may hold: a whole run needs hundreds, a loop for some port thousands."""
 
 
 def held_port(bus=0):
