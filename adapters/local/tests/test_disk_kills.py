@@ -103,7 +103,7 @@ def acknowledged(said: str) -> set[bytes]:
 
 @pytest.mark.parametrize(
     ("direct", "alone", "step"),
-    [("auto", True, 6), *thorough(*product(("auto", "off"), (True, False), (2,)))],
+    [("auto", True, 12), *thorough(*product(("auto", "off"), (True, False), (2,)))],
 )
 def test_a_kill_at_any_system_call_costs_no_acknowledged_frame_and_leaves_nothing(
     tmp_path, direct, alone, step
