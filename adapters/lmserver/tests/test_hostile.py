@@ -175,12 +175,14 @@ def test_a_client_that_stops_half_way_is_dropped(impatient):
             ended(sock)  # a time-out here fails the test
 
 
-@pytest.mark.parametrize("sent", [1, 23, 24, 40])
-def test_a_client_that_stops_within_a_request_is_dropped(impatient, sent):
-    raw = greeted(impatient)
-    raw.sock.sendall(request(1, 1, bytes(48))[:sent])
-    ended(raw.sock)
-    raw.close()
+def test_a_client_that_stops_within_a_request_is_dropped(impatient):
+    with ExitStack() as opened:
+        stopped = []
+        for sent in (1, 23, 24, 40):
+            stopped.append(opened.enter_context(closing(greeted(impatient))))
+            stopped[-1].sock.sendall(request(1, 1, bytes(48))[:sent])
+        for raw in stopped:
+            ended(raw.sock)
 
 
 def test_a_client_that_sends_byte_by_byte_does_not_buy_time(impatient):

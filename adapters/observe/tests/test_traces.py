@@ -19,7 +19,8 @@ from processes import PATIENCE, held_port, until
 
 
 @pytest.fixture
-def collector():
+def collector(monkeypatch):
+    monkeypatch.setattr("hexkv.adapters.observe.exporter._BEAT", 0.1)
     with collecting() as collector:
         yield collector
 
@@ -71,9 +72,8 @@ def test_a_call_is_one_span_and_one_for_each_tier_within_the_trace_it_was_given(
 
 
 def test_a_collector_that_hangs_or_refuses_costs_no_call_anything_and_what_waits_is_bounded(
-    collector, tmp_path, monkeypatch
+    collector, tmp_path
 ):
-    monkeypatch.setattr("hexkv.adapters.observe.exporter._BEAT", 0.1)
     collector.stalled = True
     port = held_port()
     observe = {"address": f"127.0.0.1:{port}", "traces": collector.url, "traces_memory": 1 << 16}
