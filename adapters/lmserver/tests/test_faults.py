@@ -33,13 +33,22 @@ from rigging import CHUNK, LAYOUT, rigging, tier
 PROMPT = list(range(10 * CHUNK))
 
 
-@pytest.fixture
-def own(request):
-    """A server of the test's own, to do harm to."""
-    server = Served(*getattr(request, "param", SMALL))
+@pytest.fixture(scope="module")
+def spare():
+    server = Served(*SMALL)
     yield server
     if server.process.poll() is None:
         server.stop()
+
+
+@pytest.fixture
+def own(spare):
+    """A server to do harm to, which runs again afterwards."""
+    yield spare
+    if spare.process.poll() is None:
+        spare.thaw()
+    else:
+        spare.start()
 
 
 @pytest.fixture
