@@ -1,3 +1,4 @@
+import atexit
 import gc
 
 import pytest
@@ -17,8 +18,9 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    gc.unfreeze()
+    """pytest looks through what tests left; the interpreter, at its end, through everything."""
     gc.enable()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture
