@@ -227,7 +227,7 @@ def test_a_forked_child_is_told_to_open_an_engine_of_its_own(rig):
     with Interrupt() as interrupt:
         store(r.engine)
     r.engine.clear(TOKENS)
-    for number in first_visits(interrupt.lines)[::12]:
+    for number in first_visits(interrupt.lines)[::24]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork, from Python 3.12 on
             with Interrupt(number, handler) as interrupt:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.cases import each
 from hexkv.contracts.check._apart import RawApart, Salt, apart
@@ -119,7 +120,7 @@ def test_a_cache_by_tokens_is_checked_and_closed(check, factories):
     assert set(importlib.import_module(factories).closed) == {"closed"}
 
 
-@pytest.mark.parametrize("name", ["zstd", "lru", "mmap"])
+@pytest.mark.parametrize("name", ["zstd", "lru", *thorough("mmap")])
 def test_other_kinds_are_checked_too(check, name):
     code, out, err = check(name, "--level", "L0")
     assert (code, err) == (0, "")
