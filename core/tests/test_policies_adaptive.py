@@ -19,7 +19,7 @@ from hexkv.ports import ChunkKey
 SEED = 7
 
 
-@pytest.mark.parametrize("many", [1000, *thorough(2500)])
+@pytest.mark.parametrize("many", [1500, *thorough(2500)])
 @pytest.mark.parametrize(("share", "name"), covering([0.05, 0.3], WORKLOADS))
 def test_adaptive_never_finds_noticeably_less_than_lru(name, share, many):
     """By more than a hundredth, that is; two of a thousand tokens are noise in a short trace."""
