@@ -121,6 +121,32 @@ class FileIO:
         """
         return self._read(path, start, lambda _size: into)
 
+    def bypasses(self, buffer: memoryview, offset: int) -> bool:
+        """Whether *buffer* goes past the page cache at *offset* of a file."""
+        return self.direct and aligned(buffer, offset)
+
+    def fill(self, file: int, into: memoryview, start: int) -> int:
+        """Read into *into* from *start* of an open file, and say how many bytes there were.
+
+        Args:
+            file: of which the page cache is bypassed if it is to be, as :meth:`bypasses` says.
+            into: to fill.
+            start: of the file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self._move(os.preadv, file, into, start, ready=True)
+
+    def refused(self, error: OSError) -> None:
+        """Use the page cache from now on, for *error* is a refusal, where the mode allows it.
+
+        Raises:
+            OSError: it does not.
+        """
+        if not self._give_up(error):
+            raise error
+
     def _read(
         self,
         path: str,
@@ -149,22 +175,23 @@ class FileIO:
         buffer: memoryview,
         offset: int,
         filled: Callable[[int], None] | None = None,
+        *,
+        ready: bool = False,
     ) -> int:
         """Call until all of *buffer* is moved, or nothing moves any more. How much did.
 
         With *filled*, what the CPU copies goes in pieces, and it is told after each how far that
         is. A disk that writes to memory itself leaves nothing in the CPU's cache, and is faster
-        at one large piece.
+        at one large piece. A file that is *ready* bypasses the page cache if it is to.
         """
         done, size = 0, buffer.nbytes
         piece = size if filled is None else PIECE
-        if self.direct and aligned(buffer, offset):
+        if not ready and self.bypasses(buffer, offset):
             try:
                 go_direct(file)
                 piece = size
             except OSError as error:
-                if not self._give_up(error):
-                    raise
+                self.refused(error)
         while done < size:
             try:
                 moved = call(file, [buffer[done : done + piece]], offset + done)

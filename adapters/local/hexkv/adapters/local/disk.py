@@ -15,6 +15,7 @@ from hexkv.adapters.local._files import Direct, FileIO, make_file, open_frame, s
 from hexkv.adapters.local._layout import FOLDERS, MARKER, QUARANTINE, chunks_in, file_path
 from hexkv.adapters.local._nofollow import move, regular_size, remove
 from hexkv.adapters.local._quarantine import Quarantine
+from hexkv.adapters.local._ranges import RangeFiles
 from hexkv.ports import (
     ChunkKey,
     ChunkStore,
@@ -94,6 +95,7 @@ class DiskStore:
                     f"{self._root}/{QUARANTINE}", quarantine_files, quarantine_bytes
                 )
             self._io = FileIO(direct, f"{self._root}/{MARKER}")
+            self._ranges = RangeFiles(self._io)
         except OSError as error:
             self._directory.release()
             raise store_error(error, f"{self._root} cannot be used") from error
@@ -148,7 +150,7 @@ class DiskStore:
             if deadline.expired:
                 return TimedOut()
             try:
-                return self._io.read_range(self._path(key), start, into)
+                return self._ranges.read(self._path(key), start, into)
             except OSError as error:
                 return Failed(store_error(error, f"reading from {self._root}"))
 
@@ -189,6 +191,7 @@ class DiskStore:
                         there.append(size is not None and remove(path))
                 except OSError as error:
                     failure = error
+                self._ranges.drop(path)
             if failure is not None:
                 raise store_error(failure, f"deleting from {self._root}") from failure
         return there
@@ -217,12 +220,15 @@ class DiskStore:
                             self._set_aside(path)
                 except OSError as error:
                     raise store_error(error, f"setting {path} aside") from error
+                finally:
+                    self._ranges.drop(path)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             if not self._calls:
                 self._directory.release()
+        self._ranges.close()
 
     def _read(self, index: int, key: ChunkKey, sink: Sink, deadline: Deadline) -> ReadOutcome:
         if deadline.expired:
@@ -252,6 +258,7 @@ class DiskStore:
             with self._account.changing(key, deadline, settled=size):
                 _in_its_folder(path, lambda: move(aside, path))
                 stored = True
+            self._ranges.drop(path)
             return Stored(size)
         except StoreError as error:
             return Failed(error)

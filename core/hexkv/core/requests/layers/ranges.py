@@ -90,6 +90,9 @@ class RangeReader:
         self._group = 0
         self._at = 0
         self._parts: dict[int, tuple[int, ...]] = {}
+        self._spans: dict[tuple[int, int], tuple[int, int]] = {}
+        """Of raw frames: by their tokens, and the first part of a group."""
+
         self._heads: dict[int, Head] = {}
 
     def serves(self, tier: Tier) -> bool:
@@ -186,25 +189,26 @@ class RangeReader:
         return head_bytes(self._runtime, tier, self._prompt.layout)
 
     def _parts_of(self, number: int) -> tuple[int, ...]:
-        if number in self._heads:
-            return self._heads[number].parts
-        tokens = self._prompt.tokens(number)
+        head = self._heads.get(number)
+        return self._raw_parts(self._prompt.tokens(number)) if head is None else head.parts
+
+    def _raw_parts(self, tokens: int) -> tuple[int, ...]:
         parts = self._parts.get(tokens)
         if parts is None:
             parts = self._parts[tokens] = layer_parts(self._prompt.layout, tokens)
         return parts
 
     def _begin(self, strip: _Strip, group: int, deadline: Deadline) -> _Flight:
-        mine = {number: block.share(_READING) for number, block in strip.blocks.items()}
+        numbers, blocks = list(strip.blocks), list(strip.blocks.values())
+        mine = dict(zip(numbers, BlockLease.share_run(blocks, _READING), strict=True))
         parts = self._groups[group]
-        flight = _Flight(strip, group, sum(self._length(number, parts) for number in mine), None)
+        flight = _Flight(strip, group, self._length(numbers, parts), None)
 
         def work(go: bool) -> tuple[frozenset[int], bool | None]:
             try:
                 return self._read(strip, parts, mine, deadline) if go else (frozenset(), None)
             finally:
-                for block in mine.values():
-                    block.release()
+                BlockLease.release_run(list(mine.values()))
 
         if mine:
             try:
@@ -212,19 +216,24 @@ class RangeReader:
                 # room with blocks in its hands, for which others may wait who have the room.
                 flight.ticket = strip.tier.submit(Priority.GET, 0, work, deadline)
             except Refused:
-                for block in mine.values():
-                    block.release()
+                BlockLease.release_run(list(mine.values()))
         return flight
 
     def _span(self, number: int, parts: range) -> tuple[int, int]:
         """Which range of the frame that is: the first one begins with the header."""
-        ends = self._parts_of(number)
-        start = part_span(ends, parts[0])[0] if parts[0] else 0
-        return start, part_span(ends, parts[-1])[1]
+        head = self._heads.get(number)
+        if head is not None:
+            return _span_of(head.parts, parts)
+        place = self._prompt.tokens(number), parts.start
+        span = self._spans.get(place)
+        if span is None:
+            span = self._spans[place] = _span_of(self._raw_parts(place[0]), parts)
+        return span
 
-    def _length(self, number: int, parts: range) -> int:
-        start, end = self._span(number, parts)
-        return end - start
+    def _length(self, numbers: Collection[int], parts: range) -> int:
+        """Bytes of these ranges together."""
+        spans = [self._span(number, parts) for number in numbers]
+        return sum([end - start for start, end in spans])
 
     def _read(
         self, strip: _Strip, parts: range, blocks: Mapping[int, BlockLease], deadline: Deadline
@@ -241,7 +250,7 @@ class RangeReader:
             if isinstance(outcome, Hit):
                 arrived.append(number)
         telemetry, tier = self._runtime.telemetry, strip.tier.name
-        size = sum(self._length(number, parts) for number in arrived)
+        size = self._length(arrived, parts)
         telemetry.observe(HistogramName.READ, self._runtime.clock.now() - began, tier=tier)
         telemetry.count(CounterName.READ_BYTES, size, tier=tier)
         return frozenset(arrived), well
@@ -348,3 +357,9 @@ class RangeReader:
         except StoreError:
             return False
         return True
+
+
+def _span_of(ends: tuple[int, ...], parts: range) -> tuple[int, int]:
+    """Where neighbouring parts lie in a frame, the header before the first one included."""
+    start = part_span(ends, parts[0])[0] if parts[0] else 0
+    return start, part_span(ends, parts[-1])[1]
