@@ -45,6 +45,12 @@ from hexkv.ports import (
 log = logging.getLogger("hexkv")
 
 _TASK_BYTES = 4 << 20
+"""Of one part of the chunks that a task reads."""
+
+_FIRST = 3
+"""Groups of which a task reads half as many chunks: so all workers bring what the host waits for,
+and none of them takes half of the disk for what comes after it. A task costs CPU."""
+
 _BYTES_AHEAD = 256 << 20
 _READING = "layer read"
 """In whose name a read that is under way holds its blocks."""
@@ -84,6 +90,9 @@ class RangeReader:
         self._stays = stays
         self._prompt = prompt
         self._strips: list[_Strip] = []
+        self._narrow: list[_Strip] = []
+        """Of the same chunks, for the first groups."""
+
         self._flights: deque[_Flight] = deque()
         self._bytes = 0
         self._groups: Sequence[range] = ()
@@ -107,14 +116,16 @@ class RangeReader:
         for number in numbers:
             self._parts_of(number)
         part_bytes = max(1, len(blocks[numbers[0]].payload) // len(self._parts_of(numbers[0])))
-        step = max(1, _TASK_BYTES // part_bytes)
-        for at in range(0, len(numbers), step):
-            some = {number: blocks[number] for number in numbers[at : at + step]}
-            self._strips.append(_Strip(tier, some, self._head_bytes(tier) or 0))
+        head = self._head_bytes(tier) or 0
+        for strips, task in ((self._strips, _TASK_BYTES), (self._narrow, _TASK_BYTES // 2)):
+            step = max(1, task // part_bytes)
+            for at in range(0, len(numbers), step):
+                some = {number: blocks[number] for number in numbers[at : at + step]}
+                strips.append(_Strip(tier, some, head))
 
     def leave(self, start: int, end: int) -> None:
         """Read nothing more of chunks ``[start, end)``; no new read uses their blocks."""
-        for strip in self._strips:
+        for strip in (*self._strips, *self._narrow):
             for number in [number for number in strip.blocks if start <= number < end]:
                 del strip.blocks[number]
 
@@ -126,11 +137,12 @@ class RangeReader:
         """Begin to read all groups up to *group*, as far as there may be bytes under way."""
         group = min(group, len(self._groups) - 1)
         while self._group <= group and (self._bytes < _BYTES_AHEAD or not self._flights):
-            if self._at == len(self._strips):
+            strips = self._narrow if self._group < _FIRST else self._strips
+            if self._at == len(strips):
                 self._group += 1
                 self._at = 0
                 continue
-            flight = self._begin(self._strips[self._at], self._group, deadline)
+            flight = self._begin(strips[self._at], self._group, deadline)
             self._flights.append(flight)
             self._bytes += flight.size
             self._at += 1
@@ -179,7 +191,7 @@ class RangeReader:
             if flight.ticket is not None:
                 flight.ticket.abandon()
         self._flights.clear()
-        for strip in self._strips:
+        for strip in (*self._strips, *self._narrow):
             strip.blocks.clear()
 
     def _kept(self, head: Head) -> bool:
