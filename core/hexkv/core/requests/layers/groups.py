@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.ports import KVLayout
 
@@ -15,12 +17,16 @@ _SHARE = 8
 """A group has at most this part of all layers, since the host waits for one group at least: for
 the first, and for one of the largest where it computes no slower than it loads."""
 
+_GROWTH = 1.5
+"""How much larger a group is than the one before. The host waits least where that is how much
+longer it computes than it loads; where it computes still longer, hardly at all in either case."""
+
 
 def part_groups(layout: KVLayout, tokens: int) -> list[range]:
     """The parts of frames that are read and copied together, in order.
 
-    The first group is as small as is worth while, so that the host can begin, and each is at
-    most twice as large as the one before: it has to arrive while the host computes that one.
+    The first group is as small as is worth while, so that the host can begin, and each is half
+    as large again as the one before: it has to arrive while the host computes that one.
 
     Args:
         layout: of the chunks.
@@ -34,7 +40,7 @@ def part_groups(layout: KVLayout, tokens: int) -> list[range]:
     start = 0
     while start < parts:
         groups.append(range(start, min(start + size, parts)))
-        start, size = groups[-1].stop, min(2 * size, most)
+        start, size = groups[-1].stop, min(ceil(_GROWTH * size), most)
     return groups
 
 
