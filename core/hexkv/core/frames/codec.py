@@ -203,6 +203,21 @@ class FrameCodec:
         """
         checked(self._known[bytes(page[_CHECKSUM_NAME])], page, index, data)
 
+    def check_parts(self, frame: memoryview, ends: tuple[int, ...], parts: range) -> None:
+        """Verify neighbouring parts that lie in *frame*, behind its header page.
+
+        Args:
+            frame: whose page :meth:`peek` has seen.
+            ends: where the parts of its payload end.
+            parts: which of them.
+
+        Raises:
+            CorruptFrame: one of them is not as it was sealed.
+        """
+        algorithm = self._known[bytes(frame[_CHECKSUM_NAME])]
+        for index in parts:
+            checked(algorithm, frame, index, frame[slice(*part_span(ends, index))])
+
     @staticmethod
     def is_sealed(frame: memoryview) -> bool:
         """Whether *frame* starts like one that was sealed. Verifies nothing."""

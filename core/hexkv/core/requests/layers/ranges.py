@@ -363,9 +363,7 @@ class RangeReader:
                     return False
                 if header.parts != ends:
                     return False
-            for part in parts:
-                start, end = part_span(ends, part)
-                codec.check_part(frame, part, frame[start:end])
+            codec.check_parts(frame, ends, parts)
         except StoreError:
             return False
         return True
