@@ -53,11 +53,16 @@ from hexkv.ports import (
     StoreUnreachable,
     WriteOutcome,
     names_key,
+    release_all,
+    share_all,
 )
 
 _PIECE = 8 * PIECE
 """Bytes after which a sink is told how far its memory is filled. With an eighth of it, as stores
 take from files, receiving costs a seventh more of the CPU: each call may have to wait."""
+
+_AT_ONCE = _PIECE + TOGETHER * PAGE
+"""Bytes of small parts that one call receives: those of a group, with their headers' pages."""
 
 OWNER = "channel"
 """Under whose name the leases of transfers are listed."""
@@ -253,7 +258,7 @@ class Landing:
             self._stream.skip(size, self._deadline)
             self._outcomes[index] = Miss(Reason.REFUSED)
             return
-        if self._bytes + size > _PIECE:
+        if self._bytes + size > _AT_ONCE:
             self.finish()
         self._waiting.append((index, part, there))
         self._bytes += size
@@ -266,8 +271,8 @@ class Landing:
             views.append(after)
         shares: list[Lease] = []  # an ExitStack costs a small frame a tenth more
         try:
-            for _, _, there in waiting:
-                shares.append(there.lease.share(OWNER))
+            for share in share_all([there.lease for _, _, there in waiting], OWNER):
+                shares.append(share)  # noqa: PERF402 - one that cannot be had leaves the others
             if len(waiting) == 1:
                 views[0] = self._begin(waiting[0][0], views[0])
             self._stream.fill_each(views, self._deadline)
@@ -277,8 +282,7 @@ class Landing:
                     Hit(len(there.into)) if right else Corrupt("the frame is of another chunk")
                 )
         finally:
-            for share in shares:
-                share.release()
+            release_all(shares)
 
     def _begin(self, index: int, into: memoryview) -> memoryview:
         """Receive the beginning of a large part piece by piece; what is left of it."""
