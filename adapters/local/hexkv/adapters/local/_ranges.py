@@ -127,10 +127,15 @@ class RangeFiles:
                 kept.users += 1
                 kept.unused = False
         if kept is not None:
-            found = os.fstat(kept.descriptor)
-            if found.st_nlink:
+            links = 0
+            try:
+                found = os.fstat(kept.descriptor)
+                links = found.st_nlink
+            finally:
+                if not links:
+                    self._give(place, kept, keep=False)
+            if links:
                 return kept, found.st_size
-            self._give(place, kept, keep=False)
         descriptor = open_frame(place[0])
         if descriptor is None:
             return None
