@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Lock
 
-from hexkv.contracts.channel.blocks import BlockLease, Blocks, frame_of
+from hexkv.contracts.channel.blocks import Blocks, frame_of
 from hexkv.contracts.doubles import chunk_key
 from hexkv.ports import ChunkKey, Deadline, Lease, Offer, PeerSource, Reason
 
@@ -20,7 +20,7 @@ class HeldFrames:
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._lock = Lock()
-        self._held: dict[ChunkKey, BlockLease] = {}
+        self._held: dict[ChunkKey, Lease] = {}
         self.asked: list[str] = []
         """Who asked, each time."""
 
@@ -73,9 +73,7 @@ class HeldFrames:
         del who, deadline
         # Whatever it is: what may be kept is for the channel to find out.
         for offer in arrived:
-            share = offer.lease.share("source")
-            assert isinstance(share, BlockLease)
-            self._hold(offer.key, share)
+            self._hold(offer.key, offer.lease.share("source"))
         return [True] * len(arrived)
 
     def answer(self, question: bytes, who: str, deadline: Deadline) -> bytes:
@@ -83,7 +81,7 @@ class HeldFrames:
         self.asked.append(who)
         return question[::-1]
 
-    def _hold(self, key: ChunkKey, lease: BlockLease) -> None:
+    def _hold(self, key: ChunkKey, lease: Lease) -> None:
         with self._lock:
             old = self._held.pop(key, None)
             self._held[key] = lease

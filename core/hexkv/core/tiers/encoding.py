@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from hexkv.core.frames.codec import layers_per_part
 from hexkv.core.frames.opening import Opening, opened
-from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.checked import CheckedSerde
 from hexkv.core.tiers.encoding_choice import Encoding, choose
 from hexkv.core.tiers.runtime import RAW, Runtime
@@ -128,9 +127,7 @@ def by_layers(serde: Serde | None) -> LayerSerde | None:
     return serde if isinstance(serde, CheckedSerde) and serde.per_layer else None
 
 
-def open_into(
-    runtime: Runtime, frame: memoryview, key: ChunkKey, block: BlockLease
-) -> Reason | None:
+def open_into(runtime: Runtime, frame: memoryview, key: ChunkKey, block: Lease) -> Reason | None:
     """Verify *frame* and bring its chunk into *block*, decoding it if need be.
 
     Why it is not to be used; ``None`` if it is the chunk of *key* that the block's spec says.
@@ -140,7 +137,7 @@ def open_into(
 
 
 def bring_into(
-    runtime: Runtime, header: FrameHeader, frame: memoryview, block: BlockLease
+    runtime: Runtime, header: FrameHeader, frame: memoryview, block: Lease
 ) -> Reason | None:
     """Likewise, of a *frame* that was verified and says *header*."""
     spec = block.spec

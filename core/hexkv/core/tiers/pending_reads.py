@@ -26,7 +26,7 @@ class Fetch:
         tier: Tier,
         blocks: list[BlockLease],
         wasted: Callable[[int], None],
-        decode: Callable[[BlockLease, BlockLease], Reason | None],
+        decode: Callable[[BlockLease, Lease], Reason | None],
     ) -> None:
         """*wasted* is told the bytes of chunks that arrived and that nobody took.
 
@@ -173,7 +173,7 @@ class PendingRead:
             if whole and kept is not None:
                 if kept.spec is not None and kept.spec.serde in encoded:
                     lease, kept = kept, lease
-                elif isinstance(lease, BlockLease):
+                else:
                     self.why = fetch.decode(kept, lease)
                     whole = self.why is None
             if kept is not None:

@@ -259,7 +259,7 @@ class Fetcher:
             block.release()
             return None
 
-    def _decode(self, kept: BlockLease, block: BlockLease) -> Reason | None:
+    def _decode(self, kept: BlockLease, block: Lease) -> Reason | None:
         """Bring the chunk that *kept* has encoded into *block*; why not, if so."""
         spec = block.spec
         if spec is None:
