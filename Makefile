@@ -54,7 +54,7 @@ PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
 ROUTERS := ai-dynamo-runtime==1.6.1 vllm-router==0.1.17
 NIXL   := nixl-cu12==1.5.1
 KVIKIO := kvikio-cu12==26.10.0 libkvikio-cu12==26.10.0 rapids-logger cuda-pathfinder nvidia-cufile-cu12
-LMCACHE := lmcache==0.5.6 cachetools prometheus-client psutil py-cpuinfo
+LMCACHE := lmcache==0.5.6 aiofile cachetools caio prometheus-client psutil py-cpuinfo
 VLLM   ?= 0.32.0
 VLLMS  ?= 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0
 ENGINE := $(VENV)/vllm
@@ -177,7 +177,7 @@ check: namespace $(VENV)/full
 	$(VENV)/bin/lint-imports
 	$(RUN) -m towncrier build --draft > /dev/null
 
-bench: $(VENV)/full
+bench: $(VENV)/full $(VENV)/lmcache/made
 	PYTHONPATH=tests/lib $(RUN) -m benchmarks.whole $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 gpu: namespace
@@ -280,7 +280,8 @@ $(VENV)/full: $(VENV)/made $(addsuffix /pyproject.toml,$(DISTS))
 	$(PIP) --no-deps $(NIXL) || echo "NIXL cannot be installed: its tests are skipped"
 	touch $@
 
-# LMCache asks for CUDA builds and for services' clients; its wire needs a few small packages.
+# LMCache asks for CUDA builds and for services' clients; its wire and its engine need a few
+# small packages.
 $(VENV)/lmcache/made: | $(VENV)/full
 	rm -rf $(@D)
 	$(PIP) --no-deps --only-binary :all: --target $(@D) $(LMCACHE) && touch $@ || \

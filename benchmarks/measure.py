@@ -230,3 +230,21 @@ def quantiles(times: Sequence[float]) -> dict[str, float]:
         "median_ms": round(statistics.median(ordered) * 1e3, 3),
         "p90_ms": round(ordered[len(ordered) * 9 // 10] * 1e3, 3),
     }
+
+
+def cost(run: Callable[[], object], before: Callable[[], object] | None = None) -> float:
+    """CPU seconds of one run: the median of as many as a turn has time for."""
+    times: list[float] = []
+    spent = 0.0
+    while spent < _TURN or len(times) < 5:
+        if before is not None:
+            before()
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+        spent += times[-1]
+    return statistics.median(times)
+
+
+_TURN = 0.1
+"""CPU seconds that :func:`cost` takes at least."""
