@@ -16,11 +16,12 @@ def check_memory(tensor: torch.Tensor, name: str) -> None:
     Raises:
         LayoutMismatch: *tensor* is sparse, nested, or on ``meta``.
     """
+    if _has_memory(tensor):
+        return
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise LayoutMismatch(f"{name} is {kind}, not a dense tensor")
-    if tensor.device.type == "meta":
-        raise LayoutMismatch(f"{name} is on meta, where tensors have no data")
+    raise LayoutMismatch(f"{name} is on meta, where tensors have no data")
 
 
 def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -43,15 +44,21 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
         if len(given) != len(planes):
             raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
         for plane, tensor in zip(planes, given, strict=True):
+            fits = tensor.dtype == dtype and tensor.dim() == 4 and tensor.shape[-1] == plane.width
+            if fits and _has_memory(tensor):
+                continue
             name = f"layer {layer} plane {plane.name!r}"
             check_memory(tensor, name)
             if tensor.dtype != dtype:
                 raise LayoutMismatch(f"{name} is {tensor.dtype}, not {dtype}")
-            if tensor.dim() != 4 or tensor.shape[-1] != plane.width:
-                raise LayoutMismatch(
-                    f"{name} has shape {tuple(tensor.shape)}; "
-                    f"four dimensions are expected, the last of {plane.width}"
-                )
+            raise LayoutMismatch(
+                f"{name} has shape {tuple(tensor.shape)}; "
+                f"four dimensions are expected, the last of {plane.width}"
+            )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def check_spans(

@@ -49,8 +49,8 @@ class ContiguousKV:
         self._tokens = int(tensors[0][0].shape[2])
         for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
             for plane, tensor in zip(planes, given, strict=True):
-                expected = (1, plane.heads, self._tokens, plane.width)
-                if tensor.shape != expected:
+                if tensor.shape != (1, plane.heads, self._tokens, plane.width):
+                    expected = (1, plane.heads, self._tokens, plane.width)
                     raise LayoutMismatch(
                         f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}, "
                         f"not {expected}"

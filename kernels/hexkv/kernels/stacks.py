@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import accumulate, groupby
+from functools import cache, lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -59,17 +59,21 @@ class Stacks:
         self._unit = unit
         self._before = before
         self._layer_bytes = layer_bytes
-        self._stacks: list[tuple[range, Memory]] = []
-        for run, memory in _runs(tensors, forms, lead):
-            self._stacks.append((run, memory.numpy() if on_host(memory) else memory))
-        size = memory.element_size()
-        self._row = tuple(memory.shape[-len(forms[0].row(lead)[0]) :])
-        self._dtype: npt.DTypeLike = _DTYPES[size]
-        if items and (stacks := _of_items(self._stacks)) is not None:
-            self._stacks = stacks
-            size *= self._row[-1]
-            self._row, self._dtype = self._row[:-1], _item(size)
+        element = tensors[0].element_size()
+        joined = items and all(
+            form.lie.steps[-1] == 1 and on_host(tensor)
+            for tensor, form in zip(tensors, forms, strict=True)
+        )
+        self._row, size, self._dtype = _row(forms[0].lie, element, joined)
         self._strides = tuple(size * math.prod(self._row[i:]) for i in range(len(self._row) + 1))
+        self._stacks: list[tuple[range, Memory]] = []
+        for run, step in _runs(forms):
+            tensor, form = tensors[run.start], forms[run.start]
+            if on_host(tensor):
+                memory: Memory = _array(tensor, form, len(run), step, self._row, size, self._dtype)
+            else:
+                memory = _tensor(tensor, form, len(run), step)
+            self._stacks.append((run, memory))
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* to the chunks of *moves*."""
@@ -128,24 +132,22 @@ def stacked(
     A place has *lead* dimensions. *axes* are those of the tensors that are looked at, in this
     order; of any other, the first place is. *items*: see :class:`Stacks`.
     """
-    forms = [[_Form.of(tensor, axes, lead) for tensor in given] for given in planes]
-    kinds = [
-        (alike, *[(form.shape[lead:], form.dense, tensor.dtype) for form, tensor in both])
-        for alike, given, formed in zip(layout.planes, planes, forms, strict=True)
-        for both in [zip(formed, given, strict=True)]
-    ]
+    looked_at = None if axes is None else tuple(axes)
+    forms = [[_Form.of(tensor, looked_at, lead) for tensor in given] for given in planes]
     made: list[Stacks] = []
-    for _, run in groupby(range(layout.layers), kinds.__getitem__):
-        layers = [*run]
-        first = layers[0]
+    first = 0
+    for end in range(1, layout.layers + 1):
+        more = end < layout.layers and layout.planes[end] == layout.planes[first]
+        if more and all(map(_alike, planes[end], forms[end], planes[first], forms[first])):
+            continue
         sizes = [p.heads * p.width * layout.dtype.itemsize for p in layout.planes[first]]
         before = [layout.layer_span(first, 1)[0] + end for end in accumulate(sizes, initial=0)]
         for index, start in enumerate(before[:-1]):
             made.append(
                 Stacks(
-                    range(first, layers[-1] + 1),
-                    [planes[layer][index] for layer in layers],
-                    [forms[layer][index] for layer in layers],
+                    range(first, end),
+                    [given[index] for given in planes[first:end]],
+                    [formed[index] for formed in forms[first:end]],
                     unit=unit,
                     before=start,
                     layer_bytes=sum(sizes),
@@ -153,12 +155,53 @@ def stacked(
                     items=items,
                 )
             )
+        first = end
     return made
+
+
+def _alike(tensor: torch.Tensor, form: _Form, first: torch.Tensor, other: _Form) -> bool:
+    """True if layers of these planes go into one group: their rows have one shape and dtype."""
+    one, two = form.lie, other.lie
+    rows = one is two or (one.row == two.row and one.dense == two.dense)
+    return rows and tensor.dtype is first.dtype
 
 
 def on_host(tensor: torch.Tensor) -> bool:
     """True if NumPy reaches the memory."""
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
+
+
+class _Lie(NamedTuple):
+    """How a tensor's ``[places, *row]`` lies in its storage, in elements."""
+
+    places: tuple[int, ...]
+    strides: tuple[int, ...]
+    """From one place to the next, in each of their dimensions."""
+
+    row: tuple[int, ...]
+    """Shape of a row; of a dense one all its elements."""
+
+    steps: tuple[int, ...]
+    """Strides of a row."""
+
+    dense: bool
+    """True if each row is one run of elements."""
+
+
+@lru_cache(maxsize=256)
+def _lie(
+    shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...] | None, lead: int
+) -> _Lie:
+    """Layers mostly lie as the first one does."""
+    axes = tuple(range(len(shape))) if axes is None else axes
+    places, apart = [shape[axis] for axis in axes[:lead]], [strides[axis] for axis in axes[:lead]]
+    row, steps = [shape[axis] for axis in axes[lead:]], [strides[axis] for axis in axes[lead:]]
+    expected = 1
+    for size, step in zip(reversed(row), reversed(steps), strict=True):
+        if size != 1 and step != expected:
+            return _Lie(tuple(places), tuple(apart), tuple(row), tuple(steps), dense=False)
+        expected *= size
+    return _Lie(tuple(places), tuple(apart), (expected,), (1,), dense=True)
 
 
 class _Form(NamedTuple):
@@ -167,72 +210,72 @@ class _Form(NamedTuple):
     home: int
     """Address of its storage."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    lie: _Lie
     offset: int
     """Elements of the storage before it."""
 
-    dense: bool
-    """True if each row is one run of bytes."""
-
     @classmethod
-    def of(cls, tensor: torch.Tensor, axes: Sequence[int] | None, lead: int) -> _Form:
-        shape, strides = tuple(tensor.shape), tensor.stride()
-        if axes is not None:
-            shape = tuple([shape[axis] for axis in axes])
-            strides = tuple([strides[axis] for axis in axes])
-        dense, expected = True, 1
-        for axis in range(len(shape) - 1, lead - 1, -1):
-            if shape[axis] != 1 and strides[axis] != expected:
-                dense = False
-                break
-            expected *= shape[axis]
-        home = tensor.untyped_storage().data_ptr()
-        return cls(home, shape, strides, int(tensor.storage_offset()), dense)
-
-    def row(self, lead: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides of a row; of a dense one as a run of elements."""
-        if self.dense:
-            return (math.prod(self.shape[lead:]),), (1,)
-        return self.shape[lead:], self.strides[lead:]
+    def of(cls, tensor: torch.Tensor, axes: tuple[int, ...] | None, lead: int) -> _Form:
+        lie = _lie(tensor.shape, tensor.stride(), axes, lead)
+        return cls(tensor.untyped_storage().data_ptr(), lie, int(tensor.storage_offset()))
 
 
-def _runs(
-    tensors: Sequence[torch.Tensor], forms: Sequence[_Form], lead: int
-) -> Iterator[tuple[range, torch.Tensor]]:
-    """Runs of *tensors* in one storage at equal distances, each as ``[places, run, *row]``.
-
-    One alone is ``[places, *row]``. Dense rows are bytes.
-    """
+def _runs(forms: Sequence[_Form]) -> Iterator[tuple[range, int]]:
+    """Runs of layers in one storage at equal distances, and the distance in elements."""
     first = 0
-    while first < len(tensors):
+    while first < len(forms):
         form = forms[first]
         end, step = first + 1, 0
-        while end < len(tensors) and forms[end][:3] == form[:3]:
+        while end < len(forms) and forms[end][:2] == form[:2]:
             distance = forms[end].offset - forms[end - 1].offset
             if distance <= 0 or step not in (0, distance):
                 break
             end, step = end + 1, distance
-        row, steps = form.row(lead)
-        layers, distances = ((end - first,), (step,)) if end > first + 1 else ((), ())
-        tensor = tensors[first].detach()
-        memory = tensor.as_strided(
-            (*form.shape[:lead], *layers, *row), (*form.strides[:lead], *distances, *steps)
-        )
-        word = torch.uint8 if form.dense else INTEGERS[memory.element_size()]
-        yield range(first, end), memory.view(word)
+        yield range(first, end), step
         first = end
 
 
-def _of_items(stacks: Sequence[tuple[range, Memory]]) -> list[tuple[range, Memory]] | None:
-    """*stacks* of items that are as long as their last dimension is; ``None`` if it lies apart."""
-    made: list[tuple[range, Memory]] = []
-    for run, memory in stacks:
-        if isinstance(memory, torch.Tensor) or memory.strides[-1] != memory.itemsize:
-            return None
-        item = _item(memory.shape[-1] * memory.itemsize)
-        made.append((run, memory.view(item)[..., 0]))
-    return made
+def _row(lie: _Lie, element: int, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
+    """Shape of a row in items, their bytes, and their dtype.
+
+    Dense rows are bytes. *joined*: what lies along the last dimension is one item.
+    """
+    row, size = (lie.row[0] * element,) if lie.dense else lie.row, 1 if lie.dense else element
+    if joined:
+        size *= row[-1]
+        return row[:-1], size, _item(size)
+    return row, size, _DTYPES[size]
+
+
+def _array(
+    tensor: torch.Tensor,
+    form: _Form,
+    layers: int,
+    step: int,
+    row: tuple[int, ...],
+    size: int,
+    dtype: npt.DTypeLike,
+) -> Array:
+    """Host memory of *layers* layers as ``[places, layers, *row]``, or of one without them."""
+    element, lie = tensor.element_size(), form.lie
+    shape = (*lie.places, *([layers] if layers > 1 else ()), *row)
+    if 0 in shape:
+        return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
+    # The storage, alive as long as the array: NumPy checks that it is not left.
+    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    strides = [stride * element for stride in lie.strides]
+    if layers > 1:
+        strides.append(step * element)
+    steps = [size] if lie.dense else [step * element for step in lie.steps]
+    return np.ndarray(shape, dtype, flat, form.offset * element, (*strides, *steps[: len(row)]))
+
+
+def _tensor(tensor: torch.Tensor, form: _Form, layers: int, step: int) -> torch.Tensor:
+    """The same of another device's memory. Dense rows are bytes."""
+    places, strides, row, steps, dense = form.lie
+    both, distances = ((layers,), (step,)) if layers > 1 else ((), ())
+    memory = tensor.detach().as_strided((*places, *both, *row), (*strides, *distances, *steps))
+    return memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()])
 
 
 @cache
