@@ -27,12 +27,15 @@ PLACE = Path(sys.prefix) / "lmcache"
 LAYERS, HEADS, WIDTH = 4, 2, 64
 POOL_GIB = 0.25
 
+PATIENCE = 300.0
+"""Seconds after which its process hangs."""
+
 
 def peers_turn(tokens: int, chunks: Sequence[int]) -> dict[str, float] | None:
     """What each call took there, in microseconds of CPU; None where the package is not installed.
 
     Raises:
-        CalledProcessError: it is installed, and its process failed.
+        SubprocessError: it is installed, and its process failed, or hangs.
     """
     if not (PLACE / "lmcache").is_dir():
         return None
@@ -49,6 +52,7 @@ def peers_turn(tokens: int, chunks: Sequence[int]) -> dict[str, float] | None:
         stdout=subprocess.PIPE,
         check=True,
         text=True,
+        timeout=PATIENCE,
     )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -222,3 +222,16 @@ def test_the_quick_run_writes_json_of_the_known_shape_and_leaves_nothing_else(tm
             assert result[side]["seconds"]["median"] > 0
             assert result[side]["gb_per_second"] > 0
             assert result[side]["cpu_seconds_per_gb"] >= 0
+
+
+@pytest.mark.thorough
+def test_the_peer_is_asked_for_each_of_our_small_calls(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    peer = import_module("benchmarks.lmcache_calls")
+    if not (peer.PLACE / "lmcache").is_dir():
+        pytest.skip("lmcache is missing: make .venv/lmcache/made")
+    fixed = import_module("benchmarks.fixed")
+    (chunk,) = chunks = fixed.SMALL_CHUNKS[-1:]
+    theirs = peer.peers_turn(fixed.SMALL_PROMPT, chunks)
+    assert theirs.keys() == dict(fixed._small(chunk)).keys()
+    assert min(theirs.values()) > 0
