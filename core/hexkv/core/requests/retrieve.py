@@ -300,7 +300,9 @@ def load_prefix(
     laps.mark(("match", "", laps.now()))
     arrived = Arrived()
     why: Reason | None = None
-    encoded = Decodable(stack.runtime, device)
+    encoded: Collection[str] = ()
+    if hasattr(device, "decodes"):  # else nobody needs to ask it
+        encoded = Decodable(stack.runtime, device)
     past_host = None
     if any(tier.calls.past_host is not None for tier in {*found}):
         past_host = PastHost(stack.runtime, copier, device, prompt, found, owner, deadline)
