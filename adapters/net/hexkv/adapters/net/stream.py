@@ -31,6 +31,10 @@ _LONGEST = 86_400.0
 _RECORDS = 4 << 20
 """Bytes that are encrypted in one call, so that the deadline is looked at in between."""
 
+_SENT = 4 << 20
+"""Bytes after which a system call sends no further buffer: what a socket may hold, by Linux's own
+setting. While a thread is in the call, acknowledgements and timers of its socket wait for it."""
+
 _SCRATCH = 256 << 10
 
 _COUNTS, _COUNTS_AT = "=QQ", 120
@@ -244,7 +248,7 @@ class Stream:
         try:
             if self._tls is not None:
                 return self._tls.send(views[0][:_RECORDS])
-            return self._socket.sendmsg(views[:_VIEWS])
+            return self._socket.sendmsg(_first(views))
         except OSError as error:
             raise _translated(error, self._peer) from error
 
@@ -289,6 +293,16 @@ class Stream:
             self._socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
         except OSError as error:
             raise _translated(error, self._peer) from error
+
+
+def _first(views: Sequence[memoryview]) -> Sequence[memoryview]:
+    """So many of *views* as one system call sends."""
+    size = 0
+    for count, view in enumerate(views[:_VIEWS], 1):
+        size += view.nbytes
+        if size >= _SENT:
+            return views[:count]
+    return views[:_VIEWS]
 
 
 class _Rest:
