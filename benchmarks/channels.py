@@ -52,16 +52,18 @@ SPEED, CPU = 0.9, 1.15
 
 
 def far_end(count: int, size: int) -> None:
-    """The bare side's other process: gives all of its buffers for each byte that comes."""
+    """The bare side's other process: gives so many of its buffers as each byte that comes says."""
     with buffers(count, size) as slots, socket.create_server(("127.0.0.1", 0)) as listener:
         for slot in slots:
             slot[:] = os.urandom(size)
         print(listener.getsockname()[1], flush=True)
         peer, _ = listener.accept()
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while peer.recv(1):
-            for slot in slots:
-                peer.sendall(slot)
+        given = 0
+        while asked := peer.recv(1):
+            for _ in range(asked[0]):
+                peer.sendall(slots[given % count])
+                given += 1
 
 
 class Landing:
@@ -119,16 +121,29 @@ class Rig:
         self.mine = ends.enter_context(leased(self.blocks, self.count))
         self.name = recipe.channel
 
-    def rows(self, limit: str, bare: Callable[[], object], *goals: Goal) -> list[Comparison]:
-        """All frames in one call, and one after the other, beside *bare*."""
+    def rows(
+        self,
+        limit: str,
+        bare: Callable[[], object],
+        *goals: Goal,
+        one_by_one: Callable[[], object] | None = None,
+    ) -> list[Comparison]:
+        """All frames in one call, and one after the other, beside *bare*.
 
-        def row(each: int, goal: Goal) -> Comparison:
-            name = f"{self.name}, {self.count} frames of {self.label}, {each} to a call"
+        With *one_by_one* the latter beside that, too: *bare* makes fewer round trips.
+        """
+
+        def row(each: int, goal: Goal, beside: Callable[[], object], suffix: str) -> Comparison:
+            name = f"{self.name}, {self.count} frames of {self.label}, {each} to a call{suffix}"
             sink = Landing(self.mine)
             turn = reading(self.channel, self.apart.peer, sink, self.names, self.size, each)
-            return Comparison(name, limit, self.size * self.count, turn, Turn(bare), goal)
+            by = f"{limit}{suffix}"
+            return Comparison(name, by, self.size * self.count, turn, Turn(beside), goal)
 
-        return [row(each, goal) for each in (self.count, 1) for goal in goals]
+        found = [row(each, goal, bare, "") for each in (self.count, 1) for goal in goals]
+        if one_by_one is not None:
+            found += [row(1, goal, one_by_one, ", a request each") for goal in goals]
+        return found
 
 
 def over_tcp(label: str, ends: ExitStack) -> Rows:
@@ -140,12 +155,18 @@ def over_tcp(label: str, ends: ExitStack) -> Rows:
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def bare() -> None:
-        raw.sendall(b"g")
+        raw.sendall(bytes([rig.count]))
         for lease in rig.mine:
             receive(raw, lease.frame)
 
+    def one_by_one() -> None:
+        for lease in rig.mine:
+            raw.sendall(bytes([1]))
+            receive(raw, lease.frame)
+
     goals = (Goal("speed", SPEED), Goal("cpu", CPU))
-    return rig.rows("recv_into and sendall", bare, *goals), [rig.apart.pid, far]
+    rows = rig.rows("recv_into and sendall", bare, *goals, one_by_one=one_by_one)
+    return rows, [rig.apart.pid, far]
 
 
 def over_shm(label: str, ends: ExitStack) -> Rows:

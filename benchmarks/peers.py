@@ -120,7 +120,7 @@ def rows(label: str, ends: ExitStack) -> Rows:
     planes = [plane for layer in target for plane in layer]
 
     def bare() -> None:
-        raw.sendall(b"g")
+        raw.sendall(bytes([count]))
         for frame in frames:
             receive(raw, frame)
         for one, other in zip(planes, source, strict=True):
