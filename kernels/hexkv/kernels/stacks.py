@@ -192,7 +192,7 @@ class _Lie(NamedTuple):
 def _lie(
     shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...] | None, lead: int
 ) -> _Lie:
-    """Layers mostly lie as the first one does."""
+    """How a tensor of that shape lies. Kept, for layers mostly lie as the first one does."""
     axes = tuple(range(len(shape))) if axes is None else axes
     places, apart = [shape[axis] for axis in axes[:lead]], [strides[axis] for axis in axes[:lead]]
     row, steps = [shape[axis] for axis in axes[lead:]], [strides[axis] for axis in axes[lead:]]

@@ -33,7 +33,7 @@ _RECORDS = 4 << 20
 
 _SENT = 4 << 20
 """Bytes after which a system call sends no further buffer: what a socket may hold, by Linux's own
-setting. While a thread is in the call, acknowledgements and timers of its socket wait for it."""
+setting. While a thread is in the call, the kernel puts off what else is to do for the socket."""
 
 _SCRATCH = 256 << 10
 
