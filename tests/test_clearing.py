@@ -1,6 +1,7 @@
 """Clearing: a namespace's chunks go from every tier, others' stay, and what is left is said."""
 
 import random
+from contextlib import ExitStack
 from threading import Event
 
 import pytest
@@ -205,12 +206,29 @@ def test_what_an_eviction_did_not_delete_goes_with_a_clear(rig, store):
     assert len(disk.store.medium) == 4
     assert r.engine.clear(PROMPT[:CHUNK]).complete
     assert len(disk.store.medium) == 3
-    with disk.deleting.now(disk.index.leaving()[:1]):  # by another worker, which may yet fail
-        assert not r.engine.clear(PROMPT).complete
-    disk.put_off(disk.index.leaving())
     assert r.engine.clear(everything=True).complete
     assert (disk.store.medium, disk.index.used) == ({}, 0)
     assert not disk.deleting.undeleted
+
+
+@each("well", [True, False])
+def test_a_clear_waits_for_what_another_worker_is_deleting_and_says_if_that_failed(rig, well):
+    r = rig([tier("disk", ScanningStore({}), budget=4 * FRAME)])
+    r.engine.store(PROMPT, kv())
+    disk = r.tiers["disk"]
+    disk.put_off(disk.index.evict(4 * FRAME))
+    under_way = ExitStack()
+    (mine,) = under_way.enter_context(disk.deleting.now(disk.index.leaving()[:1]))
+    settled = disk.deleting.settled
+
+    def ended_meanwhile(keys, deadline):
+        if well:
+            disk.deleting.done([mine])
+        under_way.close()
+        return settled(keys, deadline)
+
+    disk.deleting.settled = ended_meanwhile
+    assert r.engine.clear(everything=True).complete is well
 
 
 class RefusingBeside(ClearingBeside):

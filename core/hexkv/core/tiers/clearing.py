@@ -73,7 +73,7 @@ def forget(tier: Tier, keys: Sequence[ChunkKey], deadline: Deadline) -> Gone:
     every = not tier.index.decides or tier.indexing or tier.shared
     # Chunks that leave already may stay on the store: their deletion was put off, or fails now.
     well = tier.delete(free if every else tier.index.leaving(free), deadline)
-    return Gone(gone, _left(tier, keys, free) if well else _UNDELETED)
+    return Gone(gone, _left(tier, keys, free, deadline) if well else _UNDELETED)
 
 
 def clear(tier: Tier, prefixes: Collection[bytes] | None, deadline: Deadline) -> Gone:
@@ -113,13 +113,17 @@ def _clear_prefixes(
                 return Gone(gone, _UNDELETED)
             count += cleared
         tier.deleting.done(mine)
-    return Gone(gone, _left(tier, known, free), max(0, count - len(going)))
+    return Gone(gone, _left(tier, known, free, deadline), max(0, count - len(going)))
 
 
-def _left(tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey]) -> str:
+def _left(
+    tier: Tier, keys: Sequence[ChunkKey], free: Sequence[ChunkKey], deadline: Deadline
+) -> str:
     """Why some of *keys* may be left once *free* of them are deleted; empty if none is."""
-    if tier.index.leaving(free):  # somebody else is deleting them, or has failed to
-        return _UNDELETED
+    if tier.index.leaving(free):  # another worker is deleting them, or has failed to
+        half = Deadline.after(deadline.clock, deadline.remaining() / 2)
+        if not tier.deleting.settled(free, half) or tier.index.leaving(free):
+            return _UNDELETED
     busy = [] if len(free) == len(keys) else tier.index.contains(keys)
     return _REPLACED if any(busy) else ""
 

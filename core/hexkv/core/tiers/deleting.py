@@ -84,6 +84,15 @@ class Deleting:
                 self._keys.difference_update(mine)
                 for prefix in prefixes:
                     self._prefixes.remove(prefix)
+                self._changed.notify_all()
+
+    def settled(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
+        """Wait until no deletion of any of *keys* is under way. False: one still is at *deadline*.
+
+        For callers whose own deletions are over: two that wait for each other never end.
+        """
+        with self._changed:
+            return self._wait(self._changed, lambda: self._keys.isdisjoint(keys), deadline)
 
     def done(self, keys: Sequence[ChunkKey]) -> None:
         """These are off the store, also those of them that were put off."""
