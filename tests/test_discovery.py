@@ -78,6 +78,22 @@ def test_discovering_twice_gives_two_registries_that_do_not_know_each_other():
     assert second.adapters
 
 
+def test_what_comes_into_a_folder_and_goes_again_is_there_at_the_next_call(tmp_path, monkeypatch):
+    """What is on the disk is read once for as long as no folder changes."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "late_plugin.py").write_text("1 / 0")
+    os.utime(tmp_path, ns=(0, 0))  # clocks of file systems may stand still for milliseconds
+    assert "late" not in {origin.plugin for origin in discover().broken}
+    described = tmp_path / "late-1.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1\n")
+    (described / "entry_points.txt").write_text("[hexkv]\nlate = late_plugin\n")
+    assert Origin("late", "late 1") in discover().broken
+    described.rename(tmp_path / "late-1.gone")
+    os.utime(tmp_path, ns=(0, 1))
+    assert "late" not in {origin.plugin for origin in discover().broken}
+
+
 def test_a_plugin_of_somebody_else_is_found_with_its_distribution(found):
     found("good")
     registry = discover()

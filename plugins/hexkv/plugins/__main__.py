@@ -27,24 +27,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = words[:1] == ["--debug"]
     try:
         registry = installed()
-        code = run_app(_application(registry), "hexkv", words)
+        wanted = next((word for word in words if not word.startswith("-")), "")
+        code = run_app(_application(registry, wanted), "hexkv", words)
     except HexKVError as error:
         if debug:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, CalledWrongly) else 1
-    wanted = next((word for word in words if not word.startswith("-")), "")
     if wanted and wanted not in {*registry.commands, "demo"} and registry.broken:
         print(registry.said_of_broken().removeprefix("; "), file=sys.stderr)
     return code
 
 
-def _application(registry: Registry) -> typer.Typer:
+def _application(registry: Registry, wanted: str) -> typer.Typer:
+    """The command *wanted* alone; all of them where there is none of that name."""
     app = new_app("A pluggable multi-tier KV cache for LLM serving.")
     app.callback(invoke_without_command=True)(_options)
     commands = dict(registry.commands)
     commands.setdefault("demo", CommandSpec("demo", _DEMO, lambda _: _no_demo(registry)))
-    for name in sorted(commands):
+    for name in [wanted] if wanted in commands else sorted(commands):
         app.command(
             name,
             help=commands[name].summary,

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
+import sys
 from collections.abc import Iterable
+from functools import lru_cache
+from types import ModuleType
 from typing import TypeVar
 
 import pluggy
@@ -49,13 +53,35 @@ def discover(*, group: str = GROUP) -> Registry:
     return registry
 
 
-def _entries(group: str) -> list[tuple[Origin, importlib.metadata.EntryPoint]]:
+def _entries(group: str) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
     """The entry points in an order to which that of ``sys.path`` means nothing."""
+    # Reading every distribution's files takes most of a discovery, and each cache that is opened
+    # discovers: they are read once for as long as no folder has got or lost a distribution.
+    folders = tuple((folder, _state(folder)) for folder in sys.path)
+    return _read_entries(group, folders, tuple(sys.meta_path))
+
+
+def _state(folder: str) -> tuple[int, int, int]:
+    """Which folder it is, and when something in it was last made or removed."""
+    try:
+        found = os.stat(folder or ".")
+    except OSError:
+        return 0, 0, 0
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _read_entries(
+    group: str,
+    folders: tuple[tuple[str, tuple[int, int, int]], ...],  # noqa: ARG001 - what the answer depends on
+    finders: tuple[object, ...],  # noqa: ARG001 - likewise
+) -> tuple[tuple[Origin, importlib.metadata.EntryPoint], ...]:
     found = []
     for entry in importlib.metadata.entry_points(group=group):
         label = f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
         found.append((Origin(entry.name, label), entry))
-    return sorted(found, key=lambda one: (not _is_ours(one[0]), one[0].plugin, one[0].distribution))
+    found.sort(key=lambda one: (not _is_ours(one[0]), one[0].plugin, one[0].distribution))
+    return tuple(found)
 
 
 def _is_ours(origin: Origin) -> bool:
@@ -73,7 +99,7 @@ def _take(registry: Registry, origin: Origin, plugin: object) -> None:
 
 def _ask(plugin: object) -> tuple[list[AdapterSpec], list[CommandSpec]]:
     # A plugin manager for each plugin: a shared one stops at the first hook that raises.
-    manager = pluggy.PluginManager("hexkv")
+    manager = _Manager("hexkv")
     manager.add_hookspecs(Hooks)
     manager.register(plugin)
     implemented = {hook.name for hook in manager.get_hookcallers(plugin) or ()}
@@ -97,6 +123,22 @@ def _ask(plugin: object) -> tuple[list[AdapterSpec], list[CommandSpec]]:
     )
 
 
+class _Manager(pluggy.PluginManager):
+    """One that looks at functions alone: pluggy looks long at each name of a plugin."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        if inspect.ismodule(plugin) and not inspect.isroutine(vars(plugin).get(name)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+    def parse_hookspec_opts(
+        self, module_or_class: ModuleType | type, name: str
+    ) -> pluggy.HookspecOpts | None:
+        if name.startswith("__"):
+            return None
+        return super().parse_hookspec_opts(module_or_class, name)
+
+
 def _offers(hook: pluggy.HookCaller, wanted: type[_Spec]) -> list[_Spec]:
     """What the hook gives, each what was promised."""
     offers: list[Iterable[object]] = hook()
@@ -117,6 +159,7 @@ def _distribution(name: str) -> str:
     return f"{name} {installed_version(name)}".rstrip()
 
 
+@lru_cache(maxsize=8)
 def installed_version(name: str) -> str:
     """The version of a distribution; empty in a source tree that is not installed."""
     try:
