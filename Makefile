@@ -69,7 +69,7 @@ INTO_ENGINE  := $(PIP_ENGINE) install --quiet
 TEST_ENGINE  := $(ENGINE)/bin/python -m pytest -o faulthandler_timeout=600
 # A file stays in one process, so that its servers are started once.
 IN_PARALLEL  := --numprocesses $(WORKERS) --dist loadfile
-# Every test, and ten times as many examples where a test leaves their number open.
+# Every test, and twenty times as many examples where a test leaves their number open.
 THOROUGH     := -m "" --hypothesis-profile thorough -o faulthandler_timeout=600
 
 SGLANG_DISTS := . contracts kernels adapters/admin adapters/directory adapters/local adapters/net adapters/node adapters/peer adapters/redis adapters/tcp adapters/hf adapters/sglang adapters/vllm

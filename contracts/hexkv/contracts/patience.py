@@ -4,8 +4,8 @@ How long an example takes, or finding one, tells of the machine, and breaks no p
 ``conftest.py`` at the root of a repository: with it, pytest takes ``adapters/sglang/conftest.py``
 for a part of SGLang.
 
-Where a test leaves their number open, 50 examples are tried: half of what hypothesis tries by
-itself. The profile ``thorough`` (``--hypothesis-profile thorough``) tries ten times as many.
+Where a test leaves their number open, 25 examples are tried: a quarter of what hypothesis tries
+by itself. The profile ``thorough`` (``--hypothesis-profile thorough``) tries twenty times as many.
 """
 
 from hypothesis import HealthCheck, settings
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "patient",
     settings(),
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     suppress_health_check={*settings().suppress_health_check, HealthCheck.too_slow},
 )

@@ -79,7 +79,7 @@ def gathered(window, start, end):
     return bytes(data)
 
 
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(2, times=10))
 @given(
     st.sampled_from([*SERDES]),
     st.sampled_from(DTYPES),
@@ -138,7 +138,7 @@ def test_planes_that_are_not_finite_or_not_smaller_arrive_as_they_are():
     assert gathered(window, 3, 4) == decoded(serde, one, layout, 1)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(10, times=15))
 @given(st.sampled_from(["default", "rans", *CODECS]), st.data())
 def test_a_payload_that_was_damaged_is_refused_or_decodes_as_on_the_host(name, data):
     """Frames have checksums; these are bytes that a hostile peer sealed."""
@@ -250,7 +250,7 @@ def graded(layout, tokens, seed):
     return memoryview(bytearray(narrowed(np.concatenate(parts), layout.dtype).tobytes()))
 
 
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(2, times=10))
 @given(st.sampled_from(DTYPES), st.integers(4, 13), st.integers(0, 1 << 32))
 def test_planes_with_tables_of_their_own_are_the_hosts_bits(dtype, tokens, seed):
     """Every bit comes back: of each dtype, and of numbers that are no whole bytes together."""
