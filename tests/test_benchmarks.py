@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -76,8 +77,11 @@ NAMES = [
 
 @pytest.fixture
 def measure(monkeypatch):
+    """Without collecting garbage before each turn: that of a whole run of tests takes long."""
     monkeypatch.syspath_prepend(str(ROOT))
-    return import_module("benchmarks.measure")
+    module = import_module("benchmarks.measure")
+    monkeypatch.setattr(module, "gc", SimpleNamespace(collect=lambda: None))
+    return module
 
 
 @pytest.fixture

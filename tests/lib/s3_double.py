@@ -10,7 +10,6 @@ import hashlib
 import ssl
 import sys
 from datetime import UTC, datetime, timedelta
-from http.client import parse_headers
 from itertools import count
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Lock
@@ -93,7 +92,10 @@ class Handler(StreamRequestHandler):
             return False
         method, target, version = line.decode("ascii").split()
         assert version == "HTTP/1.1"
-        headers = {name.lower(): value for name, value in parse_headers(self.rfile).items()}
+        headers = {}
+        while (field := self.rfile.readline(1 << 16)) not in (b"\r\n", b""):
+            name, _, value = field.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
         path, _, query = target.partition("?")
         size = int(headers.get("content-length", "0"))
         self.method, self.headers, self.heard = method, headers, False
