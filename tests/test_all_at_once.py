@@ -7,6 +7,7 @@ from threading import Thread
 import pytest
 
 from configured import FRAME, LAYOUT, built, computed, prompt, settle
+from depth import thorough
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.core.policies import POLICIES
@@ -116,7 +117,7 @@ def leave(engine, name):
         assert engine.admin.detach(name)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *thorough(1)])
 def test_whatever_is_done_at_once_no_kv_is_wrong_and_nothing_is_left(tmp_path, seed):
     with built(tmp_path / "kv", slots=24, budget=60 * FRAME) as engine:
         workers = [Worker(engine, tmp_path, f"{seed}/{n}") for n in range(THREADS)]

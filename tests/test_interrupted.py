@@ -1,7 +1,7 @@
 """An exception out of nowhere, at any line of the core, leaves nothing behind.
 
 Each call is made again and again, and a ``KeyboardInterrupt`` comes at each line that it runs,
-where it runs it for the first time and for the last; in ``make test`` at each tenth of these.
+where it runs it for the first time and for the last; in ``make test`` at each twentieth of these.
 """
 
 import time
@@ -67,7 +67,7 @@ def unharmed(r):
 @pytest.mark.parametrize(
     ("call", "tiers", "step"),
     [
-        *((call, "both", 10) for call in CALLS if call not in BY_LAYERS),
+        *((call, "both", 20) for call in CALLS if call not in BY_LAYERS),
         *thorough(*((call, "both", 1) for call in CALLS)),
         *thorough(*((call, "memory", 1) for call in (store, retrieve))),
     ],

@@ -255,6 +255,7 @@ def test_a_live_service_is_left_as_it_was(server):
         assert raw.get(foreign) == frame
 
 
+@pytest.mark.thorough
 def test_faults_are_tried_on_a_service_that_is_not_ours_to_kill(check):
     with served() as server:
         code, out, _ = check(f"hexkv://{server.address}", "--level", "L4", "--json", "-")
@@ -333,6 +334,7 @@ def test_candidates_of_one_service_do_not_meet():
     assert list(one.delete([key], deadline())) == [True]
 
 
+@pytest.mark.thorough
 def test_the_badge_in_the_tutorial_is_the_one_that_the_tape_gets(check, tmp_path):
     tutorial = Path(__file__).parents[2] / "docs" / "writing-an-adapter.md"
     (shown,) = re.findall(

@@ -25,6 +25,7 @@ def gpu(*arguments):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_it_says_so_and_every_part_that_is_asked_for_runs(tmp_path):
     told = tmp_path / "gpu.json"

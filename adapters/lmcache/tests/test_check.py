@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.__main__ import main
 from lm_servers import RawLM
@@ -14,6 +16,7 @@ def card_of(capsys, *arguments):
     return card
 
 
+@pytest.mark.thorough
 def test_a_live_server_is_certified_and_left_as_it_was(server, capsys):
     door = RawLM(server.address)
     door.put(chunk_key("somebody else's"), b"value")

@@ -63,6 +63,7 @@ assert hear().code == 200
 """
 
 
+@pytest.mark.thorough
 def test_its_messages_are_understood_by_our_server(server, environ):
     command = [sys.executable, "-c", TALK, str(server.port)]
     done = subprocess.run(

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from hexkv.contracts.doubles import chunk_key
 from hexkv.plugins.__main__ import main
 from lm_servers import SMALL, RawHexkv, served
@@ -25,6 +27,7 @@ def test_a_live_server_is_certified_and_left_as_it_was(server, capsys):
     door.close()
 
 
+@pytest.mark.thorough
 def test_a_server_with_a_secret_is_certified_by_who_knows_it(tmp_path, capsys):
     path = tmp_path / "secret"
     path.write_text("a secret of the tests")

@@ -8,6 +8,7 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
+from depth import thorough
 from hexkv.adapters.lmserver.server import Server
 from hexkv.adapters.net.connection import Limits
 from hexkv.contracts.doubles import ListSink, ManualClock, chunk_key
@@ -130,7 +131,7 @@ def test_empty_chunks_have_an_end_too(soon, open_store):
         assert sum(store.contains(keys, soon)) == (1 << 20) // 4096
 
 
-@pytest.mark.parametrize("signals", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signals", [*thorough(signal.SIGTERM), signal.SIGKILL])
 def test_a_directory_outlives_its_server(tmp_path, open_store, soon, signals):
     options = (*SMALL, "--dir", str(tmp_path / "chunks"))
     frames = {chunk_key(str(i)): bytes([i]) * 9000 for i in range(20)}

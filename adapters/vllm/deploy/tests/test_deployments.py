@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from depth import thorough
 from hexkv.contracts.cases import each
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
@@ -66,7 +67,7 @@ def test_a_wrong_manifest_is_refused(validator):
         validator.validate(wrong, validator.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("right", [True, *thorough(False)])
 def test_the_compose_file_is_what_compose_takes(right, tmp_path):
     file = tmp_path / "compose.yaml"
     content = compose()
