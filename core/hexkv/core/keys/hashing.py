@@ -203,14 +203,16 @@ class NamespaceHasher:
         link = known[-1][NAMESPACE_BYTES:] if known else self._anchor
         keys: list[bytes] = [*known]
         reached = ends[len(known) - 1] if known else 0
-        for start, end in zip(starts[len(known) :], ends[len(known) :], strict=True):
-            if start != reached:
-                link = self._anchor
-            link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
-            keys.append(prefix + link)
-            reached = end
-            if deadline is not None and not len(keys) % _PIECE and deadline.expired:
+        for first in range(len(known), len(ends), _PIECE):
+            if deadline is not None and first > len(known) and deadline.expired:
                 break
+            piece = slice(first, first + _PIECE)
+            for start, end in zip(starts[piece], ends[piece], strict=True):
+                if start != reached:
+                    link = self._anchor
+                link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
+                keys.append(prefix + link)
+                reached = end
         return cast("list[ChunkKey]", keys)
 
     def name_of(self, data: bytes, after: ChunkKey | None) -> ChunkKey:
