@@ -1,6 +1,7 @@
 """Chunks that are computed at one node and waited for at another."""
 
 from contextlib import ExitStack, closing
+from threading import Event
 
 import pytest
 
@@ -69,6 +70,43 @@ def test_what_is_computed_for_a_decoder_is_pushed_to_its_node_and_kept_there(pai
     put(decode, chunks(12, "later"))
     assert holds(decode, some) == 4, "they are not evicted"
     assert decode.unpin(HOLD)
+
+
+def test_a_decoder_that_asks_before_its_node_was_told_waits(pair, monkeypatch):
+    """A short prompt is computed sooner than one node tells the other one of it."""
+    pusher, _, prefill, decode = pair
+    some, told = chunks(3), Event()
+    keys = [chunk.key for chunk in some]
+    pushing = pusher.served.pushing
+    tell = pushing._tell
+    monkeypatch.setattr(pushing, "_tell", lambda *said: told.wait(60.0) and tell(*said))
+    prefill.push_to(DECODE, keys, HOLD, 60.0, soon())
+    put(prefill, some)
+    try:
+        assert list(decode.seek(keys, "decode", "", soon())) == [True] * 3
+        waited(decode, keys)
+        assert holds(decode, some) == 3
+    finally:
+        told.set()
+    eventually(lambda: not pushing._offering)
+    assert list(decode.seek(keys, "decode", "", soon())) == [False] * 3, "they are there"
+
+
+def test_a_decoder_waits_for_what_its_node_was_told_of_and_asks_for_yet(pair, monkeypatch):
+    _, node, prefill, decode = pair
+    some, asks = chunks(3), Event()
+    keys = [chunk.key for chunk in some]
+    followed = node.served.pushing._followed
+    want = followed._want
+    monkeypatch.setattr(followed, "_want", lambda *said: asks.wait(60.0) and want(*said))
+    put(prefill, some)
+    prefill.push_to(DECODE, keys, HOLD, 60.0, soon())
+    try:
+        eventually(lambda: all(decode.expect(keys, "decode", now())))
+    finally:
+        asks.set()
+    waited(decode, keys)
+    assert holds(decode, some) == 3
 
 
 def test_two_nodes_do_not_wait_for_each_other(pair):

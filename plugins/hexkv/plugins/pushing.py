@@ -90,6 +90,9 @@ class Pushing:
         self._holds: OrderedDict[ChunkKey, tuple[str, float]] = OrderedDict()
         """By chunk that is to come, whose pin is to keep it, and until when."""
 
+        self._offering: list[tuple[str, frozenset[ChunkKey]]] = []
+        """Peers, by name, that have not been told yet of chunks for them."""
+
         self._unknown: set[str] = set()
         self._lock = Lock()
         self._pushes = Pushes(announced, peers.have, peers.push, clock, executor)
@@ -106,7 +109,18 @@ class Pushing:
     def push_to(self, name: str, keys: Sequence[ChunkKey], hold: str, seconds: float) -> None:
         """Have the peer *name* be pushed chunks; see :class:`hexkv.ports.SupportsPushing`."""
         if name and name != self.name and keys:
-            self._followed.run(lambda: self._tell(name, keys, hold, seconds))
+            offer = name, frozenset(keys)
+            with self._lock:
+                self._offering.append(offer)
+
+            def tell() -> None:
+                try:
+                    self._tell(name, keys, hold, seconds)
+                finally:
+                    with self._lock:
+                        self._offering.remove(offer)
+
+            self._followed.run(tell)
 
     def seek(self, keys: Sequence[ChunkKey], name: str, deadline: Deadline) -> None:
         """Expect what the peer *name*, or any of some peers, pushes of chunks.
@@ -239,7 +253,14 @@ class Pushing:
         behind = _WANT.size + size
         member = unpack_member(body[_WANT.size : behind])
         keys = keys_in(body[behind:])
-        return bytes(self._pushes.want(_peer(member), keys, here=bool(here)))
+        # A short prompt is computed before its decoder's node hears of it, which asks by itself.
+        here = bool(here) or self._offers(member.name, keys)
+        return bytes(self._pushes.want(_peer(member), keys, here=here))
+
+    def _offers(self, name: str, keys: Sequence[ChunkKey]) -> bool:
+        """True while the peer *name* is about to be told of any of *keys*."""
+        with self._lock:
+            return any(peer == name and not some.isdisjoint(keys) for peer, some in self._offering)
 
 
 def _peer(member: Member) -> Peer:

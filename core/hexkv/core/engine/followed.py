@@ -89,7 +89,10 @@ class Followed:
             self._executor.run(_ASKING, one)
 
     def follow(self, peer: Peer, keys: Sequence[ChunkKey]) -> None:
-        """Ask *peer* for chunks that it has or computes, and wait for none of it."""
+        """Expect chunks that *peer* offers, and ask it for them; waits for none of it."""
+        # Now, not once it has answered: a decoder may ask in between, and would compute.
+        self._announced.announce(_client(peer), "", PEERS, keys, _LASTS)
+        self._follow(peer)
         self.run(partial(self._again, peer, keys))
 
     def close(self) -> None:
