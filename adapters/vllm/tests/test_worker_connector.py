@@ -5,6 +5,7 @@ import random
 from array import array
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
+from threading import Event
 
 import pytest
 import torch
@@ -219,6 +220,23 @@ def test_a_load_between_steps_is_reported_once_when_it_is_over(rank):
     assert (over(rank), rank.half.arrived()) == ({"r"}, set())
     assert (rank.half.bad_blocks(), rank.half.finished_steps()) == (set(), {})
     assert rank.equal(OTHER, MINE)
+
+
+def test_a_load_between_steps_is_over_before_what_was_held_for_it_is_given_back(rank, monkeypatch):
+    """A node's answers are nothing that a first token waits for."""
+    store(rank)
+    rank.find()
+    unpin, may = rank.engine.unpin, Event()
+    monkeypatch.setattr(rank.engine, "unpin", lambda owner: may.wait(60) and unpin(owner))
+    rank.half.start(Step(2, loads=[load(later=True)]))
+    try:
+        assert over(rank) == {"r"}
+        assert rank.equal(OTHER, MINE)
+        assert rank.engine.health().pins == {"r": 4}
+    finally:
+        may.set()
+    rank.half._threads.shutdown()
+    assert rank.engine.health().pins == {}
 
 
 def test_a_step_that_computes_nothing_waits_for_loads_or_answers(rank, monkeypatch):

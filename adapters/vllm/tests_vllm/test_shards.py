@@ -193,18 +193,17 @@ def test_what_ranks_have_in_common_is_not_removed_while_one_of_them_lacks_it(pai
     prefill.add("p", words, count=1, params={"do_remote_decode": True})
     prefill.run(300)
     first, second = (worker._rig.half for worker in decode.worker.workers)
-    done, load, read = Event(), first._load, second._read
+    done, let_go, read = Event(), first._let_go, second._read
 
-    def loads(*args):
-        arrived = load(*args)
+    def lets_go(*args):
+        let_go(*args)
         done.set()
-        return arrived
 
     def late(*args):
         assert done.wait(60)
         return read(*args)
 
-    first._load, second._read = loads, late
+    first._let_go, second._read = lets_go, late
     decode.add("d", words, params=prefill.told["p"])
     decode.run(300)
     assert decode.answers()["d"] == alone(words, 4)

@@ -148,16 +148,15 @@ class WorkerConnector(Generic[Window]):
         self._count(step.missed)
         for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
-                # Recorded first: whatever happens, vLLM must be told that it is over.
-                future = self._threads.submit(self._load_beside, load, order, self._beside())
-                self._outside.running[load.request] = load, future
+                self._outside.running[load.request] = load, self._begin_outside(load, order)
             elif self._layerwise:
                 self._begin(load)
             elif self._together is not None:  # behind those that began in earlier steps
-                future = self._threads.submit(self._load_beside, load, order, self._beside())
-                self._report(load, future.result())
+                self._report(load, self._begin_outside(load, order).result())
             else:
-                self._report(load, self._load(load, order))
+                over: Future[int] = Future()
+                self._load(load, order, ExitStack(), over)
+                self._report(load, over.result())
 
     def wait_for_layer(self, name: str) -> None:
         """The model is about to read this layer."""
@@ -279,28 +278,43 @@ class WorkerConnector(Generic[Window]):
             count(CounterName.MISSES, chunks, reason=reason)
             count(CounterName.MISSED_TOKENS, tokens, reason=reason)
 
-    def _load(self, load: Load, order: int) -> int:
-        """Load; up to which token everything arrived."""
-        began = time.monotonic()
+    def _begin_outside(self, load: Load, order: int) -> Future[int]:
+        """Load in another thread; up to which token everything arrived."""
+        over: Future[int] = Future()
+        self._threads.submit(self._load, load, order, self._beside(), over)
+        return over
+
+    def _load(
+        self, load: Load, order: int, beside: AbstractContextManager[object], over: Future[int]
+    ) -> None:
+        """Load, and say up to which token everything arrived; then let go of what was held.
+
+        In this order: vLLM may go on while the node is told.
+        """
+        arrived = load.start
         try:
-            window = self._windows.window(
-                load.blocks[: load.end // self._windows.block], load.start
-            )
-            # None: its adapter was replaced, or left, since it was found.
-            namespace = self._scopes.namespace(load.scope)
-            read = None if namespace is None else partial(self._read, load, namespace)
-            if self._together is not None:
-                got = self._together.load(order, load, window, read)
-            elif read is None:
-                return load.start
-            else:
-                got = read(window)
+            with beside:
+                arrived = self._arrive(load, order)
+            over.set_result(arrived)
+        except BaseException as error:
+            over.set_exception(error)
+            raise
         finally:
-            self._engine.unpin(load.request)
-        arrived = self._loaded(load, got, time.monotonic() - began)
-        if load.kept.hold and namespace is not None:
-            self._let_go(load, namespace, arrived)
-        return arrived
+            self._let_go(load, arrived)
+
+    def _arrive(self, load: Load, order: int) -> int:
+        began = time.monotonic()
+        window = self._windows.window(load.blocks[: load.end // self._windows.block], load.start)
+        # None: its adapter was replaced, or left, since it was found.
+        namespace = self._scopes.namespace(load.scope)
+        read = None if namespace is None else partial(self._read, load, namespace)
+        if self._together is not None:
+            got = self._together.load(order, load, window, read)
+        elif read is None:
+            return load.start
+        else:
+            got = read(window)
+        return self._loaded(load, got, time.monotonic() - began)
 
     def _read(self, load: Load, namespace: Namespace, window: Window) -> Retrieved:
         with traced(load.parent):
@@ -311,10 +325,6 @@ class WorkerConnector(Generic[Window]):
                 namespace=namespace,
                 lookup_id=load.request,
             )
-
-    def _load_beside(self, load: Load, order: int, beside: AbstractContextManager[object]) -> int:
-        with beside:
-            return self._load(load, order)
 
     def _loaded(self, load: Load, got: Retrieved, seconds: float) -> int:
         self.tally.loaded(got.loaded_tokens, got.loaded_bytes, seconds)
@@ -337,10 +347,16 @@ class WorkerConnector(Generic[Window]):
             owner, seconds = self._handing.owner(prompt.hold), self._handing.seconds
             self._engine.pin(tokens, owner, seconds=seconds, namespace=namespace)
 
-    def _let_go(self, load: Load, namespace: Namespace, arrived: int) -> None:
-        """What was kept for one decoder has arrived here, or did not."""
+    def _let_go(self, load: Load, arrived: int) -> None:
+        """What was kept for a load, or for this decoder alone, has arrived here, or did not."""
+        self._engine.unpin(load.request)
+        if not load.kept.hold:
+            return
         self._engine.unpin(self._handing.owner(load.kept.hold))
         if not self._handing.removes or load.kept.fresh < 0 or arrived < load.end:
+            return
+        namespace = self._scopes.namespace(load.scope)
+        if namespace is None:
             return
         tokens, block = memoryview(load.tokens).cast("I"), self._windows.block
         keys = list(self._engine.chunk_keys(tokens, namespace=namespace))
