@@ -1,13 +1,15 @@
 """``python -m benchmarks.prefill_decode``: what it takes to hand a prompt over in a real vLLM.
 
 One engine computes a prompt and is asked for one token, another one is asked for the first token
-then. What the second one takes is what handing over adds to the prefill's own time. One step of it
-is vLLM's own, for the last token: as long as a later step of the same request takes. Beside it, in
-turns: a copy of that much KV out of shared memory, which is the least that it takes, and what
-``--beside`` names: the same through vLLM's ExampleConnector, through its NixlConnector (``--nixl``:
-a folder with the packages ``nixl`` and ``nixl-cu12``), or through LMCache's connector and daemon
-(``--lmcache``, as for ``benchmarks.vllm_ttft``), with which all engines are in several processes.
-Two engines for each take 5 GiB. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
+then. What the second one takes is what handing over adds to the prefill's own time. Part of that is
+vLLM's own, which takes a request in and computes its last token: as much as the same request takes
+from the second engine's own prefix cache, with hexkv switched off for it, and after as long a rest
+while the first engine computes another prompt. Beside it, in turns: a copy of that much KV out of
+shared memory, which is the least that it takes, and what ``--beside`` names: the same through
+vLLM's ExampleConnector, through its NixlConnector (``--nixl``: a folder with the packages ``nixl``
+and ``nixl-cu12``), or through LMCache's connector and daemon (``--lmcache``, as for
+``benchmarks.vllm_ttft``), with which all engines are in several processes. Two engines for each
+take 5 GiB. ``PYTHONPATH=tests/lib .venv/vllm/bin/python -m ...``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -37,8 +39,16 @@ from processes import free_port
 from vllm_engines import Engine, agree, connector, prompt
 
 CHUNK = 256
-STEPS = 8
-"""Of the decoder, of which one tells how long vLLM's own part takes."""
+COPIES = 3
+"""Bare ones in each turn."""
+
+TOKENS = 63 * 32 + 1
+"""Of which a prefix cache has all but the last, in blocks of 32."""
+
+MOST_COPIES, SPARE = 1.5, 0.010
+"""Copies, and seconds beside them, that handing over may add."""
+
+OWN = {"kv_transfer_params": {"hexkv": {"read": False, "write": False}}}
 
 OUTPUT = Path(__file__).resolve().parent / "results" / "prefill_decode.json"
 
@@ -83,51 +93,72 @@ def turn(
 ) -> dict[str, float]:
     """One prompt, handed over; *gives* and *takes* are a router's to the one and to the other.
 
-    Without *takes*, what the one answers is for the other. Then it computes the prompt again
-    before the other one is asked again: some keep it for one reader.
+    Without *takes*, what the one answers is for the other.
     """
     said = {"kv_transfer_params": gives} if gives else None
     [first] = prefill.generate(words, tokens=1, extra=said)
-    seconds, computed = first.first_token_seconds, prefill.last["cpu_seconds"]
-
-    def passed(answer: Any) -> Mapping[str, object] | None:
-        params = answer.params if takes is None else takes
-        return {"kv_transfer_params": params} if params else None
-
-    [answer] = decode.generate(words, tokens=1, extra=passed(first))
+    params = first.params if takes is None else takes
+    [answer] = decode.generate(
+        words, tokens=1, extra={"kv_transfer_params": params} if params else None
+    )
     assert agree([answer], [first])
-    busy = decode.last["cpu_seconds"]
-    if first.params and takes is None:
-        [first] = prefill.generate(words, tokens=1, extra=said)
-    [longer] = decode.generate(words, tokens=1 + STEPS, extra=passed(first))
-    step = (decode.last["seconds"] - longer.first_token_seconds) / STEPS
     return {
-        "prefill_seconds": seconds,
-        "prefill_cpu_seconds": computed,
+        "prefill_seconds": first.first_token_seconds,
+        "prefill_cpu_seconds": prefill.last["cpu_seconds"],
         "added_seconds": answer.first_token_seconds,
-        "step_seconds": step,
-        "handing_seconds": answer.first_token_seconds - step,
-        "again_seconds": longer.first_token_seconds,
-        "added_cpu_seconds": busy,
+        "added_cpu_seconds": decode.last["cpu_seconds"],
         "computed_tokens": len(words) - answer.cached,
     }
 
 
+def from_own_cache(
+    prefill: Engine, decode: Engine, words: Sequence[int], others: Sequence[int]
+) -> tuple[float, float]:
+    """Time to the first token of *words* that *decode* has itself, and CPU seconds of that.
+
+    As in :func:`turn`, *prefill* has computed a prompt before, which is of nobody's interest.
+    """
+    prefill.generate(others, tokens=1, extra=OWN)
+    [answer] = decode.generate(words, tokens=1, extra=OWN)
+    assert answer.cached == len(words) - 1
+    return answer.first_token_seconds, decode.last["cpu_seconds"]
+
+
+def median(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of the first and of the second numbers."""
+    first, second = map(statistics.median, zip(*pairs, strict=True))
+    return first, second
+
+
 def summary(
-    rows: dict[int, dict[str, float]], bare: dict[int, tuple[float, float]]
+    rows: dict[int, dict[str, float]],
+    bare: dict[int, tuple[float, float]],
+    own: dict[int, tuple[float, float]],
 ) -> dict[str, object]:
-    """Medians, and what was added as multiples of the bare copies of the same turns."""
+    """Medians; what was added beside bare copies, and beyond vLLM's *own* part, turn by turn."""
     names = next(iter(rows.values()))
     found: dict[str, object] = {
         name: statistics.median(row[name] for row in rows.values()) for name in names
     }
-    for place, name in ((0, "added_seconds"), (0, "handing_seconds"), (1, "added_cpu_seconds")):
-        mine = {number: row[name] for number, row in rows.items()}
-        found[f"{name} / copy"] = against(mine, {n: both[place] for n, both in bare.items()})
-    for name in ("added_seconds", "handing_seconds"):
-        within = [row[name] <= 1.5 * bare[number][0] + 0.010 for number, row in rows.items()]
-        found[f"turns with {name} within 1.5 copies + 10 ms"] = f"{sum(within)} of {len(within)}"
+    for place, name in enumerate(("added_seconds", "added_cpu_seconds")):
+        copies = {number: pair[place] for number, pair in bare.items()}
+        added = {number: row[name] for number, row in rows.items()}
+        beyond = {number: added[number] - own[number][place] for number in added}
+        found[f"{name} / copy"] = against(added, copies)
+        found[f"{name} beyond own"] = quartiles(list(beyond.values()))
+        found[f"({name} beyond own) / copy"] = against(beyond, copies)
+        if place:  # the bound is one of time
+            continue
+        for said, taken in ((name, added), (f"{name} beyond own", beyond)):
+            within = sum(taken[n] <= MOST_COPIES * copies[n] + SPARE for n in taken)
+            found[f"turns with {said} within 1.5 copies + 10 ms"] = f"{within} of {len(taken)}"
     return found
+
+
+def quartiles(numbers: Sequence[float]) -> dict[str, float]:
+    """Of at least two."""
+    names = ("low", "median", "high")
+    return dict(zip(names, (round(q, 5) for q in statistics.quantiles(numbers, n=4)), strict=True))
 
 
 def example(folder: Path) -> Side:
@@ -158,7 +189,7 @@ def main() -> None:
     """Measure, print, and write JSON."""
     parse = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parse.add_argument("model", type=Path)
-    parse.add_argument("--tokens", type=int, default=3000)
+    parse.add_argument("--tokens", type=int, default=TOKENS)
     parse.add_argument("--turns", type=int, default=9)
     others = ["example", "nixl", "lmcache"]
     parse.add_argument("--beside", nargs="*", default=others[:1], choices=others)
@@ -172,8 +203,8 @@ def main() -> None:
         node = NodeProcess(folder, pool=pool, disk=False, memory=400_000)
         opened.enter_context(node)
         ours = {"node": str(node.path), "chunk": {"size": CHUNK}}
-        own = Side(connector(ours, hands_over=True), connector(ours, takes_over=True))
-        sides = {"hexkv": own}
+        both = connector(ours, hands_over=True), connector(ours, takes_over=True)
+        sides = {"hexkv": Side(*both)}
         if "example" in said.beside:
             sides["example"] = example(folder)
         if "nixl" in said.beside:
@@ -188,7 +219,9 @@ def main() -> None:
             side, port = sides[name], {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
             transfer = side.prefill if role == "prefill" else side.decode
             env, log = {**side.env, **port, **several}, folder / f"{name} {role}.log"
-            return Engine(said.model, log, transfer=transfer, env=env, **SETTINGS)
+            # Others' decoders are not asked a second time.
+            own = {"enable_prefix_caching": (name, role) == ("hexkv", "decode")}
+            return Engine(said.model, log, transfer=transfer, env=env, **SETTINGS | own)
 
         names = [(name, role) for name in sides for role in ("prefill", "decode")]
         with ThreadPoolExecutor(2) as threads:
@@ -199,16 +232,20 @@ def main() -> None:
         bare = Shared(said.tokens * KV_BYTES)
         rows: dict[str, dict[int, dict[str, float]]] = {name: {} for name in sides}
         copies: dict[int, tuple[float, float]] = {}
+        own: dict[int, tuple[float, float]] = {}
         for number in range(-1, said.turns):
             for name in list(rows) if number % 2 else list(rows)[::-1]:
                 words = prompt(f"handed over {name} {number}", said.tokens)
                 prefill, decode = (engines[name, role] for role in ("prefill", "decode"))
                 with prefill.awake(), decode.awake():
                     row = turn(prefill, decode, words, gives=sides[name].gives)
+                    if name == "hexkv":
+                        others = prompt(f"meanwhile {number}", said.tokens)
+                        own[number] = from_own_cache(prefill, decode, words, others)
                 if number >= 0:  # the first one warms up
                     rows[name][number] = row
-            copies[number] = bare.seconds()
-        del copies[-1]
+            copies[number] = median([bare.seconds() for _ in range(COPIES)])
+        del copies[-1], own[-1]
     result = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe(Path()),
@@ -216,14 +253,9 @@ def main() -> None:
         "tokens": said.tokens,
         "bytes": said.tokens * KV_BYTES,
         "engines": "in several processes" if "lmcache" in sides else "in one process each",
-        "copy": dict(
-            zip(
-                ("seconds", "cpu_seconds"),
-                map(statistics.median, zip(*copies.values(), strict=False)),
-                strict=True,
-            )
-        ),
-        **{name: summary(found, copies) for name, found in rows.items()},
+        "copy": dict(zip(("seconds", "cpu_seconds"), median([*copies.values()]), strict=True)),
+        "own": dict(zip(("seconds", "cpu_seconds"), median([*own.values()]), strict=True)),
+        **{name: summary(found, copies, own) for name, found in rows.items()},
     }
     text = json.dumps(result, indent=1)
     said.output.parent.mkdir(exist_ok=True)

@@ -85,6 +85,10 @@ def main() -> None:
                 words = prompt(f"{side} {number}", said.tokens)
                 prefill = engines["layerwise" if side == "layerwise" else "step"]
                 row = turn(prefill, engines["decode"], words, gives=gives(side), takes=TAKES)
+                [again] = engines["decode"].generate(
+                    words, tokens=1, extra={"kv_transfer_params": TAKES}
+                )
+                row["again_seconds"] = again.first_token_seconds
                 row["bare_seconds"] = link
                 shown = row["added_seconds"] - row["again_seconds"]
                 row["hidden_share"] = 1 - shown / link
