@@ -248,10 +248,11 @@ def test_a_step_that_computes_nothing_waits_for_loads_or_answers(rank, monkeypat
         _, future = rank.half._outside.running["r"]
         future.exception(timeout=60)
         assert rank.half.arrived() == {"r"}
-        assert waits == [([future], 0.001, FIRST_COMPLETED)][: int(idle)]
+        assert waits == [([future], 0.005, FIRST_COMPLETED)][: int(idle)]
     for count, answers in ((1, False), (2, True)):
         rank.run(Step(3, idle=True, waits=answers))
         assert (rank.half.arrived(), len(waits)) == (set(), count)
+    assert waits[-1][1] == 0.001, "an answer wakes nobody"
 
 
 def test_a_load_between_steps_that_fails_is_reported_with_its_blocks(rank):

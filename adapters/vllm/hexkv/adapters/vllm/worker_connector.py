@@ -39,10 +39,14 @@ log = logging.getLogger("vllm.hexkv")
 _LOADS = 1 << 16
 """More than the loads of a step."""
 
-_YIELD = 0.001
-"""Seconds for which a step that computes nothing waits for loads and answers. A host that steps on
-and on keeps the interpreter's lock from the threads that load and that look up: their every system
-call waits 5 ms for it."""
+_ANSWERS = 0.001
+"""Seconds for which a step that computes nothing waits for answers. A host that steps on and on
+keeps the interpreter's lock from the threads that look up: their every system call waits 5 ms."""
+
+_LOADS_END = 0.005
+"""Seconds for which it waits for the end of a load, which wakes it. Steps in between take half a
+millisecond each, of the core that copies where cores are few; and whoever comes meanwhile waits
+less than for a step that computes something."""
 
 _FORGETTING = 1.0
 """Seconds for what is to be deleted once it has arrived."""
@@ -200,7 +204,8 @@ class WorkerConnector(Generic[Window]):
         """Requests whose loads outside of steps are over since the last call."""
         running = [done for _, done in self._outside.running.values()]
         if (self._idle and running) or self._waits:
-            wait(running or [self._never], _YIELD, FIRST_COMPLETED)
+            seconds = _ANSWERS if self._waits else _LOADS_END
+            wait(running or [self._never], seconds, FIRST_COMPLETED)
         if not running:
             return set()
         over = {name for name, (_, done) in self._outside.running.items() if done.done()}
