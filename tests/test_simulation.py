@@ -241,8 +241,8 @@ def patient(patch):
 
     def wait(self, ticket, deadline):
         far = type(deadline)(deadline.clock, deadline.clock.now() + 10_000)
-        with self._changed:
-            return self._executor.wait(self._changed, lambda: ticket.done, far)
+        with self._lock:
+            return self._await(ticket, far)
 
     patch.setattr(Lane, "wait", wait)
 

@@ -116,6 +116,43 @@ def test_who_does_not_wait_never_passes_those_who_do():
     assert small
 
 
+class Counting(World):
+    """Counts how often callers that wait look whether they can go on."""
+
+    looks = 0
+
+    def wait(self, condition, ready, deadline):
+        def look():
+            self.looks += 1
+            return ready()
+
+        return super().wait(condition, look, deadline)
+
+
+@pytest.mark.parametrize("what", ["room", "block"])
+def test_of_many_who_wait_only_who_can_go_on_is_woken(what):
+    world, callers = Counting(1), 40
+    lane, far = lane_of(world, parts=1), Deadline.after(world, 1_000.0)
+    pool = BlockPool(Heap(PAGE), PAGE, executor=world)
+
+    def load():
+        def spend(go):
+            world.spend(1.0)
+            return go, True
+
+        with lane.admit(Priority.GET, [1], far) as room:
+            ticket = lane.submit(Priority.GET, 1, spend, None, room)
+        assert ticket.wait(far)
+
+    def hold():
+        with pool.lease(0, "t", far):
+            world.spend(1.0)
+
+    one_by_one(world, [load if what == "room" else hold] * callers)
+    assert world.now() < 1_000.0 + 2 * callers
+    assert world.looks <= 6 * callers
+
+
 def test_room_that_nobody_has_any_more_is_free():
     world = World(1)
     lane, now = lane_of(world), Deadline(world, 0.0)

@@ -18,12 +18,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, RLock
-from typing import Generic, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import WORDS, LaneRules, Priority, Refused
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.steps import StepRing
 from hexkv.core.turns import Line, Turn
 from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reason, Telemetry
@@ -31,40 +32,6 @@ from hexkv.ports import Clock, Completion, CounterName, Deadline, Executor, Reas
 T = TypeVar("T")
 
 log = logging.getLogger("hexkv")
-
-
-class Ticket(Generic[T]):
-    """A task's answer, now or later."""
-
-    __slots__ = ("_lane", "done", "result")
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-        self.done = False
-        self.result: T | None = None
-
-    @classmethod
-    def of(cls, result: T) -> Ticket[T]:
-        """Of a task that was done at once, by no lane."""
-        ticket: Ticket[T] = cls.__new__(cls)
-        ticket.done, ticket.result = True, result
-        return ticket
-
-    def wait(self, deadline: Deadline) -> bool:
-        """Wait for the answer. ``False`` if *deadline* passed first.
-
-        If the lane ended nothing at all meanwhile, that opens its breaker.
-        """
-        return self.done or self._lane.wait(self, deadline)
-
-    def peek(self, deadline: Deadline) -> bool:
-        """Wait likewise, and draw no conclusion about the lane: the caller may ask again."""
-        return self.done or self._lane.peek(self, deadline)
-
-    def abandon(self) -> None:
-        """Nobody waits any more: a task that has not begun gives back what it holds at once."""
-        if not self.done:
-            self._lane.abandon(self)
 
 
 @dataclass(order=True, slots=True)
@@ -107,14 +74,14 @@ class Lane:
         self._bytes = 0
         self._torn = False
         self._rooms: WeakSet[Room] = WeakSet()
-        self._line = Line()
         self._order = itertools.count()
         self._ended = 0
         self._parked = 0
         self._held = self._closed = False
         # Entered itself, not by the condition: no signal comes between it and the body.
         self._lock = RLock()
-        self._changed = Condition(self._lock)
+        self._line = Line(self._lock)
+        self._idle = Condition(self._lock)
         executor.open(name, rules.workers)
 
     @property
@@ -158,7 +125,7 @@ class Lane:
             if self._line.first is None and self._fits(sizes[0]):
                 self._check()
                 return self._room(sizes)
-        turn = Turn()
+        turn = Turn(self._line)
         try:
             with self._lock:
                 self._line.join(turn, priority)
@@ -170,15 +137,14 @@ class Lane:
                 def ready() -> bool:
                     return bool(self._bar(probe)) or self._may_pass(turn, sizes)
 
-                if self._executor.wait(self._changed, ready, deadline):
+                if self._executor.wait(turn.changed, ready, deadline):
                     if bar := self._bar(probe):
                         raise Refused(bar)
                     return self._room(sizes)
                 dead = self._ended == ended
         finally:
             with self._lock:
-                if self._line.leave(turn):
-                    self._changed.notify_all()
+                self._line.leave(turn)
         if dead:
             self._blame(at_once=final)
         raise Refused(Reason.QUEUE_FULL)
@@ -187,7 +153,7 @@ class Lane:
         """Give back what a room's task did not use."""
         with self._lock:
             self._rooms.discard(room)
-            self._changed.notify_all()
+            self._line.wake()
 
     def submit(
         self,
@@ -238,7 +204,7 @@ class Lane:
         """See :meth:`Ticket.wait`."""
         with self._lock:
             ended, hopeless = self._ended, deadline.expired
-            if self._executor.wait(self._changed, lambda: ticket.done, deadline):
+            if self._await(ticket, deadline):
                 return True
             if self._ended != ended or hopeless:
                 return False  # slow, or others used up the time; but not dead
@@ -247,8 +213,8 @@ class Lane:
 
     def peek(self, ticket: Ticket[T], deadline: Deadline) -> bool:
         """See :meth:`Ticket.peek`."""
-        with self._changed:
-            return self._executor.wait(self._changed, lambda: ticket.done, deadline)
+        with self._lock:
+            return self._await(ticket, deadline)
 
     def abandon(self, ticket: Ticket[T]) -> None:
         """See :meth:`Ticket.abandon`.
@@ -276,7 +242,7 @@ class Lane:
     def drain(self, deadline: Deadline) -> bool:
         """Wait until nothing waits or runs. Whether that came in time."""
         with self._lock:
-            return self._executor.wait(self._changed, lambda: not self._tasks(), deadline)
+            return self._executor.wait(self._idle, lambda: not self._tasks(), deadline)
 
     def hold(self) -> None:
         """Begin no put until :meth:`unhold`."""
@@ -296,7 +262,7 @@ class Lane:
         with self._lock:
             self._closed = True
             self._held = False
-            self._changed.notify_all()
+            self._line.wake_all()
         # The queue empties itself: every task has a step on its way to a worker. Only
         # workers that hang keep theirs, so what waits behind them is settled here.
         while (completion := self._step()) is not None:
@@ -348,9 +314,22 @@ class Lane:
                     self._bytes -= task.size
                 self._torn = False
                 self._ended += 1
-                self._changed.notify_all()
+                if task.ticket.changed is not None:
+                    task.ticket.changed.notify_all()
+                if not self._live:
+                    self._idle.notify_all()
+                if self.breaker.refuses:
+                    self._line.wake_all()
+                else:
+                    self._line.wake()
 
         return complete
+
+    def _await(self, ticket: Ticket[T], deadline: Deadline) -> bool:
+        if not ticket.done and ticket.changed is None:
+            ticket.changed = Condition(self._lock)
+        changed = ticket.changed
+        return changed is None or self._executor.wait(changed, lambda: ticket.done, deadline)
 
     def _check(self) -> None:
         """Raises Refused: the lane was closed, or the breaker is open."""
@@ -392,7 +371,7 @@ class Lane:
         """The lane ended nothing at all while somebody waited."""
         self._failed(Reason.TIMED_OUT, at_once=at_once)
         with self._lock:
-            self._changed.notify_all()  # who waits for room need not wait for this any more
+            self._line.wake_all()  # who waits for room need not wait for this any more
 
     def _failed(self, why: Reason, *, at_once: bool = False) -> None:
         if self.breaker.failed(at_once=at_once):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from threading import Condition, RLock
+from threading import RLock
 from types import TracebackType
 from typing import NoReturn, Self
 
 from hexkv.core.home import Home
 from hexkv.core.memory.slots import Block, Slots
+from hexkv.core.turns import Line
 from hexkv.ports import (
     MAGIC,
     PAGE,
@@ -178,7 +179,7 @@ class Ledger:
 
         # Entered itself, not by the condition: no signal comes between it and the body.
         self.lock = RLock()
-        self.changed = Condition(self.lock)
+        self.line = Line(self.lock)
         self._home = Home()
         self.poison = poison
         self._slots = Slots(slots, slot_bytes)
@@ -370,7 +371,7 @@ class Ledger:
         self._held_bytes = sum(block.size for block in blocks)
         self._slots.derive(blocks)
         self.freed += 1
-        self.changed.notify_all()
+        self.line.wake()
 
     def _end(self, holds: Iterable[tuple[str, int]]) -> None:
         """Take back holds, by owner and token; nothing where there is none."""
@@ -392,7 +393,7 @@ class Ledger:
             self._slots.give_back(block)
             self.freed += 1
         if self.freed != freed:
-            self.changed.notify_all()
+            self.line.wake()
 
 
 def _is_a_lease(lease: BlockLease) -> Lease:

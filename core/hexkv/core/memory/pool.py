@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Condition
 
 from hexkv.core.memory.lease import BlockLease, Ledger
-from hexkv.core.turns import Line, Turn
+from hexkv.core.turns import Turn
 from hexkv.ports import (
     ConfigError,
     Deadline,
@@ -78,8 +78,7 @@ class BlockPool:
         # The same call, of whom it is.
         self.sweep = self._ledger.sweep
         self._lock = self._ledger.lock
-        self._changed = self._ledger.changed
-        self._line = Line()
+        self._line = self._ledger.line
         self._closed = False
         self._frozen = False
         self._poison = poison
@@ -119,7 +118,7 @@ class BlockPool:
             if self._line.first is None:
                 for lease in self._grant([payload_bytes], owner):
                     return lease
-        turn = Turn()
+        turn = Turn(self._line)
         try:
             with self._lock:
                 self._line.join(turn)
@@ -139,8 +138,7 @@ class BlockPool:
                         raise PoolExhausted(self._why(size))
         finally:
             with self._lock:
-                if self._line.leave(turn):
-                    self._changed.notify_all()
+                self._line.leave(turn)
 
     def lease_run(
         self, payloads: Sequence[int], owner: str, deadline: Deadline
@@ -200,7 +198,7 @@ class BlockPool:
         """
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._line.wake_all()
             left = self._ledger.count()
         if not left:
             self._ledger.memory = memoryview(b"")
@@ -223,7 +221,7 @@ class BlockPool:
         with self._lock:
             self._frozen = False
             self._ledger.poison = self._poison
-            self._changed.notify_all()
+            self._line.wake()
 
     def adopt(self, places: Sequence[tuple[int, int, int]], owner: str) -> list[BlockLease]:
         """Leases on blocks that a process had which had divided the same memory.
@@ -259,7 +257,7 @@ class BlockPool:
             mine = self._line.first is turn
             return self._closed or (mine and (not first or self._ledger.freed != freed))
 
-        return self._wait(self._changed, ready, deadline)
+        return self._wait(turn.changed, ready, deadline)
 
     def _why(self, size: int) -> str:
         owners = ", ".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.answers import shares
 from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from threading import Lock
 
 from hexkv.core.io.rules import LaneRules, Priority, Refused
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.clearing import Gone, clear, forget, part_with
 from hexkv.core.tiers.evicting import background_deadline

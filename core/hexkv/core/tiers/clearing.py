@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import Change, ChunkKey, Cleared, Deadline, Reason, namespace_of

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.runtime import Runtime
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline, Reason

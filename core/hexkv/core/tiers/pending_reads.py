@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
 
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.tier import Tier

@@ -15,7 +15,8 @@ from typing import ClassVar, TypeVar
 
 from hexkv.core.io.room import Room
 from hexkv.core.io.rules import Priority
-from hexkv.core.io.scheduler import Lane, Ticket
+from hexkv.core.io.scheduler import Lane
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.backlog import Backlog
 from hexkv.core.tiers.bandwidth import TierBandwidth

@@ -9,7 +9,7 @@ from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.tiers.admission import Admissions
 from hexkv.core.tiers.batches import Batch, Pending
 from hexkv.core.tiers.bookkeeping import Reservation

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.frames.opening import part_span
 from hexkv.core.io.rules import Priority, Refused
-from hexkv.core.io.scheduler import Ticket
+from hexkv.core.io.ticket import Ticket
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.layers.heads import Head, head_bytes
