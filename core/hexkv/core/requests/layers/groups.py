@@ -13,20 +13,21 @@ _LEAST_BYTES = 4 << 20
 _MOST_BYTES = 128 << 20
 """Likewise: more is copied no faster, and the host could leave only after all of it."""
 
-_SHARE = 8
+_SHARE = 6
 """A group has at most this part of all layers, since the host waits for one group at least: for
 the first, and for one of the largest where it computes no slower than it loads."""
 
-_GROWTH = 1.5
-"""How much larger a group is than the one before. The host waits least where that is how much
-longer it computes than it loads; where it computes still longer, hardly at all in either case."""
+_LONGER = 1.5
+"""How much longer the host computes a layer than it takes to load one, where it waits for the
+first group alone; where it computes still longer, hardly for more."""
 
 
 def part_groups(layout: KVLayout, tokens: int) -> list[range]:
     """The parts of frames that are read and copied together, in order.
 
-    The first group is as small as is worth while, so that the host can begin, and each is half
-    as large again as the one before: it has to arrive while the host computes that one.
+    The first group is as small as is worth while, so that the host can begin. Each next one has
+    to arrive while the host computes those before it, whatever their sizes were rounded to. Those
+    that could grow no more are of one size, so that the last is not a small one of its own.
 
     Args:
         layout: of the chunks.
@@ -37,10 +38,12 @@ def part_groups(layout: KVLayout, tokens: int) -> list[range]:
     size = min(parts, -(-_LEAST_BYTES // part_bytes))
     most = max(size, min(parts // _SHARE, _MOST_BYTES // part_bytes))
     groups: list[range] = []
-    start = 0
+    first, start = size, 0
     while start < parts:
-        groups.append(range(start, min(start + size, parts)))
-        start, size = groups[-1].stop, min(ceil(_GROWTH * size), most)
+        left = parts - start
+        groups.append(range(start, start + ceil(left / ceil(left / size))))
+        start = groups[-1].stop
+        size = min(first + int((_LONGER - 1) * start), most)
     return groups
 
 

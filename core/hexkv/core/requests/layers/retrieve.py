@@ -123,7 +123,7 @@ class LayeredRetrieve:
             layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
             self._groups = layer_groups(layout, tokens)
             self._reader.divide(part_groups(layout, tokens))
-            self._reader.read_ahead(0, deadline)
+            self._reader.read_ahead(1, deadline)  # the second while the first is copied
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
                 self._stack.runtime.executor.open(LANE, 1)
@@ -137,13 +137,15 @@ class LayeredRetrieve:
             raise StopIteration
         if self._closed:
             raise InvalidRequest("the context of the retrieve was left")
-        if self._next == 0 or layer == self._groups[self._next - 1].stop:
-            try:
-                with self._patience.step() as deadline:
+        try:
+            with self._patience.step() as deadline:
+                if self._next == 0 or layer == self._groups[self._next - 1].stop:
                     self._bring(self._next, deadline)
-            except BaseException:
-                self.close()  # it is not known what the device holds
-                raise
+                elif self._ahead is None:  # the next group was still to arrive
+                    self._copy_ahead(deadline)
+        except BaseException:
+            self.close()  # it is not known what the device holds
+            raise
         self._layer += 1
         if self._layer == layout.layers:
             self._finish()
@@ -256,14 +258,16 @@ class LayeredRetrieve:
             self._shorten(0, Reason.DEVICE)
         self._next = group + 1
         self._reader.read_ahead(group + _GROUPS_AHEAD, deadline)
-        if self._beside and self._hit and self._next < len(self._groups):
-            self._copy_ahead(self._next, deadline)
+        self._copy_ahead(deadline)
 
-    def _copy_ahead(self, group: int, deadline: Deadline) -> None:
-        """Have a worker copy *group*, if nothing of it is missing and there is nothing to wait for.
+    def _copy_ahead(self, deadline: Deadline) -> None:
+        """Have a worker copy the next group, if all of it is there and nothing is to be waited for.
 
         What is missing may shorten the hit, which the host is to learn with that group.
         """
+        group = self._next
+        if not (self._beside and self._hit and group < len(self._groups)):
+            return
         if not self._reader.arrived(group):
             return
         self._load(group, deadline)
