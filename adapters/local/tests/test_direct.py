@@ -16,7 +16,7 @@ from hexkv.adapters.local._direct import aligned, go_direct
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.contracts.cases import each
 from hexkv.contracts.doubles import ListSink, chunk_key, deadline
-from hexkv.ports import PAGE, ConfigError, Corrupt, Failed, Hit, Item, Miss, Stored, TimedOut
+from hexkv.ports import PAGE, PIECE, ConfigError, Corrupt, Failed, Hit, Item, Miss, Stored, TimedOut
 
 A = chunk_key("a")
 
@@ -82,6 +82,22 @@ def test_off_never_goes_past_the_cache(tmp_path, moves):
     put(store, pages(PAGE))
     assert store.read([A], ListSink(), deadline()) == [Hit(PAGE)]
     assert moves == [("pwritev", False), ("preadv", False)]
+    store.close()
+
+
+def test_a_file_system_that_takes_no_advice_is_read_all_the_same(tmp_path, monkeypatch):
+    def refuse(*_):
+        asked.append(1)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    asked = []
+    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    store = DiskStore(tmp_path, direct="off")
+    frame, sink = pages(2 * PIECE), ListSink()
+    put(store, frame)
+    assert store.read([A], sink, deadline()) == [Hit(2 * PIECE)]
+    assert sink.data(0) == bytes(frame)
+    assert len(asked) == (sys.platform == "linux")
     store.close()
 
 

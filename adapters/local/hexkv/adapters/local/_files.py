@@ -16,6 +16,7 @@ from hexkv.adapters.local._direct import (
     aligned,
     go_direct,
     go_through_cache,
+    read_on,
     try_direct,
 )
 from hexkv.adapters.local._nofollow import ABSENT, open_file
@@ -192,6 +193,8 @@ class FileIO:
                 piece = size
             except OSError as error:
                 self.refused(error)
+        if piece < size:
+            read_on(file)
         while done < size:
             try:
                 moved = call(file, [buffer[done : done + piece]], offset + done)
