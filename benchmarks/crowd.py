@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.devices import Device, contiguous
 from benchmarks.measure import Comparison, Goal, Turn, must
-from benchmarks.rig import TokenArray, disk_tier, engine, memory_engine, prompt
+from benchmarks.rig import TokenArray, buffers, disk_tier, engine, memory_engine, prompt
 from benchmarks.scale import Scale
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
 from hexkv.plugins.schema import TierSettings
+from hexkv.ports import KVLayout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "lib"))
 
@@ -62,7 +63,7 @@ class Requests:
 
     def at_once(self, threads: ThreadPoolExecutor) -> None:
         """Load all of them, as many at once as there are threads."""
-        list(threads.map(self.load, range(len(self.prompts))))
+        _all(threads, self.load)
 
     def forget(self) -> None:
         """Begin to note seconds anew."""
@@ -94,6 +95,42 @@ def crowd(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
                 cache.clear()  # for the next pool, whose engine names chunks alike
     with memory_engine(layout, scale.chunk, PROMPTS * CHUNKS) as cache:
         yield from _rows("memory", Requests(cache, scale.chunk, devices, prompts))
+    yield from _copies(layout, scale.chunk, devices)
+
+
+def _copies(
+    layout: KVLayout, chunk: int, devices: Sequence[Device]
+) -> Generator[Comparison, None, None]:
+    """What threads that do nothing but copy make of this machine."""
+    size = layout.chunk_bytes(chunk)
+    with buffers(PROMPTS * CHUNKS, size) as memory:
+        copies = [
+            [device.bare(i, memory[number * CHUNKS + i]) for i in range(CHUNKS)]
+            for number, device in enumerate(devices)
+        ]
+
+        def load(number: int) -> None:
+            for copy in copies[number]:
+                copy.scatter()
+
+        def one_by_one() -> None:
+            for number in range(PROMPTS):
+                load(number)
+
+        for count in AT_ONCE:
+            with ThreadPoolExecutor(count) as threads:
+                yield Comparison(
+                    f"bare copies: {count} threads at once",
+                    "the same one by one",
+                    PROMPTS * CHUNKS * size,
+                    Turn(partial(_all, threads, load)),
+                    Turn(one_by_one),
+                    Goal("speed"),
+                )
+
+
+def _all(threads: ThreadPoolExecutor, load: Callable[[int], None]) -> None:
+    list(threads.map(load, range(PROMPTS)))
 
 
 def _rows(where: str, requests: Requests) -> Generator[Comparison, None, None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -146,14 +146,18 @@ def disk(scale: Scale, folder: Path) -> Generator[Comparison, None, None]:
         ):
             copies = [device.bare(i, ring[i % WORKERS]) for i in range(count)]
             cold = BareOverlap(bare_folder, ring, copies, pool, flags=0)
-            yield Comparison(
-                "disk: retrieve, cold",
-                "pread and scatter, overlapped",
-                size,
-                Turn(retrieve, before=partial(forget, folder)),
-                Turn(cold.read, before=partial(forget, folder)),
-                Goal("speed", COLD),
-            )
+            for limit, read, wanted in (
+                ("pread and scatter, overlapped", cold.read, COLD),
+                ("pread, XXH3 and scatter, overlapped", replace(cold, verify=True).read, None),
+            ):
+                yield Comparison(
+                    "disk: retrieve, cold",
+                    limit,
+                    size,
+                    Turn(retrieve, before=partial(forget, folder)),
+                    Turn(read, before=partial(forget, folder)),
+                    Goal("speed", wanted),
+                )
         device.wipe()
         retrieve()
         must(device.fingerprint() == original, "other KV came back than was stored")
