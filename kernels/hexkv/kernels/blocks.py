@@ -212,15 +212,15 @@ class BlockKV:
         chosen = check_spans(self.layout, self.tokens, spans, layers)
         found = self._between(spans)
         fused = self._pages.fused
-        # Serving engines make their pages in inference mode, and may be written only there.
-        with torch.inference_mode():
-            if fused is not None:
+        if fused is not None:
+            # Serving engines make their pages in inference mode, and may be written only there.
+            with torch.inference_mode():
                 for (start, end, data), blocks in zip(spans, found, strict=True):
                     fused.scatter(self._slots(blocks), data, end - start, chosen)
-            else:
-                moves = self._moves(spans)
-                for stacks in self._pages.stacks:
-                    stacks.scatter(moves, chosen)
+        else:
+            moves = self._moves(spans)
+            for stacks in self._pages.stacks:
+                stacks.scatter(moves, chosen)
         return transfer_on(self._pages.gpus)
 
     def _between(self, spans: Sequence[Span]) -> list[Places]:

@@ -32,10 +32,10 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
             are no dense tensors with data.
     """
     try:
-        whole = all(isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes)
+        whole = [isinstance(tensor, torch.Tensor) for planes in tensors for tensor in planes]
     except TypeError:
-        whole = False
-    if not whole:
+        whole = [False]
+    if not all(whole):
         raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")

@@ -97,10 +97,8 @@ class ContiguousKV:
                 self._fused.scatter(torch.arange(start, end), data, end - start, chosen)
         else:
             runs = [Run(batch) for batch in batches(spans)]
-            # A tensor that was made in inference mode may be written only there.
-            with torch.inference_mode():
-                for stacks in self._stacks:
-                    stacks.scatter(runs, chosen)
+            for stacks in self._stacks:
+                stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
 
     def decodes(self, serde: Serde) -> bool:

@@ -192,11 +192,9 @@ class PagedKV:
             for start, end, data in spans:
                 pages.fused.scatter(self._at(start, end), data, end - start, chosen)
         else:
-            # Serving engines make their pages in inference mode, and may be written only there.
-            with torch.inference_mode():
-                for rows, moves in self._moves(spans):
-                    for stacks in rows:
-                        stacks.scatter(moves, chosen)
+            for rows, moves in self._moves(spans):
+                for stacks in rows:
+                    stacks.scatter(moves, chosen)
         return transfer_on(pages.gpus)
 
     def decodes(self, serde: Serde) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -60,20 +61,23 @@ class Stacks:
         self._before = before
         self._layer_bytes = layer_bytes
         element = tensors[0].element_size()
-        joined = items and all(
-            form.lie.steps[-1] == 1 and on_host(tensor)
-            for tensor, form in zip(tensors, forms, strict=True)
-        )
+        self._host = all(form.host for form in forms)
+        joined = items and self._host and all(form.lie.steps[-1] == 1 for form in forms)
         self._row, size, self._dtype = _row(forms[0].lie, element, joined)
-        self._strides = tuple(size * math.prod(self._row[i:]) for i in range(len(self._row) + 1))
+        self._strides = tuple([size * math.prod(self._row[i:]) for i in range(len(self._row) + 1)])
         self._stacks: list[tuple[range, Memory]] = []
+        last = None
         for run, step in _runs(forms):
             tensor, form = tensors[run.start], forms[run.start]
-            if on_host(tensor):
-                memory: Memory = _array(tensor, form, len(run), step, self._row, size, self._dtype)
-            else:
-                memory = _tensor(tensor, form, len(run), step)
-            self._stacks.append((run, memory))
+            if not form.host:
+                self._stacks.append((run, _tensor(tensor, form, len(run), step)))
+                continue
+            alike = form.lie, len(run), step
+            if alike != last:  # mostly every layer lies as the one before
+                last = alike
+                shape, strides = _grid(*alike, self._row, element, size)
+            at = form.offset * element
+            self._stacks.append((run, _array(tensor, shape, self._dtype, at, strides)))
 
     def gather(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* to the chunks of *moves*."""
@@ -82,30 +86,33 @@ class Stacks:
 
     def scatter(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* from the chunks of *moves*."""
-        for chunks, move, memory in self._pairs(moves, layers):
-            move.scatter(chunks, memory)
+        # A tensor that was made in inference mode is written only there, which NumPy does not ask.
+        with nullcontext() if self._host else torch.inference_mode():
+            for chunks, move, memory in self._pairs(moves, layers):
+                move.scatter(chunks, memory)
 
-    def _pairs(self, moves: Sequence[Move], layers: range) -> Iterator[tuple[Array, Move, Memory]]:
+    def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Memory]]:
         """Each stack's part of each batch of chunks, and its memory.
 
         One layer's chunks of all batches come before the next layer's: memory is written in order.
         """
         start = max(self._layers.start, layers.start) - self._layers.start
         stop = min(self._layers.stop, layers.stop) - self._layers.start
+        pairs: list[tuple[Array, Move, Memory]] = []
         if start >= stop:
-            return
+            return pairs
         views = [(self._view(move.batch, start, stop), move) for move in moves]
         for run, memory in self._stacks:
-            first, last = max(run.start, start), min(run.stop, stop)
-            if first >= last:
+            first, last = run.start, run.stop
+            if last <= start or first >= stop:
                 continue
-            if len(run) == 1:
-                for view, move in views:
-                    yield view[:, :, first - start], move, memory
-                continue
-            part = memory[*self._axis, first - run.start : last - run.start]
+            at: int | slice = first - start
+            if last - first > 1:
+                at = slice(max(first, start) - start, min(last, stop) - start)
+                memory = memory[*self._axis, at.start + start - first : at.stop + start - first]
             for view, move in views:
-                yield view[:, :, first - start : last - start], move, part
+                pairs.append((view[:, :, at], move, memory))
+        return pairs
 
     def _view(self, batch: Batch, start: int, stop: int) -> Array:
         """``[chunks, units, layers, *row]`` of layers ``[start, stop)`` of the group."""
@@ -132,13 +139,12 @@ def stacked(
     A place has *lead* dimensions. *axes* are those of the tensors that are looked at, in this
     order; of any other, the first place is. *items*: see :class:`Stacks`.
     """
-    looked_at = None if axes is None else tuple(axes)
-    forms = [[_Form.of(tensor, looked_at, lead) for tensor in given] for given in planes]
+    forms = _forms(planes, None if axes is None else tuple(axes), lead)
     made: list[Stacks] = []
     first = 0
     for end in range(1, layout.layers + 1):
         more = end < layout.layers and layout.planes[end] == layout.planes[first]
-        if more and all(map(_alike, planes[end], forms[end], planes[first], forms[first])):
+        if more and all(map(_alike, forms[end], forms[first])):
             continue
         sizes = [p.heads * p.width * layout.dtype.itemsize for p in layout.planes[first]]
         before = [layout.layer_span(first, 1)[0] + end for end in accumulate(sizes, initial=0)]
@@ -159,11 +165,11 @@ def stacked(
     return made
 
 
-def _alike(tensor: torch.Tensor, form: _Form, first: torch.Tensor, other: _Form) -> bool:
+def _alike(form: _Form, other: _Form) -> bool:
     """True if layers of these planes go into one group: their rows have one shape and dtype."""
     one, two = form.lie, other.lie
     rows = one is two or (one.row == two.row and one.dense == two.dense)
-    return rows and tensor.dtype is first.dtype
+    return rows and form.dtype is other.dtype
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -214,10 +220,26 @@ class _Form(NamedTuple):
     offset: int
     """Elements of the storage before it."""
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor, axes: tuple[int, ...] | None, lead: int) -> _Form:
-        lie = _lie(tensor.shape, tensor.stride(), axes, lead)
-        return cls(tensor.untyped_storage().data_ptr(), lie, int(tensor.storage_offset()))
+    dtype: torch.dtype
+    host: bool
+
+
+def _forms(
+    planes: Sequence[Sequence[torch.Tensor]], axes: tuple[int, ...] | None, lead: int
+) -> list[list[_Form]]:
+    """Where each of the tensors lies: all that is asked of them, for torch takes long to answer."""
+    forms: list[list[_Form]] = []
+    last, lie = None, None
+    for given in planes:
+        row = []
+        for tensor in given:
+            alike = tensor.shape, tensor.stride()
+            if lie is None or alike != last:
+                last, lie = alike, _lie(*alike, axes, lead)
+            home, offset = tensor.untyped_storage().data_ptr(), int(tensor.storage_offset())
+            row.append(_Form(home, lie, offset, tensor.dtype, on_host(tensor)))
+        forms.append(row)
+    return forms
 
 
 def _runs(forms: Sequence[_Form]) -> Iterator[tuple[range, int]]:
@@ -226,7 +248,7 @@ def _runs(forms: Sequence[_Form]) -> Iterator[tuple[range, int]]:
     while first < len(forms):
         form = forms[first]
         end, step = first + 1, 0
-        while end < len(forms) and forms[end][:2] == form[:2]:
+        while end < len(forms) and forms[end].home == form.home and forms[end].lie == form.lie:
             distance = forms[end].offset - forms[end - 1].offset
             if distance <= 0 or step not in (0, distance):
                 break
@@ -247,27 +269,31 @@ def _row(lie: _Lie, element: int, joined: bool) -> tuple[tuple[int, ...], int, n
     return row, size, _DTYPES[size]
 
 
-def _array(
-    tensor: torch.Tensor,
-    form: _Form,
-    layers: int,
-    step: int,
-    row: tuple[int, ...],
-    size: int,
-    dtype: npt.DTypeLike,
-) -> Array:
-    """Host memory of *layers* layers as ``[places, layers, *row]``, or of one without them."""
-    element, lie = tensor.element_size(), form.lie
+def _grid(
+    lie: _Lie, layers: int, step: int, row: tuple[int, ...], element: int, size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides in bytes of ``[places, layers, *row]``, or of one layer without them."""
     shape = (*lie.places, *([layers] if layers > 1 else ()), *row)
-    if 0 in shape:
-        return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
-    # The storage, alive as long as the array: NumPy checks that it is not left.
-    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
     strides = [stride * element for stride in lie.strides]
     if layers > 1:
         strides.append(step * element)
     steps = [size] if lie.dense else [step * element for step in lie.steps]
-    return np.ndarray(shape, dtype, flat, form.offset * element, (*strides, *steps[: len(row)]))
+    return shape, (*strides, *steps[: len(row)])
+
+
+def _array(
+    tensor: torch.Tensor,
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike,
+    offset: int,
+    strides: tuple[int, ...],
+) -> Array:
+    """Host memory from byte *offset* of a tensor's storage on."""
+    if 0 in shape:
+        return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
+    # The storage, alive as long as the array: NumPy checks that it is not left.
+    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    return np.ndarray(shape, dtype, flat, offset, strides)
 
 
 def _tensor(tensor: torch.Tensor, form: _Form, layers: int, step: int) -> torch.Tensor:
