@@ -171,7 +171,7 @@ class CacheEngine:
         self, tokens: Tokens, *, namespace: Namespace | None = None
     ) -> Sequence[ChunkKey]:
         with self._calls.call():
-            return self._naming.prompt(tokens, namespace).keys
+            return list(self._naming.prompt(tokens, namespace).keys)
 
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None

@@ -35,6 +35,9 @@ from hexkv.ports import (
 LONGEST_PROMPT = 1 << 24
 """Tokens: more than any model takes, and named in a second or two."""
 
+_AGAIN = 16
+"""Short prompts that are kept with their names: a megabyte of tokens at most."""
+
 _NAMESPACES = 256
 """Namespaces (LoRA adapters, tenants) whose keyers are kept."""
 
@@ -48,7 +51,7 @@ class Tails:
 
     keyer: NamespaceHasher
     packed: memoryview
-    """The whole prompt's tokens."""
+    """The whole prompt's tokens, in memory of their own."""
 
     size: int
     """Tokens of a full chunk."""
@@ -165,13 +168,6 @@ class Prompt:
             part, keys=[*part.keys[:count], key], ends=[*part.ends[:count], end], tails=None
         )
 
-    def detached(self) -> Prompt:
-        """The same without the caller's memory, which is the caller's again after a call."""
-        if self.tails is None:
-            return self
-        packed = memoryview(bytes(self.tails.packed))
-        return replace(self, tails=replace(self.tails, packed=packed))
-
     def tokens(self, i: int) -> int:
         """Tokens in chunk *i*."""
         return self.ends[i] - self.starts[i]
@@ -246,6 +242,9 @@ class ChunkHasher:
         """The last of them: to find it again takes no hash over all that a namespace says."""
 
         self._recent = RecentPrompts(chunker.size * TOKEN_BYTES)
+        self._again: Sequence[tuple[NamespaceHasher, bytes, Prompt]] = ()
+        """Short prompts that were named last, the latest first. Replaced as a whole."""
+
         self._lock = Lock()
 
     def count(self, tokens: Tokens) -> int:
@@ -280,37 +279,50 @@ class ChunkHasher:
         if packed is None:
             bounds = self._chunker.cut(memoryview(bytes(count * TOKEN_BYTES)))
             return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
-        bounds = keyer.cut(packed)
-        count = len(packed) // TOKEN_BYTES
-        keys = self._keys(keyer, packed, bounds, deadline)
-        if len(keys) < len(bounds.ends):
-            return Prompt(namespace.layout, keyer.identity, count, (), (), (), unnamed=bounds)
-        if self._told is not None:
-            self._told.named(NamedPrompt(keyer.identity, keys, bounds.ends, packed))
-        return Prompt(
-            namespace.layout,
-            keyer.identity,
-            count,
-            keys,
-            bounds.starts,
-            bounds.ends,
-            tails=Tails(keyer, packed, self._chunker.size, self._chunker.tail)
-            if self._chunker.tail
-            else None,
-        )
-
-    def _keys(
-        self, keyer: NamespaceHasher, packed: memoryview, bounds: Bounds, deadline: Deadline | None
-    ) -> list[ChunkKey]:
-        """The names of one prompt's chunks, hashed only where they were not named lately."""
-        if len(packed) < LEAST:
-            return keyer.name(packed, deadline, bounds=bounds)
         whole = packed.obj
         if not isinstance(whole, bytes) or len(whole) != len(packed):  # which may change later
             whole = bytes(packed)
+        short = len(whole) < LEAST
+        prompt = self._named(keyer, whole) if short else None
+        if prompt is None:
+            prompt = self._new(keyer, namespace.layout, whole, deadline)
+            if short and not prompt.unnamed.ends:
+                self._again = (keyer, whole, prompt), *self._again[: _AGAIN - 1]
+        if self._told is not None and not prompt.unnamed.ends:
+            self._told.named(NamedPrompt(keyer.identity, prompt.keys, prompt.ends, packed))
+        return prompt
+
+    def _named(self, keyer: NamespaceHasher, whole: bytes) -> Prompt | None:
+        """The prompt of these tokens, if it was named lately: it is looked up, then retrieved."""
+        for known, tokens, prompt in self._again:
+            if tokens == whole and known is keyer:
+                return prompt
+        return None
+
+    def _new(
+        self, keyer: NamespaceHasher, layout: KVLayout, whole: bytes, deadline: Deadline | None
+    ) -> Prompt:
+        """The prompt of these tokens; all of it unnamed if its names took too long."""
+        packed = memoryview(whole)
+        bounds = keyer.cut(packed)
+        if len(whole) < LEAST:
+            keys = keyer.name(packed, deadline, bounds=bounds)
+        else:
+            keys = self._keys(keyer, whole, bounds, deadline)
+        count, size = len(whole) // TOKEN_BYTES, self._chunker.size
+        if len(keys) < len(bounds.ends):
+            return Prompt(layout, keyer.identity, count, (), (), (), unnamed=bounds)
+        tails = Tails(keyer, packed, size, self._chunker.tail) if self._chunker.tail else None
+        # Others get the same prompt, so nobody may change it.
+        return Prompt(layout, keyer.identity, count, tuple(keys), *bounds, tails=tails)
+
+    def _keys(
+        self, keyer: NamespaceHasher, whole: bytes, bounds: Bounds, deadline: Deadline | None
+    ) -> list[ChunkKey]:
+        """The names of a long prompt's chunks, hashed only where they were not named lately."""
         former, count = self._recent.find(keyer.root, whole)
         known = former.keys[:count] if former is not None else ()
-        keys = keyer.name(packed, deadline, known, bounds)
+        keys = keyer.name(memoryview(whole), deadline, known, bounds)
         if len(keys) == len(bounds.ends):
             full = len(whole) // TOKEN_BYTES // self._chunker.size
             self._recent.add(Named(keyer.root, whole, keys[:full]), former, count)

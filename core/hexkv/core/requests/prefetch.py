@@ -68,7 +68,7 @@ class Prefetches:
             that only its store can speak for has not answered.
         """
         # Worker threads may name tails of it after the call.
-        prompt = None if lookup_id in self._waiting else name().detached()
+        prompt = None if lookup_id in self._waiting else name()
         with self._lock:
             known = self._waiting.get(lookup_id)
             if known is not None:

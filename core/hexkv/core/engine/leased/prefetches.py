@@ -41,7 +41,7 @@ class HeldPrefetches:
         """Hold the first chunks of a prompt; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
         if lookup_id in self._waiting:
             return self._ask(lookup_id)
-        prompt = name().detached()
+        prompt = name()
         if not prompt.keys:
             return 0
         if not self._service.fits(max(map(prompt.raw_bytes, range(prompt.full)), default=0)):
