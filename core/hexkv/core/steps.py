@@ -21,12 +21,15 @@ _Fields = tuple[str, str, float, float, str, str, float, int, str]
 class StepRing:
     """The newest steps. Safe from any thread."""
 
-    __slots__ = ("_rows", "add")
+    __slots__ = ("_rows", "add", "extend")
 
     def __init__(self, most: int = MOST) -> None:
         self._rows: deque[_Fields] = deque(maxlen=most)
         self.add = self._rows.append
         """Take note of the fields of a :class:`~hexkv.ports.Step`, in order."""
+
+        self.extend = self._rows.extend
+        """Likewise of several."""
 
     def steps(self) -> list[TraceStep]:
         """All there are, in the order in which they ended."""
@@ -43,8 +46,8 @@ class Spent(NamedTuple):
     slowest: TraceStep | None = None
     """The part that took longest."""
 
-    parts: Sequence[tuple[str, str, float, float]] = ()
-    """Each part's name and tier, when it began, and its seconds; empty where that is not known."""
+    parts: Sequence[_Fields] = ()
+    """Each part, as the ring has it; empty where that is not known."""
 
     begun: float | None = None
     """Where the host works in between: when the call began, which lasts until it is told of."""
@@ -72,23 +75,19 @@ class Laps:
         """The rest was the end of the call: put its parts, and the whole, into *ring*."""
         self.mark(("end", "", self.now()))
         row = f"calls {get_ident()}"
-        parts: list[tuple[str, str, float, float]] = []
-        waited, longest, at = 0.0, -1.0, self._begun
-        slowest: _Fields | None = None
-        for what, tier, until in self._marks:
+        parts: list[_Fields] = []
+        waited, longest, at = 0.0, 0, self._begun
+        for number, (what, tier, until) in enumerate(self._marks):
             took = until - at
-            step: _Fields = (what, row, at, took, tier, call, 0.0, 0, "")
-            ring.add(step)
-            parts.append((what, tier, at, took))
+            parts.append((what, row, at, took, tier, call, 0.0, 0, ""))
             if what == "read":
                 waited += took
-            if took > longest:
-                longest, slowest = took, step
+            if took > parts[longest][3]:
+                longest = number
             at = until
-        key = keys[-1].hex() if keys else ""
-        ring.add((name, row, self._begun, at - self._begun, "", call, 0.0, 0, key))
-        slow = None if slowest is None else TraceStep._make(slowest)
-        return Spent(at - self._begun, waited, slow, parts)
+        key, seconds = keys[-1].hex() if keys else "", at - self._begun
+        ring.extend((*parts, (name, row, self._begun, seconds, "", call, 0.0, 0, key)))
+        return Spent(seconds, waited, TraceStep._make(parts[longest]), parts)
 
 
 def _seconds(step: TraceStep) -> float:

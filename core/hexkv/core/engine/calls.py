@@ -240,7 +240,8 @@ class Calls:
         nowhere keeps that from happening, the next call does it: it sees that this one's
         life is gone.
         """
-        self._sweep()
+        if self._owners:
+            self._sweep()
         with self._lock:
             if self.state != "open":
                 raise EngineClosed("the engine was closed")

@@ -137,7 +137,7 @@ class Accounts:
         else:
             begun = spent.parts[0][2] if spent.parts else now - seconds
         parent = traceparent() if spent.parent is None else spent.parent
-        parts = [TraceStep(what, "", at, took, tier) for what, tier, at, took in spent.parts]
+        parts = [TraceStep(what, "", at, took, tier) for what, _, at, took, tier, *_ in spent.parts]
         sink.ended(EndedCall(name, begun, seconds, answer, parts, parent))
 
     def _record(
@@ -198,6 +198,6 @@ def held(
 def _steps(spent: Spent) -> Sequence[RecordedStep]:
     """The parts of a call, those of one name and tier together."""
     steps: dict[tuple[str, str], float] = {}
-    for name, tier, _, seconds in spent.parts:
+    for name, _, _, seconds, tier, *_ in spent.parts:
         steps[name, tier] = steps.get((name, tier), 0.0) + seconds
     return [RecordedStep(name, tier, seconds) for (name, tier), seconds in steps.items()]

@@ -194,6 +194,9 @@ class Arriving:
     def _run(self, end: int, *, lends: bool) -> int:
         """Where the run of chunks ends that are to be read, or leased from one tier in memory."""
         stop = self._next
+        rest = self._found[stop:end]
+        if rest and rest.count(rest[0]) == len(rest) and not self._ready and not self._past_host:
+            return end if rest[0].lends is lends else stop  # mostly all are on one tier
         while stop < end:
             tier = self._found[stop]
             if tier.lends is not lends or (lends and tier is not self._found[self._next]):

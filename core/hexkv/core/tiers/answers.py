@@ -351,6 +351,8 @@ def _are_of(leases: Sequence[Any], keys: Sequence[ChunkKey], owner: str) -> bool
     Whatever else they are, an error included, is looked at one by one.
     """
     try:
+        if len(leases) == 1:
+            return _is_of(leases[0], keys[0], owner)
         specs = [lease.spec for lease in leases]
         if not {ChunkSpec}.issuperset(map(type, specs)):
             return False

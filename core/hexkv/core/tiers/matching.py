@@ -120,12 +120,16 @@ def why_absent(tiers: Sequence[Tier], runtime: Runtime, key: ChunkKey) -> Reason
     Of what tiers let go, the history's newest note is the reason: more room, or more time, would
     have made it a hit.
     """
-    rate = runtime.compute_rate
-    slow = (tier for tier in tiers if tier.rules.reads and tier.link.slower_than(rate))
-    if any(not tier.index.decides or all(tier.index.contains([key])) for tier in slow):
-        return Reason.SLOWER
-    # Of what only a store can say, nothing is known while nobody asks it.
-    if any(tier.rules.reads and tier.remote and tier.off for tier in tiers):
+    rate, off = runtime.compute_rate, False
+    for tier in tiers:
+        if not tier.rules.reads:
+            continue
+        slow = rate is not None and tier.link.slower_than(rate)
+        if slow and (not tier.index.decides or all(tier.index.contains([key]))):
+            return Reason.SLOWER
+        # Of what only a store can say, nothing is known while nobody asks it.
+        off = off or (tier.remote and tier.off)
+    if off:
         return Reason.TIER_OFF
     if len(runtime.history):
         notes = [runtime.history.find(key, tier.name) for tier in tiers if tier.rules.reads]
@@ -151,7 +155,9 @@ class _Search:
 
     def learn(self, tier: Tier, have: Sequence[bool]) -> None:
         """Note which of :meth:`asked` *tier* holds."""
-        if len(have) == len(self._keys) and all(have):  # the common case, and the long one
+        if True not in have:
+            return
+        if len(have) == len(self._keys) and False not in have:  # the common case, and the long one
             self.found = [tier] * len(have)
             self.unknown = ()
             return
