@@ -23,7 +23,8 @@ from hexkv.ports import (
 )
 
 _POISON = 0xDE
-_NO_MAGIC = bytes(len(MAGIC))
+_MAGIC_BYTES = len(MAGIC)
+_NO_MAGIC = bytes(_MAGIC_BYTES)
 
 
 class BlockLease:
@@ -194,21 +195,19 @@ class Ledger:
         """
         self._begin()
         memory, mine = self.memory, self.held.setdefault(owner, {})
-        frames = {payload: frame_bytes(payload) for payload in set(payloads)}
-        blocks = self._slots.take([frames[payload] for payload in payloads])
-        leases = []
-        for block, payload, token in zip(blocks, payloads, self._tokens, strict=False):
-            start = block.offset
-            both = (
-                memory[start : start + frames[payload]],
-                memory[start + PAGE : start + PAGE + payload],
-            )
+        sizes = {payload: frame_bytes(payload) for payload in set(payloads)}
+        frames = [sizes[payload] for payload in payloads]
+        blocks, leases = self._slots.take(frames), []
+        rows = zip(blocks, frames, payloads, self._tokens, strict=False)
+        for block, size, payload, token in rows:
+            start, behind = block.offset, block.offset + PAGE
+            both = memory[start : start + size], memory[behind : behind + payload]
             # Nothing of the former chunk's header may vouch for the new one.
-            memory[start : start + len(MAGIC)] = _NO_MAGIC
+            memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
             leases.append(BlockLease(self, block, owner, token, both, None))
             mine[token] = block
             block.holds = 1
-            self._held_bytes += block.size
+        self._held_bytes += sum([block.size for block in blocks])
         if not mine:
             del self.held[owner]
         self._torn = False

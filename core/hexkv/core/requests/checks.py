@@ -54,16 +54,17 @@ def check_window(device: DeviceKV, layout: KVLayout, tokens: int) -> None:
         InvalidRequest: it is no window, or addresses more or fewer positions.
         LayoutMismatch: its KV has another dtype or shape.
     """
-    if not isinstance(getattr(device, "layout", None), KVLayout):
+    held = getattr(device, "layout", None)
+    if not isinstance(held, KVLayout):
         raise InvalidRequest(f"a {type(device).__name__} is not a window on a device's KV")
     if device.tokens != tokens:
         raise InvalidRequest(
             f"the device window (slot mapping) addresses {device.tokens} positions "
             f"for {tokens} tokens"
         )
-    if device.layout != layout and device.layout.describe() != layout.describe():
+    if held is not layout and held != layout and held.describe() != layout.describe():
         raise LayoutMismatch(
-            f"the device holds {device.layout.describe()}, the namespace is {layout.describe()}"
+            f"the device holds {held.describe()}, the namespace is {layout.describe()}"
         )
 
 

@@ -118,9 +118,10 @@ class Storing:
         ):  # not every tier keeps a tail: what becomes of it is known apart
             self.write(part.part(0, full), leases[:full])
             part, leases = part.part(full, len(part)), leases[full:]
-        size = sum(len(lease.frame) for lease in leases)
-        while self._wait and self._writing and not self._stack.takes(size):
-            self._settle()  # better to wait for what is under way than to have this dropped
+        if self._wait and self._writing:
+            size = sum(len(lease.frame) for lease in leases)
+            while self._writing and not self._stack.takes(size):
+                self._settle()  # better to wait for what is under way than to have this dropped
         for lease, spec in zip(leases, part.specs(), strict=True):
             lease.spec = spec
         batch = Batch(part.keys, leases, part.after)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 from threading import Lock
 from typing import NamedTuple, Self
@@ -79,6 +79,15 @@ class Pending(NamedTuple):
     claim: Claimed
     before: ChunkKey | None = None
     """The chunk before it in its prompt."""
+
+    @classmethod
+    def run(
+        cls, keys: Sequence[ChunkKey], sizes: Sequence[int], claim: Claimed, after: ChunkKey | None
+    ) -> Iterator[tuple[ChunkKey, Self]]:
+        """Those of neighbouring chunks, behind the chunk *after*."""
+        rows = zip(sizes, repeat(claim), (after, *keys), strict=False)
+        # By column: to call the class for each row takes three times as long.
+        return zip(keys, map(tuple.__new__, repeat(cls), rows), strict=True)
 
 
 def recount(reserved: Mapping[ChunkKey, Pending], leaving: Mapping[ChunkKey, Pending]) -> int:
@@ -230,6 +239,11 @@ class Bookkeeping:
         """The chunks that *owner* pins."""
         with self._lock:
             return list(self._pins.owned.get(owner, ()))
+
+    def _are_new(self, keys: Sequence[ChunkKey]) -> bool:
+        """True if no chunk is here or on its way, and none of *keys* comes twice."""
+        states = (self._sizes, self._reserved, self._leaving)
+        return all(known.keys().isdisjoint(keys) for known in states) and len({*keys}) == len(keys)
 
     def _freed(self) -> int:
         return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})

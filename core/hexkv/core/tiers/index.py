@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 from hexkv.core.tiers.bookkeeping import (
@@ -116,8 +117,13 @@ class TierIndex(Bookkeeping):
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
             candidates: Iterator[ChunkKey] | None = None
-            before, writing = after, 0
-            for key, size in zip(keys, sizes, strict=True):
+            before, writing, total = after, 0, sum(sizes)
+            each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
+            if total <= free and self._are_new(keys):  # mostly: so all are granted by column
+                granted.update(Pending.run(keys, sizes, claim, after))
+                reservation.keys.extend(keys)
+                each, writing = (), total
+            for key, size in each:
                 if key in self._sizes:
                     pass
                 elif key in granted or key in self._reserved or key in self._leaving:
@@ -166,20 +172,15 @@ class TierIndex(Bookkeeping):
             if self._torn:
                 self._derive()
             self._torn = True
-            run: list[ChunkKey] = []
-            after: ChunkKey | None = None
             settled = {key: self._reserved[key] for key in keys}
-            for key, (size, _, before) in settled.items():
-                self._sizes[key] = size
-                self._used += size
-                if run and before != run[-1]:
-                    self._policy.admit(run, after)
-                    run = []
-                if not run:
-                    after = before
-                run.append(key)
-            if run:
-                self._policy.admit(run, after)
+            if settled:
+                sizes, _, after = zip(*settled.values(), strict=True)
+                run = [*settled]
+                self._sizes.update(zip(run, sizes, strict=True))
+                self._used += sum(sizes)
+                cuts = [i for i in range(1, len(run)) if after[i] != run[i - 1]]
+                for start, end in pairwise((0, *cuts, len(run))):
+                    self._policy.admit(run[start:end], after[start])
             self._settle_reserved(settled)
             self._torn = False
         return []

@@ -213,14 +213,16 @@ class Writer:
         if on_stored is not None:
             on_stored(tier, done)
         gone.update(lost)
-        for i, key in zip(todo, keys, strict=True):
-            here[i] = key not in gone
+        if gone or len(todo) < len(here):
+            for i, key in zip(todo, keys, strict=True):
+                here[i] = key not in gone
+        else:
+            here = [True] * len(here)
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
-        tokens = sum(
-            spec.tokens
-            for key, lease in zip(keys, leases, strict=True)
-            if key not in gone and (spec := lease.spec) is not None
-        )
+        specs = [lease.spec for lease in leases]
+        if gone:
+            specs = [spec for key, spec in zip(keys, specs, strict=True) if key not in gone]
+        tokens = sum([spec.tokens for spec in specs if spec is not None])
         runtime.telemetry.count(CounterName.STORED_TOKENS, tokens, tier=tier.name)
         for key, outcome in failed:
             self.dropped(tier, [key], Reason.FAILED, described(outcome))
