@@ -387,3 +387,37 @@ def test_files_that_cannot_be_used_are_named_by_their_setting(tmp_path, authorit
     assert newest.minimum_version == ssl.TLSVersion.TLSv1_3
     careless = Trust(verify=False).context()
     assert careless.verify_mode == ssl.CERT_NONE
+
+
+def test_a_time_out_of_an_earlier_call_neither_shortens_nor_stretches_a_wait():
+    """The kernel keeps one from call to call, which may be a little shorter than the deadline."""
+    with pair() as (stream, other):
+        sent = stream._arm
+
+        def answer(option, seconds):
+            other.send(b"x")
+            return sent(option, seconds)
+
+        other.send(b"x")
+        assert stream.take(1, soon(PATIENCE)) == b"x"
+        with pytest.raises(OutOfTime):
+            stream.take(1, soon())
+        sent(socket.SO_RCVTIMEO, 0.001)
+        stream._armed[socket.SO_RCVTIMEO] = PATIENCE * 7 / 8  # as if that had passed already
+        stream._arm = answer  # comes when the deadline is looked at again, which has not passed
+        assert stream.take(1, soon(PATIENCE)) == b"x"
+
+
+def test_what_comes_with_a_message_is_kept_for_the_next_call():
+    with pair() as (stream, other):
+        other.send(b"headbodynextrest")
+        assert stream.take(4, soon(PATIENCE), ahead=8) == b"head"
+        assert stream.ahead == 8
+        assert not stream.drained
+        assert stream.take_start(4, soon(PATIENCE), PATIENCE, ahead=2) == b"body"
+        into = bytearray(6)
+        stream.fill_each([memoryview(into)[:3], memoryview(into)[3:]], soon(PATIENCE))
+        assert (bytes(into), stream.ahead) == (b"nextre", 0)
+        assert stream.take_start(1, soon(PATIENCE), PATIENCE, ahead=9) == b"s"
+        assert stream.take(1, soon(PATIENCE)) == b"t"
+        assert stream.drained

@@ -23,6 +23,7 @@ from hexkv.adapters.net.peers.wire import (
     REFS,
     VERSION,
     Kind,
+    Status,
 )
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.net.unix import SEALS
@@ -57,9 +58,9 @@ def end(opened):
     """Makes an end whose blocks lie in memory that peers map."""
     provider = discover().open("memory", "shared", {}, OpenContext(CLOCK))
 
-    def end(*names, shared=True, **settings):
+    def end(*names, shared=True, blocks=8, **settings):
         channel = opened.enter_context(ShmChannel(CLOCK, **settings))
-        region = opened.enter_context(closing(provider.allocate(8 * SIZE)))
+        region = opened.enter_context(closing(provider.allocate(blocks * SIZE)))
         if shared:
             channel.register(region)
         made = End(channel, Blocks(region.buffer, SIZE))
@@ -84,8 +85,9 @@ def memory(size, *, sealed=True):
 class Liar:
     """Speaks the protocol up to an introduction and the answer to a LEND, which it was given."""
 
-    def __init__(self, told, shown, rows, *, ends=False):
+    def __init__(self, told, shown, rows, *, ends=False, status=Status.DONE):
         self._told, self._shown, self._rows, self._ends = told, shown, rows, ends
+        self._status = status
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("")
         self._listener.listen()
@@ -110,7 +112,8 @@ class Liar:
             assert mine == []
             stream.take(HEAD_BYTES + PARTS.size, soon())
             body = b"".join(REFS.pack(*row) for row in self._rows)
-            stream.send([FRAMING.message(Kind.LEND, len(self._rows), body)], soon())
+            answer = FRAMING.message(Kind.LEND, len(self._rows), body, status=self._status)
+            stream.send([answer], soon())
             if not self._ends:
                 stream.take_some(1, soon())
 
@@ -151,6 +154,87 @@ def test_memory_that_cannot_be_is_not_read(told, shown, sealed, rows, outcome):
     assert isinstance(found, outcome)
     sink.release()
     assert blocks.ledger() == {}
+
+
+@each("rows", [[], RIGHT])
+def test_more_is_not_waited_for_where_nothing_can_follow(rows):
+    """Nothing said, and more announced; all said, and more announced."""
+    blocks = Blocks.on_heap(1, SIZE)
+    sink = BlockSink(blocks)
+    liar = Liar(2 * SIZE, memory(2 * SIZE), rows, status=Status.MORE)
+    with liar, ShmChannel(CLOCK) as channel:
+        (found,) = channel.read(liar.peer, [Part(KEY)], sink, soon())
+    assert isinstance(found, Failed)
+    sink.release()
+    assert blocks.ledger() == {}
+
+
+NAMES = [f"c{i}" for i in range(10)]
+
+
+def read_all(near, far, meanwhile):
+    """Read all of NAMES; *meanwhile* is called before each is copied."""
+    blocks = Blocks.on_heap(len(NAMES), SIZE)
+    sink = BlockSink(blocks, meanwhile=meanwhile)
+    parts = [Part(chunk_key(name)) for name in NAMES]
+    outcomes = near.channel.read(far.peer, parts, sink, soon())
+    return list(outcomes), [sink.data(i) for i in range(len(NAMES))]
+
+
+def whole():
+    return [Hit(SIZE)] * len(NAMES), [frame_of(name, SIZE) for name in NAMES]
+
+
+def test_the_next_frames_are_leased_while_the_reader_copies(end):
+    near, far = end(), end(*NAMES, blocks=2 * len(NAMES))
+    far.serve()
+
+    def leased():
+        """Copies nothing before all are leased, which it has not asked for again."""
+        until(lambda: far.held().get("lent") == len(NAMES), "nothing is leased ahead")
+
+    assert read_all(near, far, leased) == whole()
+    far.settle()
+
+
+def test_what_was_leased_ahead_is_given_back_when_the_reader_gives_up(end):
+    near, far = end(), end(*NAMES, blocks=2 * len(NAMES))
+    far.serve()
+
+    def stop():
+        until(lambda: far.held().get("lent") == len(NAMES), "nothing is leased ahead")
+        near.channel.close()
+
+    outcomes, _ = read_all(near, far, stop)
+    assert not any(isinstance(it, Hit) for it in outcomes)
+    far.settle()
+
+
+def test_a_connection_has_leased_no_more_than_it_may(end):
+    """In bytes; what is left out is asked for again."""
+    near, far = end(), end(*NAMES, blocks=2 * len(NAMES), limits=Limits(3 * SIZE))
+    far.serve()
+    most = []
+    assert read_all(near, far, lambda: most.append(far.held().get("lent", 0))) == whole()
+    assert max(most) <= 3
+    far.settle()
+
+
+def test_what_is_not_lent_beside_others_is_asked_for_again(end):
+    """By a source that lends two at a time, and waits for no third one."""
+    near, far = end(), end(*NAMES, blocks=2 * len(NAMES))
+    lend, waited = far.source.lend, []
+
+    def few(keys, who, deadline):
+        left = max(0, 2 - far.held().get("lent", 0))
+        if not left and not deadline.expired:
+            waited.append(keys)
+        return [*lend(keys[:left], who, deadline), *[None] * len(keys[left:])]
+
+    far.source.lend = few
+    far.serve()
+    assert read_all(near, far, lambda: None) == whole()
+    assert waited == []
 
 
 def test_what_was_copied_from_a_peer_that_left_meanwhile_is_nothing():

@@ -72,8 +72,10 @@ class Connection:
         start, self._start = self._start, b""
         return start + self.stream.take(size - len(start), self.opening)
 
-    def request(self, size: int, idle: float = float("inf")) -> bytes:
+    def request(self, size: int, idle: float = float("inf"), *, ahead: int = 0) -> bytes:
         """Receive the next request's head of *size* bytes, for which *idle* seconds are waited.
+
+        Of what comes with it *ahead* bytes at most are kept for what is received next.
 
         Raises:
             OutOfTime: it did not begin, or it began and did not end, in time.
@@ -84,11 +86,18 @@ class Connection:
             head = self.begin(size)
         else:
             until = Deadline.after(self.clock, idle)
-            head = self.stream.take_start(size, until, self.limits.patience)
+            head = self.stream.take_start(size, until, self.limits.patience, ahead=ahead)
         self.known = True
         self._waiting = None
         self._left = self.limits.patience
         return head
+
+    def rest(self, size: int) -> bytes:
+        """Receive the *size* bytes behind a request's head, which may have come with it."""
+        if size <= self.stream.ahead:
+            return self.stream.take(size, self.opening)
+        with self.transfer(size) as deadline:
+            return self.stream.take(size, deadline)
 
     @contextmanager
     def transfer(self, size: int = 0) -> Iterator[Deadline]:

@@ -12,28 +12,28 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import calcsize, pack, unpack_from
-from typing import Any
+from typing import Any, TypeVar
 
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import ConnectionBroken, OutOfTime, Untrusted, time_left
 from hexkv.adapters.net.unix import Peer, peer_of, receive_descriptors
+from hexkv.adapters.net.views import VIEWS, Rest, first
 from hexkv.ports import Deadline
 
-_VIEWS = 512
-"""Buffers that one system call takes, safely below IOV_MAX."""
+T = TypeVar("T")
 
 _LONGEST = 86_400.0
 """Seconds: what every kernel takes for a time-out."""
 
+_EARLY, _TOO_EARLY = 15 / 16, 3 / 4
+"""Shares of the seconds that are left: what the kernel's time-out is set to, and how much shorter
+one that was set before may be. To set it costs 3 us, and as much as a small message with others."""
+
 _RECORDS = 4 << 20
 """Bytes that are encrypted in one call, so that the deadline is looked at in between."""
-
-_SENT = 4 << 20
-"""Bytes after which a system call sends no further buffer: what a socket may hold, by Linux's own
-setting. While a thread is in the call, the kernel puts off what else is to do for the socket."""
 
 _SCRATCH = 256 << 10
 
@@ -57,6 +57,9 @@ class Stream:
         self._peer = peer
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._ahead = b""
+        self._armed: dict[int, float] = {}
+        """Seconds of the kernel's time-outs, by the socket's option."""
+
         self.received = 0
         """Bytes that have come so far."""
         if self._tls is None:
@@ -84,7 +87,7 @@ class Stream:
 
     def send(self, views: Sequence[memoryview | bytes], deadline: Deadline) -> None:
         """Send all *views*, in order."""
-        rest = _Rest([memoryview(view) for view in views])
+        rest = Rest([memoryview(view) for view in views])
         while rest.views:
             rest.advance(self._gather(rest.views, deadline))
 
@@ -104,28 +107,43 @@ class Stream:
         Values, and the head of those that follow: a call for a head alone would cost its thread a
         wait, in which the value behind it piles up, and each call costs the caches.
         """
-        rest = _Rest(views)
+        rest = Rest(views)
         while rest.views:
             if self._tls is None and not self._ahead:
-                rest.advance(self._got(self._scatter(rest.views[:_VIEWS], deadline)))
+                rest.advance(self._got(self._scatter(rest.views[:VIEWS], deadline)))
             else:
                 first = rest.views[0]
                 self.fill(first, deadline)
                 rest.advance(len(first))
 
-    def take(self, size: int, deadline: Deadline) -> bytes:
-        """Receive the next *size* bytes, which must be few."""
+    def take(self, size: int, deadline: Deadline, *, ahead: int = 0) -> bytes:
+        """Receive the next *size* bytes, which must be few.
+
+        Of what comes with them *ahead* bytes at most are kept for the next call, as of
+        :meth:`take_until`.
+        """
+        while ahead and len(self._ahead) < size:
+            into = bytearray(size + ahead - len(self._ahead))
+            got = self._got(self._receive(memoryview(into), deadline, whole=False))
+            self._ahead += into[:got]
+        if size <= len(self._ahead):
+            found, self._ahead = self._ahead[:size], self._ahead[size:]
+            return found
         data = bytearray(size)
         self.fill(memoryview(data), deadline)
         return bytes(data)
 
-    def take_start(self, size: int, idle: Deadline, patience: float) -> bytes:
-        """Receive the next *size* bytes: some until *idle*, the rest *patience* seconds later."""
-        start = self.take_some(size, idle)
+    def take_start(self, size: int, idle: Deadline, patience: float, *, ahead: int = 0) -> bytes:
+        """Receive the next *size* bytes: some until *idle*, the rest *patience* seconds later.
+
+        *ahead* as of :meth:`take`.
+        """
+        start = self.take_some(size + ahead, idle)
         self._got(len(start))
-        if len(start) == size:
-            return start
-        return start + self.take(size - len(start), Deadline.after(idle.clock, patience))
+        if len(start) < size:
+            return start + self.take(size - len(start), Deadline.after(idle.clock, patience))
+        self._ahead = start[size:] + self._ahead
+        return start[:size]
 
     def take_some(self, most: int, deadline: Deadline) -> bytes:
         """Receive whatever comes next, *most* bytes at most; nothing once the other end is done."""
@@ -167,11 +185,9 @@ class Stream:
 
     def send_descriptor(self, data: bytes, descriptor: int, deadline: Deadline) -> None:
         """Send *data*, which is short, and *descriptor* along with it, over a Unix socket."""
-        self._arm(socket.SO_SNDTIMEO, deadline)
-        try:
-            sent = socket.send_fds(self._socket, [data], [descriptor])
-        except OSError as error:
-            raise _translated(error, self._peer) from error
+        sent = self._wait(
+            socket.SO_SNDTIMEO, deadline, socket.send_fds, self._socket, [data], [descriptor]
+        )
         self.send([data[sent:]], deadline)
 
     def take_descriptors(self, size: int, deadline: Deadline) -> tuple[bytes, list[int]]:
@@ -179,11 +195,9 @@ class Stream:
 
         The descriptors are the caller's to close.
         """
-        self._arm(socket.SO_RCVTIMEO, deadline)
-        try:
-            said, descriptors = receive_descriptors(self._socket, size)
-        except OSError as error:
-            raise _translated(error, self._peer) from error
+        said, descriptors = self._wait(
+            socket.SO_RCVTIMEO, deadline, receive_descriptors, self._socket, size
+        )
         try:
             self._got(len(said))
             return said + self.take(size - len(said), deadline), descriptors
@@ -203,6 +217,11 @@ class Stream:
             part = scratch[:size]
             self.fill(part, deadline)
             size -= len(part)
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that were received, and not taken."""
+        return len(self._ahead)
 
     @property
     def drained(self) -> bool:
@@ -226,6 +245,8 @@ class Stream:
 
         Also amid a call of another thread. 0 where the kernel does not say.
         """
+        if self._socket.family == socket.AF_UNIX:
+            return 0
         try:
             told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTED)
         except OSError:  # no TCP, or over already
@@ -244,34 +265,25 @@ class Stream:
             self._socket.close()
 
     def _gather(self, views: Sequence[memoryview], deadline: Deadline) -> int:
-        self._arm(socket.SO_SNDTIMEO, deadline)
-        try:
-            if self._tls is not None:
-                return self._tls.send(views[0][:_RECORDS])
-            return self._socket.sendmsg(_first(views))
-        except OSError as error:
-            raise _translated(error, self._peer) from error
+        if self._tls is not None:
+            return self._wait(socket.SO_SNDTIMEO, deadline, self._tls.send, views[0][:_RECORDS])
+        return self._wait(socket.SO_SNDTIMEO, deadline, self._socket.sendmsg, first(views))
 
     def _receive(self, into: memoryview, deadline: Deadline, *, whole: bool) -> int:
         """Receive some bytes, or all where the kernel can wait for all. 0: that was the end."""
-        self._arm(socket.SO_RCVTIMEO, deadline)
-        try:
-            if self._tls is not None:
-                got = self._tls.recv_into(into)
-            else:
-                got = self._socket.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
-        except OSError as error:
-            raise _translated(error, self._peer) from error
+        if self._tls is not None:
+            got = self._wait(socket.SO_RCVTIMEO, deadline, self._tls.recv_into, into)
+        else:
+            flags = socket.MSG_WAITALL if whole else 0
+            receive = self._socket.recv_into
+            got = self._wait(socket.SO_RCVTIMEO, deadline, receive, into, 0, flags)
         self.received += got
         return got
 
     def _scatter(self, views: Sequence[memoryview], deadline: Deadline) -> int:
         """Receive all that *views* have room for, where the kernel can wait for it."""
-        self._arm(socket.SO_RCVTIMEO, deadline)
-        try:
-            got, _, _, _ = self._socket.recvmsg_into(views, 0, socket.MSG_WAITALL)
-        except OSError as error:
-            raise _translated(error, self._peer) from error
+        receive = self._socket.recvmsg_into
+        got = self._wait(socket.SO_RCVTIMEO, deadline, receive, views, 0, socket.MSG_WAITALL)[0]
         self.received += got
         return got
 
@@ -280,54 +292,32 @@ class Stream:
             raise ConnectionBroken(f"{self._peer} closed the connection")
         return count
 
-    def _arm(self, option: int, deadline: Deadline) -> None:
-        """Have the next system call end when *deadline* has passed."""
+    def _wait(self, option: int, deadline: Deadline, call: Callable[..., T], *words: Any) -> T:
+        """What the system *call* gives, which ends when *deadline* has passed."""
         seconds = min(time_left(deadline), _LONGEST)
-        if self._tls is not None:
-            self._tls.settimeout(seconds)
-            return
-        whole = int(seconds)
-        # Zero would mean no limit.
-        micros = max(1, int((seconds - whole) * 1e6))
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
+            if self._tls is not None:
+                self._tls.settimeout(seconds)
+                return call(*words)
+            armed = self._armed.get(option, 0.0)
+            if not _TOO_EARLY * seconds <= armed <= seconds:
+                armed = self._arm(option, _EARLY * seconds)
+            try:
+                return call(*words)
+            except BlockingIOError:
+                self._arm(option, seconds - armed)
+                return call(*words)
         except OSError as error:
             raise _translated(error, self._peer) from error
 
-
-def _first(views: Sequence[memoryview]) -> Sequence[memoryview]:
-    """So many of *views* as one system call sends."""
-    size = 0
-    for count, view in enumerate(views[:_VIEWS], 1):
-        size += view.nbytes
-        if size >= _SENT:
-            return views[:count]
-    return views[:_VIEWS]
-
-
-class _Rest:
-    """What is left of some views to fill or to send."""
-
-    __slots__ = ("_bytes", "views")
-
-    def __init__(self, views: Sequence[memoryview]) -> None:
-        sizes = [view.nbytes for view in views]
-        self.views = list(views) if all(sizes) else [view for view in views if view.nbytes]
-        self._bytes = sum(sizes)
-
-    def advance(self, done: int) -> None:
-        """Pass over the next *done* bytes."""
-        self._bytes -= done
-        if not self._bytes:  # as it is when the kernel took all at once
-            self.views = []
-            return
-        passed = 0
-        while passed < len(self.views) and done >= self.views[passed].nbytes:
-            done -= self.views[passed].nbytes
-            passed += 1
-        del self.views[:passed]
-        if done:
-            self.views[0] = self.views[0][done:]
+    def _arm(self, option: int, seconds: float) -> float:
+        """Set the kernel's time-out for that direction, and give it back."""
+        whole = int(seconds)
+        # Zero would mean no limit.
+        micros = max(1, int((seconds - whole) * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, pack("@ll", whole, micros))
+        self._armed[option] = seconds
+        return seconds
 
 
 def connect(address: Address, deadline: Deadline, tls: ssl.SSLContext | None = None) -> Stream:

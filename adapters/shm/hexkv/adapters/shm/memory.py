@@ -48,6 +48,10 @@ class _Shown(NamedTuple):
     """Open for reading only: who gets it can write nothing."""
 
 
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
 class PeerPool:
     """A peer's pool, mapped for reading. Pages are mapped as they are read, several at a time.
 
@@ -75,15 +79,19 @@ class PeerPool:
     def pull(
         self, moves: Sequence[Move], filled: Callable[[int, int], None], deadline: Deadline
     ) -> None:
-        for move in moves:
+        left = 0
+        for place, _, into, at in moves:
             # Python's own copies of memory keep the interpreter's lock.
-            into = ctypes.addressof(ctypes.c_char.from_buffer(move.into))
-            size, start = len(move.into), self._address + move.at
+            to, start, size = _address(into), self._address + at, len(into)
             for done in range(0, size, PIECE):
-                time_left(deadline)
-                upto = min(done + PIECE, size)
-                ctypes.memmove(into + done, start + done, upto - done)
-                filled(move.place, upto)
+                if left <= 0:
+                    time_left(deadline)
+                    left = PIECE
+                count = min(PIECE, size - done)
+                ctypes.memmove(to + done, start + done, count)
+                left -= count
+                if size > PIECE:  # else nobody looks at it before it is there
+                    filled(place, done + count)
 
 
 class SharedMemory:
@@ -118,7 +126,7 @@ class SharedMemory:
         shown = self._shown
         if shown is None or view.readonly:
             return None
-        start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - shown.address
+        start = _address(view) - shown.address
         return start if start >= 0 and start + len(view) <= shown.size else None
 
     def meet(self, stream: Stream, deadline: Deadline) -> FarMemory:

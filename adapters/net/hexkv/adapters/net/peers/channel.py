@@ -247,14 +247,15 @@ class PeerChannel(ABC):
 
     @contextmanager
     def _pool(self, peer: Peer) -> Iterator[Pool[Line]]:
-        address = self._place(peer)
+        gone: list[_Known] = []
         with self._lock:
             self._must_be_open()
-            known = self._known.pop(peer.address, None) or self._meet(address)
+            known = self._known.pop(peer.address, None) or self._meet(self._place(peer))
             self._known[peer.address] = known
             known.calls += 1
-            idle = [it for it, one in self._known.items() if not one.calls]
-            gone = [self._known.pop(it) for it in idle[: max(0, len(self._known) - _PEERS)]]
+            if len(self._known) > _PEERS:
+                idle = [it for it, one in self._known.items() if not one.calls]
+                gone = [self._known.pop(it) for it in idle[: len(self._known) - _PEERS]]
         for one in gone:
             one.pool.close()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken
 from hexkv.adapters.net.messages import HEAD_BYTES, verify
@@ -11,17 +10,21 @@ from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
 from hexkv.adapters.net.peers.line import OWNER, Line, Terms
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
+    AHEAD,
     ELSEWHERE,
     FRAMING,
     PARTS,
     REFS,
     Kind,
+    Status,
 )
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     Corrupt,
     Deadline,
+    Destination,
     Hit,
+    Lease,
     LeaseSink,
     Miss,
     Offer,
@@ -29,10 +32,73 @@ from hexkv.ports import (
     ReadOutcome,
     Reason,
     names_key,
+    release_all,
+    share_all,
 )
 
 _ASKED = 256
 """Parts that are asked for at a time; the peer leases as many of the first ones as it likes."""
+
+
+class _Pulling:
+    """Copies the parts of a call into the room that *sink* gives, as far as *far* can.
+
+    What was copied is an outcome only once the peer is known to have leased it until then.
+    """
+
+    def __init__(
+        self,
+        far: FarMemory,
+        sink: LeaseSink,
+        outcomes: list[ReadOutcome | None],
+        deadline: Deadline,
+    ) -> None:
+        self._far = far
+        self._sink = sink
+        self._outcomes = outcomes
+        self._deadline = deadline
+        self._copied: dict[int, ReadOutcome] = {}
+        self.elsewhere: list[int] = []
+        """Parts that cannot be copied, and have to be sent."""
+
+    def take(self, first: int, parts: Sequence[Part], refs: Sequence[tuple[int, int]]) -> None:
+        """Copy the first of *parts*, those from *first* on of a batch, from where *refs* say."""
+        found: list[tuple[int, Part, Destination, int]] = []
+        for index, (part, (size, start)) in enumerate(zip(parts, refs, strict=False), first):
+            if size == ABSENT:
+                self._outcomes[index] = Miss()
+            elif start == ELSEWHERE:
+                self.elsewhere.append(index)
+            elif (there := self._sink.room(index, size)) is None:
+                self._outcomes[index] = Miss(Reason.REFUSED)
+            elif not self._far.takes(there.into):
+                self.elsewhere.append(index)
+            else:
+                found.append((index, part, there, start))
+        if not found:
+            return
+        shares: list[Lease] = []
+        try:
+            for share in share_all([there.lease for _, _, there, _ in found], OWNER):
+                shares.append(share)  # noqa: PERF402 - one that cannot be had leaves the others
+            moves = [
+                Move(index, share, there.into, start)
+                for (index, _, there, start), share in zip(found, shares, strict=True)
+            ]
+            self._far.pull(moves, self._sink.filled, self._deadline)
+            for index, part, there, _ in found:
+                right = part.size is not None or names_key(there.into, part.key)
+                self._copied[index] = (
+                    Hit(len(there.into)) if right else Corrupt("the frame is of another chunk")
+                )
+        finally:
+            release_all(shares)
+
+    def settle(self) -> None:
+        """Believe what was copied."""
+        for index, outcome in self._copied.items():
+            self._outcomes[index] = outcome
+        self._copied.clear()
 
 
 class DirectLine(Line):
@@ -54,83 +120,52 @@ class DirectLine(Line):
         if not (self._far.size and self._far.ready):
             super().read(parts, first, sink, outcomes, deadline)
             return
-        elsewhere: list[int] = []
-        copied: dict[int, ReadOutcome] = {}
+        pulling = _Pulling(self._far, sink, outcomes, deadline)
         done = 0
         while done < len(parts):
             asked = parts[done : done + _ASKED]
-            rows = b"".join(PARTS.pack(part.key, part.start, part.size or 0) for part in asked)
+            rows = b"".join([PARTS.pack(part.key, part.start, part.size or 0) for part in asked])
             self._ask(Kind.LEND, len(asked), rows, deadline)
-            refs = self._refs(asked, deadline)
-            # The peer answers, so it had leased until now what was copied before.
-            self._settle(copied, outcomes)
-            moves: list[Move] = []
-            for index, (size, start) in enumerate(refs, start=first + done):
-                if size == ABSENT:
-                    outcomes[index] = Miss()
-                elif start == ELSEWHERE:
-                    elsewhere.append(index)
-                elif (there := sink.room(index, size)) is None:
-                    outcomes[index] = Miss(Reason.REFUSED)
-                elif not self._far.takes(there.into):
-                    elsewhere.append(index)
-                else:
-                    moves.append(Move(index, there.lease, there.into, start))
-            copied = self._copy(moves, parts, first, sink, deadline)
-            done += len(refs)
+            answered, more = 0, True
+            while more:
+                refs, more = self._refs(asked[answered:], deadline)
+                if not answered:
+                    # The peer answers, so it had leased until now what was copied before.
+                    pulling.settle()
+                pulling.take(first + done + answered, asked[answered:], refs)
+                answered += len(refs)
+            if not answered:
+                raise BadMessage("no place for any part")
+            done += answered
         self._give_back(deadline)
-        self._settle(copied, outcomes)
-        for index in elsewhere:
+        pulling.settle()
+        for index in pulling.elsewhere:
             super().read([parts[index - first]], index, sink, outcomes, deadline)
 
-    def _refs(self, asked: Sequence[Part], deadline: Deadline) -> list[tuple[int, int]]:
-        """Sizes and places of the first parts, one at least."""
-        found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline))
-        count = found.entries
-        if found.kind != Kind.LEND or not 0 < count <= len(asked):
+    def _refs(
+        self, asked: Sequence[Part], deadline: Deadline
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """Sizes and places of the first parts, and whether those of the next ones follow."""
+        found = FRAMING.head(self.stream.take(HEAD_BYTES, deadline, ahead=AHEAD))
+        count, more = found.entries, found.status == Status.MORE
+        # Who says that more follows says something, and leaves something to say.
+        if found.kind != Kind.LEND or not more <= count <= len(asked) - more:
             raise BadMessage("an answer to another question")
         if found.length != count * REFS.size:
             raise BadMessage("not one place for each part")
         body = self.stream.take(found.length, deadline)
         verify(found, body)
         refs = []
+        end = self._far.size
         for part, (key, size, start) in zip(asked, REFS.iter_unpack(body), strict=False):
             if key != part.key:
                 raise BadMessage(f"an answer about {key.hex()} instead of {part.key.hex()}")
             if size != ABSENT:
                 self._check(part, size)
-                if start != ELSEWHERE and start + size > self._far.size:
+                if start != ELSEWHERE and start + size > end:
                     raise BadMessage("a chunk beyond the peer's memory")
             refs.append((size, start))
-        return refs
-
-    def _copy(
-        self,
-        moves: Sequence[Move],
-        parts: Sequence[Part],
-        first: int,
-        sink: LeaseSink,
-        deadline: Deadline,
-    ) -> dict[int, ReadOutcome]:
-        """The outcomes of copying *moves*, if the peer had leased them all the time."""
-        copied: dict[int, ReadOutcome] = {}
-        with ExitStack() as leased:
-            moves = [
-                move._replace(lease=leased.enter_context(move.lease.share(OWNER))) for move in moves
-            ]
-            if moves:
-                self._far.pull(moves, sink.filled, deadline)
-            for move in moves:
-                part = parts[move.place - first]
-                right = part.size is not None or names_key(move.into, part.key)
-                copied[move.place] = (
-                    Hit(len(move.into)) if right else Corrupt("the frame is of another chunk")
-                )
-        return copied
-
-    def _settle(self, copied: dict[int, ReadOutcome], outcomes: list[ReadOutcome | None]) -> None:
-        for index, outcome in copied.items():
-            outcomes[index] = outcome
+        return refs, more
 
     def _give_back(self, deadline: Deadline) -> None:
         """Give back what is leased here, and see that it was leased until now.

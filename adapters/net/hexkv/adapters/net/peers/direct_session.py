@@ -10,9 +10,7 @@ from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken
 from hexkv.adapters.net.guarded import GuardedSource
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
-from hexkv.adapters.net.outcomes import slices
 from hexkv.adapters.net.peers.direct import FarMemory, Move, OwnMemory
-from hexkv.adapters.net.peers.line import OWNER
 from hexkv.adapters.net.peers.session import Session, part_of
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
@@ -24,10 +22,11 @@ from hexkv.adapters.net.peers.wire import (
     Kind,
     Status,
 )
-from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key
+from hexkv.ports import ChunkKey, Deadline, Lease, PeerSource, Reason, names_key, release_all
 
-_TOGETHER = 16
-"""Frames that are leased in one call, all of them in the bounds of one frame at most."""
+_FIRST, _TOGETHER = 4, 16
+"""Frames that are leased in one call, all of them in the bounds of one frame at most; few in the
+first one, for the peer waits for them. It copies them while the next ones are leased."""
 
 _FRAMES, _BYTES = 64, 64 << 20
 """Of what is leased, after which the peer copies first. It waits for each answer."""
@@ -96,47 +95,51 @@ class DirectSession(Session):
         self._lent.close()
 
     def _lend(self, parts: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline) -> None:
-        """Lease the first of *parts*, and say where they are."""
+        """Lease the first of *parts*, a few at a time, and say each time where they are."""
         self._lent.enter_context(self._own.lending())
-        rows: list[bytes] = []
-        for some in slices(len(parts), _TOGETHER):
-            asked = [parts[i] for i in some]
-            keys = list(dict.fromkeys(key for key, _, _ in asked))
-            with ExitStack() as leased:
-                lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
-                for lease in lent.values():
-                    if lease is not None:
-                        leased.callback(lease.release)
-                rows += self._rows(asked, lent)
-            if self._full or len(rows) < some.stop:
-                break
-        self._send([FRAMING.message(Kind.LEND, len(rows), b"".join(rows))])
+        done, most = 0, _FIRST
+        last = False
+        while not last:
+            asked = parts[done : done + min(most, _FRAMES - self._lent_frames)]
+            rows = self._lease(asked, deadline)
+            done += len(rows)
+            last = self._full or len(rows) < len(asked) or done == len(parts)
+            status = Status.DONE if last else Status.MORE
+            self._send([FRAMING.message(Kind.LEND, len(rows), b"".join(rows), status=status)])
+            most = _TOGETHER
+            if self._lent_frames:  # what is waited for may be what this peer has leased
+                deadline = Deadline(deadline.clock, 0.0)
 
-    def _rows(
-        self, asked: Sequence[tuple[ChunkKey, int, int]], lent: dict[ChunkKey, Lease | None]
-    ) -> list[bytes]:
-        """Where the first of *asked* are, which stay leased: as many bytes as may be, or one."""
+    def _lease(self, asked: Sequence[tuple[ChunkKey, int, int]], deadline: Deadline) -> list[bytes]:
+        """Where the first of *asked* are, which stay leased: as many bytes as may be, or one.
+
+        Up to the first one that is not lent beside others: it may be once these were given back.
+        """
+        keys = list(dict.fromkeys([key for key, _, _ in asked]))
+        lent = dict(zip(keys, self._source.lend(keys, deadline), strict=True))
         rows: list[bytes] = []
-        kept: set[ChunkKey] = set()
-        for key, start, size in asked:
-            lease = lent[key]
-            view = part_of(lease, start, size)
-            if lease is None or view is None:
-                rows.append(REFS.pack(key, ABSENT, ELSEWHERE))
-                continue
-            place = self._own.find(view)
-            if place is None:
-                rows.append(REFS.pack(key, len(view), ELSEWHERE))
-                continue
-            if key not in kept:
-                size = len(lease.frame)
-                if self._lent_bytes and self._lent_bytes + size > self._limits.max_value:
+        kept: dict[ChunkKey, Lease] = {}
+        try:
+            for key, start, size in asked:
+                lease = lent[key]
+                if lease is None and self._lent_frames:
                     break
-                kept.add(key)
-                self._lent_frames += 1
-                self._lent_bytes += size
-                self._lent.callback(lease.share(OWNER).release)
-            rows.append(REFS.pack(key, len(view), place))
+                view = part_of(lease, start, size)
+                if lease is None or view is None:
+                    rows.append(REFS.pack(key, ABSENT, ELSEWHERE))
+                    continue
+                place = self._own.find(view)
+                if place is not None and key not in kept:
+                    size = len(lease.frame)
+                    if self._lent_bytes and self._lent_bytes + size > self._limits.max_value:
+                        break
+                    kept[key] = lease
+                    self._lent_frames += 1
+                    self._lent_bytes += size
+                rows.append(REFS.pack(key, len(view), ELSEWHERE if place is None else place))
+        finally:
+            self._lent.callback(release_all, list(kept.values()))
+            release_all([it for key, it in lent.items() if it is not None and key not in kept])
         return rows
 
     def _rooms(

@@ -15,6 +15,7 @@ from hexkv.adapters.net.handshake import NONCE_BYTES, Refused, admit
 from hexkv.adapters.net.messages import HEAD_BYTES, Head, verify
 from hexkv.adapters.net.peers.wire import (
     ABSENT,
+    AHEAD,
     CHALLENGE,
     FRAMING,
     HELLO,
@@ -85,9 +86,9 @@ class Session:
         """
         self._source = self._greet()
         while True:
-            asked = FRAMING.head(self._connection.request(HEAD_BYTES, self._idle))
-            with self._connection.transfer(asked.length) as deadline:
-                body = self._stream.take(asked.length, deadline)
+            head = self._connection.request(HEAD_BYTES, self._idle, ahead=AHEAD)
+            asked = FRAMING.head(head)
+            body = self._connection.rest(asked.length)
             verify(asked, body)
             if not self._answer(asked, body):
                 # Framed well, meaningless all the same: both sides know where they are.

@@ -1,4 +1,4 @@
-"""The wire between peers, version 2: one connection, one request at a time.
+"""The wire between peers, version 3: one connection, one request at a time.
 
 All numbers are little-endian. A connection begins with the client::
 
@@ -19,7 +19,8 @@ one call of the system, and is always of the same size, so that the next one's i
 
 Where one end reaches the other's memory, both say behind the proofs how (INTRODUCTION), and::
 
-    LEND   key, start, size each   -> REF each, for the first ones; RETURN gives them back
+    LEND   key, start, size each   -> for the next few, until all have come or the peer lends no
+                                      more: REF each. RETURN gives them back
     OFFER  key, size each          -> one GRANT each
            PUSH with a REF each    -> PULLED, answered by HELD, where a closed connection
                                       is not seen at once; one VERDICT each
@@ -28,6 +29,9 @@ A REF says where in the memory of who sends it the bytes lie. They are leased un
 back, by RETURN or by the next LEND, or until the connection ends: so nothing that was copied is
 believed before the connection was found open afterwards. What lies in no such memory is ELSEWHERE,
 and sent as over TCP.
+
+An answer to LEND says by MORE that another one follows, which the owner makes while the reader
+copies. For what was left out the reader asks again, once it has copied what it was lent.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from hexkv.adapters.net.messages import Framing, check_sum, summed
 from hexkv.ports import KEY_BYTES, MAX_QUESTION, ChunkKey
 
 MAGIC = b"hexkvPER"
-VERSION = 2
+VERSION = 3
 NAME_BYTES = 64
 
 HELLO = Struct(f"<8sH6x{NONCE_BYTES}s{NAME_BYTES}s")
@@ -75,6 +79,8 @@ class Status(IntEnum):
     DONE = 0
     BAD_REQUEST = 1
     FAILED = 2
+    MORE = 3
+    """It was, and another answer to it follows."""
 
 
 class Grant(IntEnum):
@@ -110,6 +116,9 @@ TOGETHER = 16
 
 _ROWS = _COUNT.size + TOGETHER * _ITEM.size
 GROUP_BYTES = _ROWS + 4
+AHEAD = 16 << 10
+"""Bytes that are received with the head of a message, so that most take one call of the system."""
+
 ABSENT = (1 << 64) - 1
 ELSEWHERE = (1 << 64) - 1
 
