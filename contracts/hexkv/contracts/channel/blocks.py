@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Sequence
 from random import Random
 from threading import Lock
 from types import TracebackType
@@ -70,19 +70,29 @@ class Blocks:
         with self._lock:
             return {owner: count for owner, count in self._owners.items() if count}
 
-    def _share(self, place: int, owner: str) -> None:
+    def _share(self, leases: Sequence[BlockLease], owner: str) -> list[BlockLease]:
         with self._lock:
-            self._holds[place] += 1
-            self._owners[owner] += 1
+            for lease in leases:
+                if lease._released:
+                    raise ValueError(f"the lease of {lease.owner!r} is shared after its release")
+            for lease in leases:
+                self._holds[lease._place] += 1
+            self._owners[owner] += len(leases)
+        return [BlockLease(self, lease._place, owner, lease._frame) for lease in leases]
 
-    def _release(self, place: int, owner: str) -> None:
+    def _release(self, leases: Sequence[BlockLease]) -> None:
         with self._lock:
-            self._owners[owner] -= 1
-            self._holds[place] -= 1
-            if not self._holds[place]:
-                start = place * self.size
-                self._memory[start : start + self.size] = bytes([FREED]) * self.size
-                self._free.append(place)
+            for lease in leases:
+                if lease._released:
+                    continue
+                lease._released = True
+                place = lease._place
+                self._owners[lease.owner] -= 1
+                self._holds[place] -= 1
+                if not self._holds[place]:
+                    start = place * self.size
+                    self._memory[start : start + self.size] = bytes([FREED]) * self.size
+                    self._free.append(place)
 
 
 class BlockLease:
@@ -92,7 +102,6 @@ class BlockLease:
         self._blocks = blocks
         self._place = place
         self._frame = frame
-        self._lock = Lock()
         self._released = False
         self.owner = owner
 
@@ -113,18 +122,23 @@ class BlockLease:
         return self._blocks.size
 
     def share(self, owner: str) -> BlockLease:
-        with self._lock:
-            if self._released:
-                raise ValueError(f"the lease of {self.owner!r} is shared after its release")
-            self._blocks._share(self._place, owner)
-        return BlockLease(self._blocks, self._place, owner, self._frame)
+        return self._blocks._share([self], owner)[0]
 
     def release(self) -> None:
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        self._blocks._release(self._place, self.owner)
+        self._blocks._release([self])
+
+    @staticmethod
+    def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        if len({lease._blocks for lease in leases}) > 1:
+            return (lease.share(owner) for lease in leases)
+        return leases[0]._blocks._share(leases, owner)
+
+    @staticmethod
+    def release_run(leases: Sequence[BlockLease]) -> None:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        for blocks in {lease._blocks for lease in leases}:
+            blocks._release([lease for lease in leases if lease._blocks is blocks])
 
     def __enter__(self) -> Self:
         return self
