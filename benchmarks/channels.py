@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.beside import Rows, options, run
 from benchmarks.lmserver import process, receive
-from benchmarks.measure import Comparison, Goal, Turn, must
+from benchmarks.measure import Comparison, Goal, Turn, WrongResult, must
 from benchmarks.rig import buffers
 from hexkv.adapters.mooncake.channel import EngineMemory
 from hexkv.adapters.nixl.memory import made
@@ -104,7 +104,8 @@ def reading(
         for start in range(0, len(parts), each):
             some = parts[start : start + each]
             outcomes = channel.read(peer, some, sink, Deadline.after(clock, 60))
-            must(list(outcomes) == [Hit(size)] * len(some), f"not read: {outcomes}")
+            if list(outcomes) != [Hit(size)] * len(some):  # its text takes 2 us a frame
+                raise WrongResult(f"not read: {outcomes}")
 
     return Turn(read)
 
