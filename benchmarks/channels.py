@@ -2,6 +2,9 @@
 
 The other end has a process of its own, and one connection. The bare side of TCP is a loop of
 ``sendall`` and ``recv_into`` that asks with one byte, that of shared memory a loop of ``memmove``.
+A call of one frame asks the peer first, which no bare loop does: rows with a request each have
+beside them a loop that sends a message, waits until the other process sends it back, and copies;
+by NIXL and Mooncake's engine it asks afterwards, too, whether what it read was leased until then.
 CPU seconds are those of both ends.
 """
 
@@ -50,6 +53,9 @@ SIZES = {"4 MiB": ((4 << 20) + PAGE, 16), "256 KiB": ((256 << 10) + PAGE, 64)}
 
 SPEED, CPU = 0.9, 1.15
 
+_ASK = 76
+"""Bytes of a question about one frame, and of the answer."""
+
 
 def far_end(count: int, size: int) -> None:
     """The bare side's other process: gives so many of its buffers as each byte that comes says."""
@@ -64,6 +70,45 @@ def far_end(count: int, size: int) -> None:
             for _ in range(asked[0]):
                 peer.sendall(slots[given % count])
                 given += 1
+
+
+def far_echo(family: int, size: int) -> None:
+    """Another process of a bare side: sends messages of *size* bytes back, over TCP or Unix."""
+    address = ("127.0.0.1", 0) if family == socket.AF_INET else f"\0hexkv-echo-{os.getpid()}"
+    with socket.socket(socket.AddressFamily(family)) as listener:
+        listener.bind(address)
+        listener.listen()
+        said = listener.getsockname()
+        print(said[1] if family == socket.AF_INET else said[1:].decode(), flush=True)
+        peer, _ = listener.accept()
+        without_delay(peer)
+        message = bytearray(size)
+        while peer.recv_into(message, 0, socket.MSG_WAITALL):
+            peer.sendall(message)
+
+
+def without_delay(sock: socket.socket) -> None:
+    """Have a TCP socket send at once."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def round_trips(family: socket.AddressFamily, ends: ExitStack) -> tuple[Callable[[], None], int]:
+    """What makes one round trip of small messages to another process, and that process."""
+    line, far = ends.enter_context(
+        process(__spec__.name, "--far-echo", str(int(family)), str(_ASK))
+    )
+    mine = ends.enter_context(socket.socket(family))
+    unix = family == socket.AF_UNIX
+    mine.connect(f"\0{line.strip()}" if unix else ("127.0.0.1", int(line)))
+    without_delay(mine)
+    message = bytearray(_ASK)
+
+    def ask() -> None:
+        mine.sendall(message)
+        mine.recv_into(message, 0, socket.MSG_WAITALL)
+
+    return ask, far
 
 
 class Landing:
@@ -178,11 +223,19 @@ def over_shm(label: str, ends: ExitStack) -> Rows:
     region.buffer[:] = os.urandom(rig.size) * rig.count
     to = [ctypes.addressof(ctypes.c_char.from_buffer(lease.frame)) for lease in rig.mine]
 
+    ask, far = round_trips(socket.AF_UNIX, ends)
+
     def bare() -> None:
         for place, address in enumerate(to):
             ctypes.memmove(address, region.address + place * rig.size, rig.size)
 
-    return rig.rows("memmove", bare, Goal("speed", SPEED)), [rig.apart.pid]
+    def one_by_one() -> None:
+        for place, address in enumerate(to):
+            ask()
+            ctypes.memmove(address, region.address + place * rig.size, rig.size)
+
+    rows = rig.rows("memmove", bare, Goal("speed", SPEED), one_by_one=one_by_one)
+    return rows, [rig.apart.pid, far]
 
 
 def far_nixl(count: int, size: int) -> None:
@@ -210,9 +263,11 @@ def by_nixl(label: str, ends: ExitStack) -> Rows:
     peer = agent.add_remote_agent(bytes.fromhex(metadata))
     far_spans = [(int(there) + place * rig.size, rig.size, 0) for place in range(rig.count)]
 
-    def bare() -> None:
-        mine = agent.get_xfer_descs([(address, rig.size, 0) for address in to], "DRAM")
-        theirs = agent.get_xfer_descs(far_spans, "DRAM")
+    ask, echo = round_trips(socket.AF_INET, ends)
+
+    def move(some: slice) -> None:
+        mine = agent.get_xfer_descs([(address, rig.size, 0) for address in to[some]], "DRAM")
+        theirs = agent.get_xfer_descs(far_spans[some], "DRAM")
         handle = agent.initialize_xfer("READ", mine, theirs, peer, b"")
         state = agent.transfer(handle)
         while state == "PROC":
@@ -221,7 +276,15 @@ def by_nixl(label: str, ends: ExitStack) -> Rows:
         must(state == "DONE", f"NIXL says {state}")
         agent.release_xfer_handle(handle)
 
-    return rig.rows("NIXL by itself", bare, Goal("speed", SPEED)), [rig.apart.pid, far]
+    def one_by_one() -> None:
+        for place in range(rig.count):
+            ask()
+            move(slice(place, place + 1))
+            ask()
+
+    bare = partial(move, slice(None))
+    rows = rig.rows("NIXL by itself", bare, Goal("speed", SPEED), one_by_one=one_by_one)
+    return rows, [rig.apart.pid, far, echo]
 
 
 def far_engine(count: int, size: int) -> None:
@@ -247,18 +310,31 @@ def by_mooncake(label: str, ends: ExitStack) -> Rows:
     engine.register_memory(min(to), rig.size * rig.count)
     sizes = [rig.size] * rig.count
 
-    def bare() -> None:
-        code = engine.batch_transfer_sync_read(f"127.0.0.1:{port}", to, at, sizes)
+    ask, echo = round_trips(socket.AF_INET, ends)
+
+    def move(some: slice) -> None:
+        place = f"127.0.0.1:{port}"
+        code = engine.batch_transfer_sync_read(place, to[some], at[some], sizes[some])
         must(code == 0, f"Mooncake says {code}")
 
-    return rig.rows("Mooncake's engine by itself", bare, Goal("speed", SPEED)), [
-        rig.apart.pid,
-        far,
-    ]
+    def one_by_one() -> None:
+        for place in range(rig.count):
+            ask()
+            move(slice(place, place + 1))
+            ask()
+
+    bare, name = partial(move, slice(None)), "Mooncake's engine by itself"
+    rows = rig.rows(name, bare, Goal("speed", SPEED), one_by_one=one_by_one)
+    return rows, [rig.apart.pid, far, echo]
 
 
 CHANNELS = {"tcp": over_tcp, "shm": over_shm, "nixl": by_nixl, "mooncake": by_mooncake}
-FAR = {"far_end": far_end, "far_nixl": far_nixl, "far_engine": far_engine}
+FAR = {
+    "far_end": far_end,
+    "far_echo": far_echo,
+    "far_nixl": far_nixl,
+    "far_engine": far_engine,
+}
 """What the other process of a bare side does, by its option."""
 
 
