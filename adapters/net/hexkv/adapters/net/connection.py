@@ -6,7 +6,7 @@ whatever the client sends meanwhile: single bytes buy no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -106,13 +106,20 @@ class Connection:
         What the client takes longer than its bytes need, the rest of the request has less.
         """
         due = size / self.limits.rate
-        began = self.clock.now()
-        self._wait(_GRACE)
+        began = self._wait(_GRACE)
         try:
-            yield Deadline.after(self.clock, self._left + due)
+            yield Deadline(self.clock, began + self._left + due)
         finally:
-            self._waiting = None
-            self._left -= max(0.0, self.clock.now() - began - due)
+            self._end(began + due)
+
+    def send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
+        """Send *views*, *size* bytes of them beside a message, as one :meth:`transfer`."""
+        due = size / self.limits.rate
+        began = self._wait(_GRACE)
+        try:
+            self.stream.send(views, Deadline(self.clock, began + self._left + due))
+        finally:
+            self._end(began + due)
 
     @property
     def lag(self) -> float | None:
@@ -127,5 +134,14 @@ class Connection:
         lag = self.clock.now() - since - (self.stream.moved - moved) / self.limits.rate
         return lag if lag >= 0 else None
 
-    def _wait(self, grace: float) -> None:
-        self._waiting = self.clock.now() + grace, self.stream.moved
+    def _wait(self, grace: float) -> float:
+        now = self.clock.now()
+        self._waiting = now + grace, self.stream.moved
+        return now
+
+    def _end(self, due: float) -> None:
+        """A transfer is over that was to be over at *due*."""
+        self._waiting = None
+        late = self.clock.now() - due
+        if late > 0:
+            self._left -= late

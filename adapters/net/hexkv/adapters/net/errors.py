@@ -35,7 +35,7 @@ def time_left(deadline: Deadline) -> float:
     Raises:
         OutOfTime: it has passed.
     """
-    seconds = deadline.remaining()
+    seconds = deadline.at - deadline.clock.now()
     if seconds <= 0:
         raise OutOfTime("the deadline has passed")
     return seconds

@@ -14,6 +14,7 @@ from zlib import crc32
 from hexkv.adapters.net.errors import BadMessage
 
 _HEAD = Struct("<4sBBHIII")
+_SUMMED = Struct("<4sBBHIIII")
 _SUM = Struct("<I")
 HEAD_BYTES = _HEAD.size + _SUM.size
 
@@ -65,12 +66,10 @@ class Framing:
         Raises:
             BadMessage: this is none, or it claims more than there may be.
         """
-        bare = data[: _HEAD.size]
-        mark, kind, status, zero, count, patience, length = _HEAD.unpack(bare)
+        mark, kind, status, zero, count, patience, length, checksum = _SUMMED.unpack(data)
         if mark != self._mark or zero or length > self._most:
             raise BadMessage(f"no message of the {self._protocol} protocol")
-        (checksum,) = _SUM.unpack_from(data, _HEAD.size)
-        return Head(kind, status, count, patience, length, bare, checksum)
+        return Head(kind, status, count, patience, length, data[: _HEAD.size], checksum)
 
 
 def verify(found: Head, body: bytes) -> None:

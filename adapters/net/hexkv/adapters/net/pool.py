@@ -85,7 +85,8 @@ class Pool(Generic[C]):
             StoreUnreachable: the server cannot be reached at present.
             StoreError: the pool is closed.
         """
-        with self._turns.turn(deadline):
+        self._turns.take(deadline)
+        try:
             connection = (None if fresh else self._kept()) or self._made(deadline)
             well = False
             try:
@@ -93,6 +94,8 @@ class Pool(Generic[C]):
                 well = True
             finally:
                 self._put_back(connection, well=well)
+        finally:
+            self._turns.give()
 
     def close(self) -> None:
         """Close idle connections; have calls that use one, or wait for one, fail now.
@@ -193,24 +196,6 @@ class _Turns:
         """One lock for each call that waits, released when it is its turn."""
         self._over = False
 
-    @contextmanager
-    def turn(self, deadline: Deadline) -> Iterator[None]:
-        """One turn.
-
-        Raises:
-            OutOfTime: none came free in time.
-            StoreError: the pool is closed.
-        """
-        seconds = time_left(deadline)
-        if self._free is None:
-            yield
-            return
-        self._take(seconds)
-        try:
-            yield
-        finally:
-            self._give()
-
     def end(self) -> None:
         """Have those who wait fail, now and from now on."""
         with self._lock:
@@ -218,7 +203,16 @@ class _Turns:
             while self._waiting:
                 self._waiting.popleft().release()
 
-    def _take(self, seconds: float) -> None:
+    def take(self, deadline: Deadline) -> None:
+        """Take a turn, which :meth:`give` ends.
+
+        Raises:
+            OutOfTime: none came free in time.
+            StoreError: the pool is closed.
+        """
+        seconds = time_left(deadline)
+        if self._free is None:
+            return
         with self._lock:
             if self._over:
                 raise StoreError(_CLOSED)
@@ -237,7 +231,8 @@ class _Turns:
         if self._over:
             raise StoreError(_CLOSED)
 
-    def _give(self) -> None:
+    def give(self) -> None:
+        """Give a turn back."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()

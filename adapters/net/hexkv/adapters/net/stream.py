@@ -87,6 +87,12 @@ class Stream:
 
     def send(self, views: Sequence[memoryview | bytes], deadline: Deadline) -> None:
         """Send all *views*, in order."""
+        first = views[0] if len(views) == 1 else b""
+        if isinstance(first, bytes) and 0 < len(first) <= _SCRATCH:  # a message
+            sent = self._wait(socket.SO_SNDTIMEO, deadline, self._socket.send, first)
+            if sent == len(first):
+                return
+            views = [first[sent:]]
         rest = Rest([memoryview(view) for view in views])
         while rest.views:
             rest.advance(self._gather(rest.views, deadline))

@@ -240,13 +240,18 @@ class PeerChannel(ABC):
         Raises:
             OutOfTime, StoreError: there is none.
         """
-        with self._pool(peer) as pool, pool.connection(deadline) as line:
-            if peer.generation not in (0, line.generation):
-                raise StoreUnreachable(f"{peer.address} was started anew")
-            yield line
+        known = self._use(peer)
+        try:
+            with known.pool.connection(deadline) as line:
+                if peer.generation not in (0, line.generation):
+                    raise StoreUnreachable(f"{peer.address} was started anew")
+                yield line
+        finally:
+            with self._lock:
+                known.calls -= 1
 
-    @contextmanager
-    def _pool(self, peer: Peer) -> Iterator[Pool[Line]]:
+    def _use(self, peer: Peer) -> _Known:
+        """The connections to *peer*, used by one call more."""
         gone: list[_Known] = []
         with self._lock:
             self._must_be_open()
@@ -258,11 +263,7 @@ class PeerChannel(ABC):
                 gone = [self._known.pop(it) for it in idle[: len(self._known) - _PEERS]]
         for one in gone:
             one.pool.close()
-        try:
-            yield known.pool
-        finally:
-            with self._lock:
-                known.calls -= 1
+        return known
 
     def _begin(self, server: StreamServer) -> None:
         with self._lock:

@@ -260,8 +260,7 @@ class Session:
         self._send([FRAMING.message(kind, len(words), bytes(words))])
 
     def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
-        with self._connection.transfer(size) as deadline:
-            self._stream.send(views, deadline)
+        self._connection.send(views, size)
 
 
 def _note_moved(lent: dict[ChunkKey, Lease | None], sent: Sequence[tuple[ChunkKey, int]]) -> None:
