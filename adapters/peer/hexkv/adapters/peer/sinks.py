@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Condition
+from threading import Condition, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.ports import PAGE, ChunkSpec, Destination, Lease, LeaseSink, Sink
+from hexkv.ports import (
+    PAGE,
+    ChunkSpec,
+    Destination,
+    Lease,
+    LeaseSink,
+    Sink,
+    release_all,
+)
 
 
 class _Users:
     """Who may still write to the memory of one call."""
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._lock = Lock()  # entered itself: a condition's way there costs as much again
+        self._changed = Condition(self._lock)
         self._count = 0
 
     def add(self, count: int) -> None:
-        with self._changed:
+        with self._lock:
             self._count += count
             if not self._count:
                 self._changed.notify_all()
@@ -35,10 +44,10 @@ class CallersLease:
     spec: ChunkSpec | None = None
 
     def __init__(self, frame: memoryview, users: _Users, owner: str) -> None:
+        """One of *users*, who has been counted."""
         self.frame = frame
         self.owner = owner
         self._users: _Users | None = users
-        users.add(1)
 
     @property
     def payload(self) -> memoryview:
@@ -49,14 +58,32 @@ class CallersLease:
         return len(self.frame)
 
     def share(self, owner: str) -> CallersLease:
-        if self._users is None:
-            raise ValueError("the lease was released")
-        return CallersLease(self.frame, self._users, owner)
+        (share,) = self.share_run([self], owner)
+        return share
 
     def release(self) -> None:
-        users, self._users = self._users, None
-        if users is not None:
-            users.add(-1)
+        self.release_run([self])
+
+    @staticmethod
+    def share_run(leases: Sequence[CallersLease], owner: str) -> list[CallersLease]:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        users = {lease._users for lease in leases}
+        (one,) = users if len(users) == 1 else (None,)
+        if one is None:
+            raise ValueError("a lease was released, or is of another call")
+        one.add(len(leases))
+        return [CallersLease(lease.frame, one, owner) for lease in leases]
+
+    @staticmethod
+    def release_run(leases: Sequence[CallersLease]) -> None:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        held: dict[_Users, int] = {}
+        for lease in leases:
+            users, lease._users = lease._users, None
+            if users is not None:
+                held[users] = held.get(users, 0) + 1
+        for users, count in held.items():
+            users.add(-count)
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +110,7 @@ class CallersSink:
         into = self._sink.room(self._which[index], size)
         if into is None:
             return None
+        self._users.add(1)
         lease = CallersLease(into, self._users, "peers")
         former, self._leases[index] = self._leases.get(index), lease
         if former is not None:
@@ -98,8 +126,7 @@ class CallersSink:
         The memory is the caller's, who uses it again when the call is over: as of a store that
         knows the pool's memory (:class:`hexkv.ports.SupportsRegistration`).
         """
-        for lease in self._leases.values():
-            lease.release()
+        release_all(list(self._leases.values()))
         self._users.wait()
 
 
