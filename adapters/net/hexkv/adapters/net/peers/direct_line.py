@@ -129,6 +129,9 @@ class DirectLine(Line):
             answered, more = 0, True
             while more:
                 refs, more = self._refs(asked[answered:], deadline)
+                while more and self.stream.ahead:  # fewer and larger copies, where that is known
+                    further, more = self._refs(asked[answered + len(refs) :], deadline)
+                    refs += further
                 if not answered:
                     # The peer answers, so it had leased until now what was copied before.
                     pulling.settle()

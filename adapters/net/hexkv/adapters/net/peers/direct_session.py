@@ -28,7 +28,7 @@ _FIRST, _TOGETHER = 4, 16
 """Frames that are leased in one call, all of them in the bounds of one frame at most; few in the
 first one, for the peer waits for them. It copies them while the next ones are leased."""
 
-_FRAMES, _BYTES = 64, 64 << 20
+_FRAMES, _BYTES = 256, 64 << 20
 """Of what is leased, after which the peer copies first. It waits for each answer."""
 
 
