@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import cast
 
 from hexkv.core.keys.chunking import PrefixChunker
@@ -52,7 +53,7 @@ UNSEEDED = "/unseeded"
 
 
 def _sha256(data: bytes | memoryview) -> bytes:
-    return hashlib.sha256(data).digest()
+    return sha256(data).digest()
 
 
 def _blake2b(data: bytes | memoryview) -> bytes:
@@ -199,7 +200,7 @@ class NamespaceHasher:
             bounds: where the chunks lie, if that is known already.
         """
         starts, ends = self.cut(packed) if bounds is None else bounds
-        digest, prefix = self._digest, self.prefix
+        digest, prefix, words = self._digest, self.prefix, packed.cast("I")
         link = known[-1][NAMESPACE_BYTES:] if known else self._anchor
         keys: list[bytes] = [*known]
         reached = ends[len(known) - 1] if known else 0
@@ -210,7 +211,7 @@ class NamespaceHasher:
             for start, end in zip(starts[piece], ends[piece], strict=True):
                 if start != reached:
                     link = self._anchor
-                link = digest(link + packed[start * TOKEN_BYTES : end * TOKEN_BYTES])
+                link = digest(link + words[start:end])
                 keys.append(prefix + link)
                 reached = end
         return cast("list[ChunkKey]", keys)
