@@ -62,9 +62,14 @@ class Batch(NamedTuple):
         """The index of all chunks' rows in a view."""
         return slice(None) if self.rows is None else self.rows
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Each chunk's row in a view."""
+        return range(len(self.starts)) if self.rows is None else self.rows.tolist()
+
     def each(self, view: Array) -> Sequence[Array]:
         """Each chunk's row of a view."""
-        return [*view] if self.rows is None else [view[row] for row in self.rows.tolist()]
+        return [view[row] for row in self.numbers]
 
 
 def batches(spans: Iterable[Span]) -> list[Batch]:

@@ -164,8 +164,9 @@ class Scattered:
         elif size < _SMALL:
             chunks[batch.some] = memory[self._index(self._places)]
         elif self._single:
-            for row, place in zip(batch.each(chunks), self._single, strict=True):
-                row[0] = memory[place]
+            units = chunks[:, 0]
+            for row, place in zip(batch.numbers, self._single, strict=True):
+                units[row] = memory[place]
         else:
             for row, at in zip(batch.each(chunks), self._places, strict=True):
                 self._collect(row, memory, at)
@@ -178,8 +179,9 @@ class Scattered:
                 memory[self._index(places)] = chunks[batch.some]
                 return
             if self._single:
-                for row, place in zip(batch.each(chunks), self._single, strict=True):
-                    memory[place] = row[0]
+                units = chunks[:, 0]
+                for row, place in zip(batch.numbers, self._single, strict=True):
+                    memory[place] = units[row]
                 return
         for row, at in zip(batch.each(chunks), places, strict=True):
             kept = at >= 0
