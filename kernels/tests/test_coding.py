@@ -11,8 +11,11 @@ from hypothesis.extra import numpy as hnp
 
 from depth import examples
 from hexkv.contracts.cases import each
-from hexkv.kernels.coding import compiled, in_torch, plain
+from hexkv.kernels.coding import bits, compiled, in_torch, plain
 from hexkv.kernels.coding.tables import CLASSES, HALVES, TOTAL, Tables, counted, tables
+from hexkv.ports import DType
+
+CODERS = (plain, compiled)
 
 GOLDEN = {
     3: "5095fc58f26ab55e",
@@ -156,6 +159,7 @@ def test_numpy_and_compiled_code_count_alike(symbols, many, seed):
 )
 def test_tables_that_were_counted_code_what_was_seen(seen):
     counts = counted(seen)
+    assert equal(counts, compiled.counted(seen))
     assert (counts.sum(axis=1) == TOTAL).all()
     assert counts.max() < TOTAL
     assert ((counts > 0) | (seen == 0)).all()
@@ -186,6 +190,48 @@ def test_tables_say_of_every_symbol_that_it_is_possible(half):
     assert set(found.counts.sum(axis=1)) == {TOTAL}
     assert equal(found.counts, found.counts[:, ::-1])
     assert (np.diff(found.spreads) > 0).all()
+
+
+@given(
+    st.sampled_from([DType.BFLOAT16, DType.FLOAT32, DType.FLOAT16, DType.FLOAT8_E4M3]),
+    st.integers(1, 80),
+    st.integers(0, 99),
+    st.sampled_from([1.0, 0.0, 1e30]),
+    st.booleans(),
+)
+def test_bits_are_taken_apart_alike_and_joined_again(dtype, count, seed, widest, shifted):
+    """In whole eighths or not, of any exponents, and also where memory is not aligned."""
+    random = np.random.default_rng(seed)
+    floats = random.normal(0, 1, count) * widest ** random.random(count)
+    taken = (floats.astype(np.float32).view(np.uint32) >> 8 * (4 - dtype.itemsize)).astype("<u4")
+    data = b"".join(int(one).to_bytes(4, "little")[: dtype.itemsize] for one in taken)
+    elements = bits.words(memoryview(bytes(shifted) + data)[shifted:], dtype)
+    apart = [(coder.symbols(elements, dtype), coder.lower(elements, dtype)) for coder in CODERS]
+    (upper, lower), (same, others) = apart
+    assert equal(np.concatenate(lower or [[]]), np.concatenate(others or [[]]))
+    assert (upper is None) == (same is None)
+    if upper is None or same is None:
+        return
+    assert all(map(equal, upper, same))
+    high = upper[1][upper[0]].astype(elements.dtype)
+    for coder in CODERS:
+        whole = high << (8 * dtype.itemsize - bits.UPPER.get(dtype, 8))
+        coder.join(whole, lower, dtype)
+        assert np.array_equal(whole, elements)
+
+
+def test_one_row_of_values_is_that_of_all_tokens():
+    random = np.random.default_rng(0)
+    found = tables(7)
+    symbols = random.integers(0, 15, (5, 70)).astype(np.uint8)
+    none = np.zeros(70, np.uint8)
+    values = np.arange(15, dtype=np.uint16)[None] + 100
+    for coder in CODERS:
+        into = np.empty(symbols.shape, np.uint16)
+        assert coder.decode(
+            coder.encode(symbols, none, none, found), none, none, found, values, into
+        )
+        assert np.array_equal(into, symbols + 100)
 
 
 @each("half", HALVES)

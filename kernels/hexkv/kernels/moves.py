@@ -165,8 +165,8 @@ class Scattered:
             chunks[batch.some] = memory[self._index(self._places)]
         elif self._single:
             units = chunks[:, 0]
-            for row, place in zip(batch.numbers, self._single, strict=True):
-                units[row] = memory[place]
+            for number, place in zip(batch.numbers, self._single, strict=True):
+                units[number] = memory[place]
         else:
             for row, at in zip(batch.each(chunks), self._places, strict=True):
                 self._collect(row, memory, at)
@@ -180,8 +180,8 @@ class Scattered:
                 return
             if self._single:
                 units = chunks[:, 0]
-                for row, place in zip(batch.numbers, self._single, strict=True):
-                    memory[place] = units[row]
+                for number, place in zip(batch.numbers, self._single, strict=True):
+                    memory[place] = units[number]
                 return
         for row, at in zip(batch.each(chunks), places, strict=True):
             kept = at >= 0

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hexkv.kernels.coding import lowbit, plain
+from hexkv.kernels.coding.bits import Words as Bits
 from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.plain import Bytes, Streams
 from hexkv.kernels.coding.tables import Tables
@@ -29,6 +30,14 @@ C = TypeVar("C")
 class Coder(Protocol):
     """What ``plain`` and ``compiled`` have; see :mod:`hexkv.kernels.coding.plain`."""
 
+    def symbols(
+        self, elements: Bits, dtype: DType
+    ) -> tuple[Bytes, npt.NDArray[np.uint16]] | None: ...
+
+    def lower(self, elements: Bits, dtype: DType) -> list[Bytes]: ...
+
+    def join(self, upper: Bits, planes: list[Bytes], dtype: DType) -> None: ...
+
     def narrowed(self, numbers: Floats, dtype: DType) -> Words: ...
 
     def quantise(self, values: Floats, half: int) -> tuple[Bytes, Floats] | None: ...
@@ -40,6 +49,8 @@ class Coder(Protocol):
     def by_class(
         self, seen: npt.NDArray[np.uint32], classes: Bytes, many: int
     ) -> npt.NDArray[np.int64]: ...
+
+    def counted(self, seen: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
 
     def weighed(
         self, seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]

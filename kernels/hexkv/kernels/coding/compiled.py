@@ -20,11 +20,18 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 
+from hexkv.kernels.coding.compiled_bits import join as join
+from hexkv.kernels.coding.compiled_bits import lower as lower
+from hexkv.kernels.coding.compiled_bits import symbols as symbols
+from hexkv.kernels.coding.compiled_counts import by_class as by_class
+from hexkv.kernels.coding.compiled_counts import counted as counted
+from hexkv.kernels.coding.compiled_counts import histograms as histograms
+from hexkv.kernels.coding.compiled_counts import weighed as weighed
 from hexkv.kernels.coding.compiled_floats import narrowed as narrowed
 from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.jit import compile_for, inline
 from hexkv.kernels.coding.plain import GROUP, LEAST, Bytes, Streams
-from hexkv.kernels.coding.tables import BITS, TOTAL, Tables
+from hexkv.kernels.coding.tables import BITS, TOTAL, Gaussians, Tables
 
 _FINITE = np.uint32(0x7F800000)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -37,9 +44,6 @@ _LEAST = np.uint32(LEAST)
 _8, _16, _20 = np.uint32(8), np.uint32(16), np.uint32(20)
 _ONE = np.uint64(1)
 _ALL = np.uint64((1 << GROUP) - 1)
-_NOTHING = np.array([TOTAL], np.uint32)
-"""The entry of a lane that is not there: a symbol that leaves a state as it is."""
-
 _WORDS = ir.VectorType(ir.IntType(32), GROUP)
 _BITMAP = ir.IntType(GROUP)
 
@@ -122,73 +126,6 @@ def _moments(symbols: Bytes, sums: npt.NDArray[np.int64], squares: npt.NDArray[n
             squares[lane] += symbol * symbol
 
 
-def histograms(symbols: Bytes) -> npt.NDArray[np.uint32]:
-    """See :func:`hexkv.kernels.coding.plain.histograms`."""
-    seen = np.zeros((symbols.shape[1], 256), np.uint32)
-    _histograms(symbols, seen)
-    return seen
-
-
-@compile_for("void(u1[:, ::1], u4[:, ::1])")
-def _histograms(symbols: Bytes, seen: npt.NDArray[np.uint32]) -> None:
-    tokens, lanes = symbols.shape
-    for first in range(0, lanes, GROUP):  # whose counts stay in the cache
-        end = min(first + GROUP, lanes)
-        for token in range(tokens):
-            for lane in range(first, end):
-                seen[lane, symbols[token, lane]] += np.uint32(1)
-
-
-def by_class(seen: npt.NDArray[np.uint32], classes: Bytes, many: int) -> npt.NDArray[np.int64]:
-    """See :func:`hexkv.kernels.coding.plain.by_class`."""
-    found = np.zeros((many, seen.shape[1]), np.int64)
-    _by_class(seen, classes, found)
-    return found
-
-
-@compile_for("void(u4[:, ::1], u1[::1], i8[:, ::1])")
-def _by_class(seen: npt.NDArray[np.uint32], classes: Bytes, found: npt.NDArray[np.int64]) -> None:
-    lanes, symbols = seen.shape
-    for lane in range(lanes):
-        row = classes[lane]
-        for symbol in range(symbols):
-            found[row, symbol] += np.int64(seen[lane, symbol])
-
-
-def weighed(
-    seen: npt.NDArray[np.uint32], weights: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """See :func:`hexkv.kernels.coding.plain.weighed`."""
-    found = np.empty((len(weights), len(seen)))
-    _weighed(seen, weights, found)
-    return found
-
-
-@compile_for("void(u4[:, ::1], f8[:, ::1], f8[:, ::1])")
-def _weighed(
-    seen: npt.NDArray[np.uint32],
-    weights: npt.NDArray[np.float64],
-    found: npt.NDArray[np.float64],
-) -> None:
-    rows, symbols = weights.shape
-    counts = np.zeros((symbols, GROUP))
-    sums = np.empty(GROUP)
-    for first in range(0, len(seen), GROUP):
-        width = min(GROUP, len(seen) - first)
-        for lane in range(width):
-            for symbol in range(symbols):
-                counts[symbol, lane] = seen[first + lane, symbol]
-        for row in range(rows):
-            for lane in range(GROUP):
-                sums[lane] = 0
-            for symbol in range(symbols):
-                weight = weights[row, symbol]
-                for lane in range(GROUP):
-                    sums[lane] += counts[symbol, lane] * weight
-            for lane in range(width):
-                found[row, first + lane] = sums[lane]
-
-
 def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Streams:
     """See :func:`hexkv.kernels.coding.plain.encode`."""
     tokens, lanes = symbols.shape
@@ -196,12 +133,28 @@ def encode(symbols: Bytes, classes: Bytes, turns: Bytes, tables: Tables) -> Stre
     words = np.empty(tokens * groups * GROUP, np.uint16)
     lengths = np.empty(groups, np.uint32)
     states = np.empty(lanes, np.uint32)
-    # Each row twice, so that a symbol and its turn lead to an entry without wrapping.
-    twice = np.concatenate([tables.packed, tables.packed], axis=1).reshape(-1)
-    table = np.concatenate([twice, _NOTHING])
+    table = np.empty(2 * tables.counts.size + 1, np.uint32)
+    _entries(tables.counts, table)
     symbols = _whole(symbols)
     used = _encode(symbols, classes, turns, table, tables.symbols, words, lengths, states)
     return words[:used], lengths, states
+
+
+@compile_for("void(u4[:, ::1], u4[::1])")
+def _entries(counts: npt.NDArray[np.uint32], table: npt.NDArray[np.uint32]) -> None:
+    """What an encoder looks up: :attr:`~hexkv.kernels.coding.tables.Tables.packed`, by rows.
+
+    Each row twice, so that a symbol and its turn lead to an entry without wrapping. The last is
+    that of a lane that is not there: a symbol that leaves a state as it is.
+    """
+    rows, symbols = counts.shape
+    for row in range(rows):
+        start = np.uint32(0)
+        for symbol in range(symbols):
+            at = 2 * row * symbols + symbol
+            table[at] = table[at + symbols] = np.uint32(start << _16) | counts[row, symbol]
+            start += counts[row, symbol]
+    table[len(table) - 1] = np.uint32(TOTAL)
 
 
 @compile_for("i8(u1[:, ::1], u1[::1], u1[::1], u4[::1], i8, u2[::1], u4[::1], u4[::1])")
@@ -281,10 +234,32 @@ def decode(
     whole: Words = into
     if lanes % GROUP:
         whole = np.empty((tokens, len(lengths) * GROUP), into.dtype)
-    ended: bool = _decode(padded, ends, states, classes, turns, tables.slots, values, whole)
+    # Gaussians keep what they make of their counts, and all others are asked once.
+    slots = tables.slots if isinstance(tables, Gaussians) else _slots_of(tables.counts)
+    ended: bool = _decode(padded, ends, states, classes, turns, slots, values, whole)
     if whole is not into:
         into[:] = whole[:, :lanes]
     return ended
+
+
+def _slots_of(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """See :attr:`hexkv.kernels.coding.tables.Tables.slots`."""
+    slots = np.empty(len(counts) * TOTAL, np.uint32)
+    _slots(counts, slots)
+    return slots
+
+
+@compile_for("void(u4[:, ::1], u4[::1])")
+def _slots(counts: npt.NDArray[np.uint32], slots: npt.NDArray[np.uint32]) -> None:
+    rows, symbols = counts.shape
+    at = 0
+    for row in range(rows):
+        for symbol in range(symbols):
+            count = counts[row, symbol]
+            entry = np.uint32(count << _20) | np.uint32(symbol)
+            for place in range(count):
+                slots[at + place] = entry | np.uint32(place << _8)
+            at += count
 
 
 @compile_for(
@@ -320,6 +295,7 @@ def _decode(
         for token in range(len(into)):
             if at > last:
                 return False
+            said = token if len(values) > 1 else 0
             for lane in range(GROUP):
                 entries[lane] = slots[np.uint32(row[lane] + (state[lane] & _LOW))]
             for lane in range(GROUP):
@@ -329,7 +305,7 @@ def _decode(
                 )
             for lane in range(GROUP):
                 symbol = np.uint32((entries[lane] & _BYTE) + turn[lane])
-                into[token, first + lane] = values[token, symbol]
+                into[token, first + lane] = values[said, symbol]
             hungry = _less(state, least) & there
             while hungry:
                 lane = _lowest(hungry)

@@ -16,9 +16,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hexkv.kernels.coding.bits import join as join
+from hexkv.kernels.coding.bits import lower as lower
+from hexkv.kernels.coding.bits import symbols as symbols
 from hexkv.kernels.coding.floats import Floats, Words
 from hexkv.kernels.coding.floats import narrowed as narrowed
 from hexkv.kernels.coding.tables import BITS, SPREAD, TOTAL, Gaussians, Tables
+from hexkv.kernels.coding.tables import counted as counted
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Streams: TypeAlias = tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
@@ -144,7 +148,8 @@ def decode(
         turns: less than ``tables.symbols``.
         tables: the probabilities.
         values: ``[tokens, 2 * symbols]``: what each symbol of each token stands for, twice,
-            since a symbol and its turn add up to less than twice their number.
+            since a symbol and its turn add up to less than twice their number. Or ``[1, symbols]``
+            of all tokens, where there are no turns.
         into: of the type of *values*.
 
     Returns:
@@ -158,7 +163,7 @@ def decode(
     at = ends - lengths
     rows = classes.astype(np.int64) * TOTAL
     hungry = np.zeros((groups, GROUP), np.bool_)
-    for token, row in enumerate(values):
+    for token, row in enumerate(np.broadcast_to(values, (len(into), values.shape[1]))):
         entries = tables.slots[rows + (states & (TOTAL - 1))]
         into[token] = row[(entries & 0xFF) + turns]
         states = (entries >> 20) * (states >> BITS) + (entries >> 8 & (TOTAL - 1))

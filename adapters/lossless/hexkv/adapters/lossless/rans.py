@@ -9,7 +9,7 @@ counted for each plane: tables of its own would cost a channel more than they sa
 A block of format 1; "upper" are the nine highest bits of bfloat16 and float32, and the eight
 highest of all others::
 
-    ..                the lower bits; see :mod:`hexkv.adapters.lossless._bits`
+    ..                the lower bits; see :mod:`hexkv.kernels.coding.bits`
     1                 symbols, less one
     1                 tables
     symbols x 2       upper bits that a symbol stands for
@@ -30,12 +30,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hexkv.adapters.lossless import _bits
+from hexkv.kernels.coding import bits
 from hexkv.kernels.coding.choosing import Choice, Coder
 from hexkv.kernels.coding.floats import Words
 from hexkv.kernels.coding.pieces import Cursor, Piece, raw
 from hexkv.kernels.coding.plain import GROUP
-from hexkv.kernels.coding.tables import TOTAL, Tables, counted
+from hexkv.kernels.coding.tables import TOTAL, Tables
 from hexkv.kernels.payloads import BitsPlane, DevicePart, PlaneOfPayload, RawPlane
 from hexkv.plugins.payload import Place, PlaneSerde
 from hexkv.ports import CorruptFrame, KVLayout
@@ -63,8 +63,8 @@ class Rans:
 
     def encode(self, plane: memoryview, place: Place) -> Sequence[memoryview] | None:
         coder = self._choice.coder
-        elements = _bits.words(plane, place.dtype)
-        upper = _bits.symbols(elements, place.dtype)
+        elements = bits.words(plane, place.dtype)
+        upper = coder.symbols(elements, place.dtype)
         if upper is None:
             return None
         symbols, meanings = upper[0].reshape(place.tokens, place.row), upper[1]
@@ -76,7 +76,7 @@ class Rans:
         turns = np.zeros_like(classes)
         words, lengths, states = coder.encode(symbols, classes, turns, Tables(wide))
         pieces: list[Piece] = [
-            *_bits.lower(elements, place.dtype),
+            *coder.lower(elements, place.dtype),
             bytes([len(alphabet) - 1, len(counts)]),
             meanings[alphabet],
             counts.astype(np.uint16),
@@ -88,6 +88,7 @@ class Rans:
         return [raw(piece) for piece in pieces]
 
     def decode(self, block: memoryview, place: Place) -> memoryview:
+        coder = self._choice.coder
         found, counts, classes = _looked_at(block, place)
         lower = [
             _taken(block, at, np.uint8, size)
@@ -96,17 +97,16 @@ class Rans:
         meanings = _taken(block, found.meanings, np.uint16, found.symbols)
         states = _taken(block, found.states, np.uint32, place.row)
         lengths = found.lengths
-        words = _taken(block, found.words, np.uint16, int(lengths.sum(dtype=np.uint64)))
+        words = _taken(block, found.words, np.uint16, sum(lengths.tolist()))
         shape = place.tokens, place.row
-        bits = 8 * place.dtype.itemsize
-        wide = bits > np.iinfo(np.uint16).bits
+        width = 8 * place.dtype.itemsize
+        wide = width > 16
         into: Words = np.empty(shape, np.uint32) if wide else np.empty(shape, np.uint16)
-        values = np.left_shift(meanings, bits - _bits.UPPER.get(place.dtype, 8), dtype=into.dtype)
-        streams, turns = (words, lengths, states), np.zeros_like(classes)
-        each: Words = np.tile(values, (place.tokens, 1))
-        if not self._choice.coder.decode(streams, classes, turns, Tables(counts), each, into):
+        values = np.left_shift(meanings, width - bits.UPPER.get(place.dtype, 8), dtype=into.dtype)
+        streams, turns = (words, lengths, states), np.zeros(place.row, np.uint8)
+        if not coder.decode(streams, classes, turns, Tables(counts), values[None], into):
             raise CorruptFrame("a stream that does not end as it should")
-        _bits.join(into.reshape(-1), lower, place.dtype)
+        coder.join(into.reshape(-1), lower, place.dtype)
         return raw(into if place.dtype.itemsize > 1 else into.astype(np.uint8))
 
 
@@ -148,15 +148,15 @@ def _looked_at(
     meanings = cursor.skip(2 * symbols)
     place_of_counts = len(block) - cursor.left
     counts = cursor.take(np.uint16, many * symbols).astype(np.uint32).reshape(many, -1)
-    if (counts.sum(axis=1) != TOTAL).any() or (counts == TOTAL).any():
+    if counts.sum(axis=1).tolist() != [TOTAL] * many or counts.max() == TOTAL:
         raise CorruptFrame("a table whose counts do not add up")
     place_of_classes = len(block) - cursor.left
     classes = cursor.take(np.uint8, place.row)
-    if (classes >= many).any():
+    if classes.max() >= many:
         raise CorruptFrame("a lane of a table that there is not")
     states = cursor.skip(4 * place.row)
     lengths = cursor.take(np.uint32, -(-place.row // GROUP))
-    words = cursor.skip(2 * int(lengths.sum(dtype=np.uint64)))
+    words = cursor.skip(2 * sum(lengths.tolist()))
     cursor.end()
     found = BitsPlane(
         lower,
@@ -192,7 +192,7 @@ def _taken(block: memoryview, at: int, kind: type[Number], count: int) -> npt.ND
 
 def _sizes(place: Place) -> list[int]:
     """Bytes of the arrays of lower bits."""
-    return _bits.sizes(place.tokens * place.row, place.dtype)
+    return bits.sizes(place.tokens * place.row, place.dtype)
 
 
 def _together(seen: npt.NDArray[np.uint32], coder: Coder) -> npt.NDArray[np.int64]:
@@ -224,7 +224,7 @@ def _fitted(
     tables = min(TABLES, lanes // _LANES)
     classes = np.zeros(lanes, np.uint8)
     if tables < 2:
-        return classes, counted(one)
+        return classes, coder.counted(one)
     means = coder.weighed(seen, np.arange(symbols, dtype=np.float64)[None])[0]
     classes[means.argsort()] = np.arange(lanes) * tables // lanes
     for _ in range(_ROUNDS):
@@ -232,8 +232,8 @@ def _fitted(
         classes = coder.weighed(seen, costs).argmin(axis=0).astype(np.uint8)
     many = coder.by_class(seen, classes, tables)
     if _cost(one) <= _cost(many) + 16 * symbols * (tables - 1):
-        return np.zeros(lanes, np.uint8), counted(one)
-    return classes, counted(many)
+        return np.zeros(lanes, np.uint8), coder.counted(one)
+    return classes, coder.counted(many)
 
 
 def _costs(seen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -7,6 +7,7 @@ highest of the other seven.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -45,17 +46,30 @@ def symbols(elements: Words, dtype: DType) -> tuple[Bytes, npt.NDArray[np.uint16
         )
     bits = 8 * dtype.itemsize
     exponents = (elements >> bits - 9).astype(np.uint8)
-    # Zero is far from all others: it takes the place before them. As bytes, it is behind them.
-    least, most = int((exponents - np.uint8(1)).min()), int(exponents.max())
-    if most - least >= _MOST:
+    least = least_of(exponents)
+    if least is None:
         return None
-    least = min(least, most)
     found = np.maximum(exponents, np.uint8(least))
     found -= np.uint8(least)
     found |= (elements >> bits - 8 & 0x80).astype(np.uint8)
+    return found, meanings(least)
+
+
+def least_of(exponents: Bytes) -> int | None:
+    """The exponent whose place zero takes; ``None`` where there are too many of them."""
+    # Zero is far from all others: it takes the place before them. As bytes, it is behind them.
+    least, most = int((exponents - np.uint8(1)).min()), int(exponents.max())
+    return None if most - least >= _MOST else min(least, most)
+
+
+@lru_cache(maxsize=256)
+def meanings(least: int) -> npt.NDArray[np.uint16]:
+    """What symbols stand for, where *least* is the place of zero."""
     place = np.arange(256, dtype=np.uint16)
     exponent = np.where(place & 0x7F, least + (place & 0x7F), 0)
-    return found, ((place & 0x80) << 1 | exponent & 0xFF).astype(np.uint16)
+    found = ((place & 0x80) << 1 | exponent & 0xFF).astype(np.uint16)
+    found.flags.writeable = False
+    return found
 
 
 def lower(elements: Words, dtype: DType) -> list[Bytes]:
