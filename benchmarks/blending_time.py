@@ -36,6 +36,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from benchmarks.machine import describe, versions
 from benchmarks.measure import Comparison, Goal, Spread, Turn, compare, must
 from benchmarks.throttled import Throttle, behind
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel, divergence
 from hexkv.adapters.hf.blending.plan import BlendedPrefill, BlendPlan
@@ -158,7 +159,7 @@ def full(model: LlamaForCausalLM, tokens: Sequence[int]) -> torch.Tensor:
     """Logits of the first new token, nothing reused."""
     made: torch.Tensor = model(
         input_ids=torch.tensor([tokens]),
-        past_key_values=DynamicCache(),
+        **with_cache(model, DynamicCache()),
         use_cache=True,
         logits_to_keep=1,
     ).logits[0, -1]

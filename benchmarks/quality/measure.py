@@ -13,6 +13,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 
 from benchmarks.measure import must
 from benchmarks.quality.cases import Case
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import planes_of
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.kernels import ContiguousKV
@@ -93,7 +94,7 @@ def measure(
 def read(model: LlamaForCausalLM, prefix: Tensor) -> Layers:
     """The KV of *prefix*, in bfloat16."""
     cache = DynamicCache()
-    model(input_ids=prefix[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(input_ids=prefix[None], **with_cache(model, cache), use_cache=True, logits_to_keep=1)
     return [[plane.bfloat16() for plane in planes] for planes in planes_of(cache)]
 
 
@@ -103,7 +104,7 @@ def expect(model: LlamaForCausalLM, case: Case, remembered: Layers) -> Tensor:
     cache = DynamicCache()
     for index, (keys, values) in enumerate(remembered):
         cache.update(keys.float(), values.float(), index)
-    logits: Tensor = model(input_ids=case.suffix[None], past_key_values=cache).logits[0]
+    logits: Tensor = model(input_ids=case.suffix[None], **with_cache(model, cache)).logits[0]
     return logits[case.judged].double().log_softmax(-1)
 
 

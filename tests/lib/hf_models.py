@@ -17,6 +17,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.plugins.compose import build
@@ -96,10 +97,10 @@ def _try(model: PreTrainedModel, cached: CachedModel) -> None:
     for beams in (1, 3):
         loaded = cached.load(prompt, sequences=beams)
         assert loaded.hit_tokens == len(prompt) // CHUNK * CHUNK
-        cache = {"past_key_values": loaded.cache, "use_cache": True}
-        with_cache = _generate(model, prompt, beams, **cache)
+        cache = {**with_cache(model, loaded.cache), "use_cache": True}
+        from_cache = _generate(model, prompt, beams, **cache)
         without = _generate(model, prompt, beams, use_cache=False)
-        assert with_cache == without, f"{beams} beams"
+        assert from_cache == without, f"{beams} beams"
 
     # The control: other KV, and the logits are others.
     spoilt = cached.load(prompt)
@@ -108,7 +109,7 @@ def _try(model: PreTrainedModel, cached: CachedModel) -> None:
             plane.copy_(torch.randn(plane.shape, generator=generator) * plane.std())
     with torch.no_grad():
         rest = torch.tensor([prompt[spoilt.hit_tokens :]])
-        wrong = model(input_ids=rest, past_key_values=spoilt.cache).logits[0, -1]
+        wrong = model(input_ids=rest, **with_cache(model, spoilt.cache)).logits[0, -1]
     assert _difference(wrong, _without(model, prompt)) > 0.03
 
 

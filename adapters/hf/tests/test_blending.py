@@ -22,6 +22,7 @@ from blended_prompts import (
     scaled,
     text,
 )
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
 from hexkv.adapters.hf.blending.progress import Progress
@@ -69,7 +70,8 @@ def test_computing_everything_anew_gives_the_models_own_logits(
     counts = made.counts
     assert counts.prefix + counts.reused + counts.recomputed + counts.computed == len(tokens)
     with torch.no_grad():  # it goes on from there as the model does
-        ahead = blender.model(torch.tensor([[5]]), past_key_values=made.cache).logits[0]
+        more = with_cache(blender.model, made.cache)
+        ahead = blender.model(torch.tensor([[5]]), **more).logits[0]
     assert off(ahead, full(blender.model, [*tokens, 5])) <= SEARCHED
 
 
@@ -221,7 +223,7 @@ def batches_are_as_one_by_one(blender, shapes, check, selector, keep, *, limit=E
             torch.full_like(before, 5),
             attention_mask=(torch.arange(width + 1) >= before).long(),
             position_ids=width - before,
-            past_key_values=room.filled(width, width),
+            **with_cache(blender.model, room.filled(width, width)),
         ).logits
     for (tokens, _, _), logits in zip(laid, ahead, strict=True):
         assert off(logits, full(blender.model, [*tokens, 5])) <= limit

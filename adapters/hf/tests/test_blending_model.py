@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from blended_prompts import PROMPT, SEGMENTS, SEPARATOR, configured, full, new, off, record, text
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.model import BlendingModel
 from hexkv.adapters.hf.identity import namespace_of_model
@@ -156,7 +157,7 @@ def test_a_batch_is_compared_and_loses_segments_as_single_prompts_do(model, tmp_
         ahead = model.generate(
             padded,
             attention_mask=batch.attention_mask,
-            past_key_values=batch.cache,
+            **with_cache(model, batch.cache),
             max_new_tokens=3,
             do_sample=False,
         )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
 
 CHUNK = 16  # as the engines here cut
@@ -16,11 +17,11 @@ def without_cache(model: PreTrainedModel, input_ids: torch.Tensor) -> tuple[torc
     """Logits of the first new token, and the greedy continuation."""
     cache, new = DynamicCache(), []
     with torch.no_grad():
-        first = logits = model(input_ids=input_ids, past_key_values=cache).logits[0, -1]
+        first = logits = model(input_ids=input_ids, **with_cache(model, cache)).logits[0, -1]
         for _ in range(NEW):
             new.append(int(logits.argmax()))
             token = torch.tensor([new[-1:]])
-            logits = model(input_ids=token, past_key_values=cache).logits[0, -1]
+            logits = model(input_ids=token, **with_cache(model, cache)).logits[0, -1]
     return first, new
 
 
@@ -95,7 +96,7 @@ def test_wrong_kv_would_show_in_the_logits(model, engine_for, prompt):
         layer.keys[:, :, 3 * CHUNK : 4 * CHUNK] = strange.keys[:, :, 3 * CHUNK : 4 * CHUNK]
         layer.values[:, :, 3 * CHUNK : 4 * CHUNK] = strange.values[:, :, 3 * CHUNK : 4 * CHUNK]
     with torch.no_grad():
-        wrong = model(input_ids=ids[:, -1:], past_key_values=mixed).logits[0, -1]
+        wrong = model(input_ids=ids[:, -1:], **with_cache(model, mixed)).logits[0, -1]
     assert (wrong - logits).abs().max() > 0.01
 
 
@@ -124,7 +125,7 @@ def test_a_loaded_cache_serves_transformers_own_generate(model, engine_for, prom
     output = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        past_key_values=loaded.cache,
+        **with_cache(model, loaded.cache),
         max_new_tokens=NEW,
         do_sample=False,
     )
@@ -135,7 +136,7 @@ def test_kv_that_transformers_computed_can_be_saved(model, engine_for, prompt):
     ids = prompt(4 * CHUNK + 3)
     cache = DynamicCache()
     with torch.no_grad():
-        model(input_ids=ids, past_key_values=cache)
+        model(input_ids=ids, **with_cache(model, cache))
     cached = CachedModel(model, engine_for(model))
     assert cached.save(ids, cache) == 4 * CHUNK
     assert cached.save(ids, cache) == 0

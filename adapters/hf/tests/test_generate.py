@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.cache_utils import Cache
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.shape import layout_of
 from hexkv.contracts.cases import each
@@ -37,7 +38,7 @@ def test_beams_and_several_answers_go_on_from_one_loaded_prefix(gqa, models, eng
                 for room in (0, NEW):
                     loaded = cached.load(ids, room=room, sequences=3)
                     assert loaded.hit_tokens == hit
-                    found = generated(model, ids, past_key_values=loaded.cache, **options)
+                    found = generated(model, ids, **with_cache(model, loaded.cache), **options)
                     assert found == answers
             cached.prefill(ids)
 
@@ -51,7 +52,7 @@ def test_other_numbers_of_sequences_than_were_loaded_are_refused(gqa, engine_for
         for loaded, beams in ((1, 3), (3, 2), (2, 1)):
             cache = cached.load(ids, sequences=loaded).cache
             with pytest.raises(InvalidRequest, match=rf"load\(\.\.\., sequences={beams}\)"):
-                generated(gqa, ids, past_key_values=cache, num_beams=beams)
+                generated(gqa, ids, **with_cache(gqa, cache), num_beams=beams)
         cached.prefill(ids)
 
 
@@ -65,8 +66,8 @@ def test_drafts_are_refused_before_anything_is_computed(gqa, engine_for, prompt,
         for options in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": assistant}):
             cache = cached.load(ids).cache
             computed.clear()
-            with pytest.raises(InvalidRequest, match="leave out past_key_values, or the drafts"):
-                generated(gqa, ids, past_key_values=cache, **options)
+            with pytest.raises(InvalidRequest, match="leave out the cache, or the drafts"):
+                generated(gqa, ids, **with_cache(gqa, cache), **options)
             assert not computed
         cached.prefill(ids)
 
@@ -80,8 +81,8 @@ def test_releases_that_say_nothing_of_drafts_are_refused_as_they_take_them_back(
     cached.prefill(ids)
     whole, rest = cached.load(ids).cache, cached.load(ids).cache
     with torch.no_grad():
-        gqa(input_ids=ids, past_key_values=whole)
-        gqa(input_ids=ids[:, 4 * CHUNK :], past_key_values=rest)
+        gqa(input_ids=ids, **with_cache(gqa, whole))
+        gqa(input_ids=ids[:, 4 * CHUNK :], **with_cache(gqa, rest))
     with pytest.raises(InvalidRequest, match="drafts"):
         whole.crop(-1)
     rest.crop(-1)
@@ -93,7 +94,7 @@ def test_computing_everything_again_at_each_token_is_refused(gqa, engine_for, pr
     ids = prompt(4 * CHUNK + 3)
     for _ in ("miss", "hit"):
         with pytest.raises(InvalidRequest, match="give it use_cache=True"):
-            generated(gqa, ids, past_key_values=cached.load(ids).cache, use_cache=False)
+            generated(gqa, ids, **with_cache(gqa, cached.load(ids).cache), use_cache=False)
         cached.prefill(ids)
 
 
@@ -122,10 +123,11 @@ def with_state_elsewhere(model):
 
 def with_positions_of_its_own(model):
     usual = model.forward
+    (name,) = with_cache(model, None)
 
     def forward(input_ids, position_ids=None, **more):
         if position_ids is None:
-            begun = more["past_key_values"].get_seq_length()
+            begun = more[name].get_seq_length()
             position_ids = torch.arange(input_ids.shape[1])[None] + begun + 2
         return usual(input_ids, position_ids=position_ids, **more)
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import planes_of
 from hexkv.adapters.hf.identity import namespace_of_model
 from hexkv.adapters.hf.model import CachedModel
@@ -42,6 +43,7 @@ def hexkv(capsys, monkeypatch, folder, config):
     monkeypatch.delenv("HEXKV_CONFIG", raising=False)
 
     def call(*words):
+        capsys.readouterr()  # what a fixture printed
         code = main(["warm", *map(str, words), "--json"])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else None, err
@@ -72,7 +74,8 @@ def test_a_document_that_was_warmed_hits_and_is_computed_once(
         loaded = CachedModel(model, engine).load(words)
     assert loaded.hit_tokens == 5 * CHUNK
     with torch.no_grad():
-        want = model(input_ids=torch.tensor([words]), use_cache=True).past_key_values
+        want = DynamicCache()
+        model(input_ids=torch.tensor([words]), **with_cache(model, want), use_cache=True)
     for mine, theirs in zip(planes_of(loaded.cache), planes_of(want), strict=True):
         for plane, other in zip(mine, theirs, strict=True):
             assert torch.allclose(plane, other[:, :, : 5 * CHUNK], atol=1e-5)

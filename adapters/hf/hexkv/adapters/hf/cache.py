@@ -141,7 +141,7 @@ class LoadedCache(DynamicCache):
         raise InvalidRequest(
             "generation with an assistant model, prompt lookup or other drafts has the model"
             " compute the whole prompt at first, as if its cache were empty: leave out"
-            " past_key_values, or the drafts"
+            " the cache, or the drafts"
         )
 
     def crop(self, *args: int, **kwargs: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import LoadedCache, Room, planes_of, window
 from hexkv.adapters.hf.prompts import tokens_of
 from hexkv.adapters.hf.shape import placeholders_of, probe
@@ -20,7 +21,7 @@ class Loaded:
     """A cache that holds as much of a prompt as was found, and has room for the rest."""
 
     cache: LoadedCache
-    """For ``model(...)`` or ``model.generate(...)`` as ``past_key_values``."""
+    """For ``model(...)`` or ``model.generate(...)``; see :func:`with_cache`."""
 
     hit_tokens: int
     """Tokens in it. Always fewer than the prompt has: the last one's logits are needed."""
@@ -187,7 +188,7 @@ class CachedModel:
         with torch.no_grad():
             output = self._model(
                 input_ids=torch.tensor([tokens], device=self._model.device),
-                past_key_values=cache,
+                **with_cache(self._model, cache),
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import CacheShape, Room, planes_of
 from hexkv.kernels import dtype_of
 from hexkv.ports import DType, KVLayout, LayerGroup, LayoutMismatch, Plane
@@ -163,7 +164,7 @@ def compute_planes(
         with torch.no_grad():
             model(
                 input_ids=torch.tensor([tokens], device=model.device),
-                past_key_values=cache,
+                **with_cache(model, cache),
                 use_cache=True,
                 logits_to_keep=1,
                 **more,

@@ -13,6 +13,7 @@ from typing import Self
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.attention import AttentionWatch
 from hexkv.adapters.hf.blending.cache import BlendedCache
 from hexkv.adapters.hf.blending.hooks import decoder_layers, install
@@ -270,7 +271,7 @@ class Blender:
                 input_ids=torch.tensor(tokens, device=device)[:, progress.known :],
                 attention_mask=(slots >= before).long().to(device) if padded else None,
                 position_ids=(slots - before).clamp_min(0).to(device)[:, progress.known :],
-                past_key_values=cache,
+                **with_cache(self.model, cache),
                 use_cache=True,
                 logits_to_keep=keep,
             )

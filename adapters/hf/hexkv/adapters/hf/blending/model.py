@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.blender import Blender
 from hexkv.adapters.hf.blending.gate import BlendGate
 from hexkv.adapters.hf.blending.loading import Loading, Lost
@@ -223,7 +224,7 @@ class BlendingModel:
                     input_ids=new[-1],
                     attention_mask=mask,
                     position_ids=ends + len(new) - 1,
-                    past_key_values=batch.cache,
+                    **with_cache(self.blender.model, batch.cache),
                     use_cache=True,
                     logits_to_keep=1,
                 ).logits

@@ -10,6 +10,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.demo.plan import CHUNK, TRAINED, Plan, report
 from hexkv.adapters.hf.demo.subject import subject
 from hexkv.adapters.hf.identity import namespace_of_model
@@ -132,7 +133,7 @@ def _forward(model: PreTrainedModel, tokens: Sequence[int], cache: DynamicCache)
     with torch.no_grad():
         output = model(
             input_ids=torch.tensor([list(tokens)]),
-            past_key_values=cache,
+            **with_cache(model, cache),
             use_cache=True,
             logits_to_keep=1,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.cache import planes_of
 from hexkv.adapters.hf.model import CachedModel
 from hexkv.adapters.hf.warm.documents import Document
@@ -138,7 +139,7 @@ class Warmer:
         with torch.no_grad():
             self._model(
                 input_ids=torch.tensor(padded, device=self._model.device),
-                past_key_values=cache,
+                **with_cache(self._model, cache),
                 use_cache=True,
                 logits_to_keep=1,
             )

@@ -1,0 +1,30 @@
+"""The name under which a model takes a cache."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from inspect import signature
+
+from transformers import Cache, GenerationMixin, PreTrainedModel
+
+_NAMES = ("cache", "past_key_values")
+
+
+def with_cache(model: PreTrainedModel, cache: Cache) -> dict[str, Cache]:
+    """The argument that gives *cache* to ``model(...)`` or ``model.generate(...)``.
+
+    transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before; the code of a
+    checkpoint may call it either way, whatever the version.
+    """
+    return {_name(type(model)): cache}
+
+
+@lru_cache(maxsize=64)
+def _name(kind: type[PreTrainedModel]) -> str:
+    # A model that wraps another one may take whatever that one takes.
+    for function in (kind.forward, GenerationMixin.prepare_inputs_for_generation):
+        parameters = signature(function).parameters
+        for name in _NAMES:
+            if name in parameters:
+                return name
+    return _NAMES[-1]
