@@ -1,6 +1,5 @@
 """No hit is lost because others load, too: a full queue and a full pool are waits, not misses."""
 
-from itertools import count
 from threading import Barrier, Thread
 
 import pytest
@@ -13,8 +12,7 @@ from hexkv.core.io.rules import LaneRules
 from hexkv.core.tiers.rules import Writes
 from hexkv.ports import CounterName
 from layered import Ranged, memory
-from prompts import FULL, PROMPT, computed, disk, empty
-from rigging import CHUNK, FRAME, LAYOUT, PATIENCE, tier
+from rigging import CHUNK, FRAME, LAYOUT, tier
 
 CHUNKS = 4
 
@@ -160,22 +158,3 @@ def test_what_memory_evicts_while_the_queue_below_is_full_is_offered_again(rig):
     lost = keys - set(r.tiers["below"].store.medium) - set(r.tiers["memory"].index.keys())
     assert not lost
     assert below.backlog.take(list(keys)) == []
-
-
-def test_a_small_pool_is_read_into_by_one_worker_while_another_verifies(rig, tmp_path):
-    """A call that has six blocks reads two times three chunks, and both reads are under way."""
-    first = rig([disk(tmp_path)])
-    first.engine.store(PROMPT, computed())
-    first.engine.close()
-    both, reads = Barrier(2), count()
-
-    class Beside(DiskStore):
-        def read(self, keys, sink, deadline):
-            if next(reads) < both.parties:
-                both.wait(PATIENCE)
-            return super().read(keys, sink, deadline)
-
-    r = rig([tier("disk", Beside(tmp_path))], slots=24)
-    target = empty()
-    assert r.engine.retrieve(PROMPT, target).hit_tokens == FULL
-    assert target.agrees(computed(), FULL)

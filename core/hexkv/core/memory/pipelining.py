@@ -32,9 +32,7 @@ class Pipelining:
         """Likewise, of a pool of *slots* slots of *slot_bytes*."""
         run = max(1, min(_MOST_IN_MEMORY, _STEP_BYTES // slot_bytes, slots // 4))
         step = min(_MOST, run)
-        ahead = max(step, min(step * _STEPS_AHEAD, slots // 4))
-        # Two steps at least: while one is verified and copied, the other one is read.
-        return cls(max(1, min(step, ahead // 2)), ahead, run)
+        return cls(step, max(step, min(step * _STEPS_AHEAD, slots // 4)), run)
 
     def keepable(self, pool: BlockPool) -> int:
         """Bytes of *pool* that a tier in memory may keep, so that one call can always go on.

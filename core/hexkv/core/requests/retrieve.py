@@ -133,8 +133,7 @@ class Arriving:
     def read_ahead(self, *, patient: bool) -> None:
         """Begin reads until enough are under way, or there is no room for more now.
 
-        Each of no more than are copied at once: one worker verifies what came while another one
-        reads. Up to the next chunk that is in memory, where nothing is to be read.
+        Up to the next chunk that is in memory, where nothing is to be read.
         """
         end = min(len(self._found), self._next + self._pace.ahead - len(self._claims))
         while self._next < end:
@@ -143,7 +142,7 @@ class Arriving:
                 self._claims.append(self._ready.pop(key))
                 self._next += 1
                 continue
-            stop = self._run(min(end, self._next + self._pace.step), lends=False)
+            stop = self._run(end, lends=False)
             if stop == self._next:
                 break
             begun = self._stack.begin(
