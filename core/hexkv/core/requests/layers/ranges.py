@@ -96,6 +96,7 @@ class RangeReader:
         self._flights: deque[_Flight] = deque()
         self._bytes = 0
         self._groups: Sequence[range] = ()
+        self._headed = False
         self._group = 0
         self._at = 0
         self._parts: dict[int, tuple[int, ...]] = {}
@@ -134,8 +135,12 @@ class RangeReader:
         self._groups = groups
 
     def read_ahead(self, group: int, deadline: Deadline) -> None:
-        """Begin to read all groups up to *group*, as far as there may be bytes under way."""
-        group = min(group, len(self._groups) - 1)
+        """Begin to read all groups up to *group*, as far as there may be bytes under way.
+
+        None but the first before that was taken: by the headers that come with it the others are
+        found and verified.
+        """
+        group = min(group, len(self._groups) - 1) if self._headed else 0
         while self._group <= group and (self._bytes < _BYTES_AHEAD or not self._flights):
             strips = self._narrow if self._group < _FIRST else self._strips
             if self._at == len(strips):
@@ -175,6 +180,7 @@ class RangeReader:
                     flight.ticket.abandon()
             missing.extend(number for number in flight.strip.blocks if number not in arrived)
             self.read_ahead(group, deadline)
+        self._headed = True
         return missing
 
     def name_encoded(self) -> None:

@@ -123,7 +123,7 @@ class LayeredRetrieve:
             layout, tokens = self._prompt.layout, sum(map(self._prompt.tokens, range(self._hit)))
             self._groups = layer_groups(layout, tokens)
             self._reader.divide(part_groups(layout, tokens))
-            self._reader.read_ahead(1, deadline)  # the second while the first is copied
+            self._reader.read_ahead(0, deadline)
             self._beside = self._hit > 0 and in_background(self._device)
             if self._beside:
                 self._stack.runtime.executor.open(LANE, 1)
@@ -290,8 +290,10 @@ class LayeredRetrieve:
             if run[0] < self._hit:
                 self._read_again(run[0], min(run[-1] + 1, self._hit), deadline)
         self._settle(deadline)
-        if not group and self._encoded:
-            self._reader.name_encoded()
+        if not group:
+            self._reader.read_ahead(1, deadline)  # while the first is copied
+            if self._encoded:
+                self._reader.name_encoded()
 
     def _read_again(self, start: int, end: int, deadline: Deadline) -> None:
         """Read chunks whole of which a part did not arrive; so it becomes known why.
