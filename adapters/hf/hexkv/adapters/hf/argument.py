@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
 
@@ -16,13 +17,13 @@ def with_cache(model: PreTrainedModel, cache: Cache) -> dict[str, Cache]:
     transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before; the code of a
     checkpoint may call it either way, whatever the version.
     """
-    return {_name(type(model)): cache}
+    return {_name(type(model).forward): cache}
 
 
 @lru_cache(maxsize=64)
-def _name(kind: type[PreTrainedModel]) -> str:
+def _name(forward: Callable[..., object]) -> str:
     # A model that wraps another one may take whatever that one takes.
-    for function in (kind.forward, GenerationMixin.prepare_inputs_for_generation):
+    for function in (forward, GenerationMixin.prepare_inputs_for_generation):
         parameters = signature(function).parameters
         for name in _NAMES:
             if name in parameters:
