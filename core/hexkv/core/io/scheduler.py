@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, RLock
 from typing import TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from hexkv.core.io.breaker import Breaker
 from hexkv.core.io.room import Room
@@ -73,7 +73,9 @@ class Lane:
 
         self._bytes = 0
         self._torn = False
-        self._rooms: WeakSet[Room] = WeakSet()
+        self._rooms: set[ref[Room]] = set()
+        """Of rooms that are kept for somebody; those that are gone are taken out by and by."""
+
         self._order = itertools.count()
         self._ended = 0
         self._parked = 0
@@ -152,7 +154,7 @@ class Lane:
     def leave(self, room: Room) -> None:
         """Give back what a room's task did not use."""
         with self._lock:
-            self._rooms.discard(room)
+            self._rooms.discard(ref(room))
             self._line.wake()
 
     def submit(
@@ -197,7 +199,7 @@ class Lane:
             self._bytes += size
             self._torn = False
             if room is not None:
-                self._rooms.discard(room)
+                self._rooms.discard(ref(room))
         return ticket
 
     def wait(self, ticket: Ticket[T], deadline: Deadline) -> bool:
@@ -346,13 +348,20 @@ class Lane:
 
     def _room(self, sizes: Sequence[int]) -> Room:
         room = Room(self, sizes, self.queue_bytes - self._queued())
-        self._rooms.add(room)
+        self._rooms.add(ref(room))
         return room
 
     def _queued(self) -> int:
         """Bytes of the queue that are taken, or kept for somebody."""
         self._tasks()
-        return self._bytes + sum(room.size for room in self._rooms)
+        queued = self._bytes
+        for kept in [*self._rooms] if self._rooms else ():
+            room = kept()
+            if room is None:
+                self._rooms.discard(kept)
+            else:
+                queued += room.size
+        return queued
 
     def _fits(self, size: int) -> bool:
         queued = self._queued()

@@ -58,6 +58,8 @@ class Accounts:
         self, prompt: Prompt, answer: Lookup, began: float, request: str | None
     ) -> Lookup:
         """The *answer* of a lookup of *prompt* for *request*."""
+        if self._sink is None and self._spans is None:
+            return answer
         spent = Spent(self._clock.now() - began)
         if self._sink is not None and request is not None and prompt.keys:
             self._record(RecordedKind.LOOKUP, prompt, spent, answer.tiers, request=request)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from typing import cast
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -37,14 +38,17 @@ log = logging.getLogger("hexkv")
 def decoded_by(runtime: Runtime, device: DeviceKV, *, by_layers: bool = False) -> frozenset[str]:
     """The serdes, as frames call them, whose payloads *device* decodes itself."""
     ability = SupportsEncodedLayers if by_layers else SupportsEncoded
-    if not runtime.serdes or not isinstance(device, ability):
+    # The class first: of an instance Python 3.11 asks for each method of the protocol anew.
+    able = issubclass(type(device), ability) or isinstance(device, ability)
+    if not runtime.serdes or not able:
         return frozenset()
+    decodes = cast("SupportsEncoded", device).decodes
     found: set[str] = set()
     for serde in runtime.serdes.values():
         try:
             if by_layers and not serde.per_layer:
                 continue
-            if device.decodes(_inner(serde)) is True:
+            if decodes(_inner(serde)) is True:
                 found.add(serde.name)
         except Exception:
             log.exception("the device does not say whether it decodes %s", serde.name)
