@@ -47,6 +47,17 @@ def get(values, name):
         return None if lent is None else bytes(lent)
 
 
+def get_each(values, wanted):
+    """All that *wanted* name, taken in runs as a session takes them."""
+    found = []
+    while len(found) < len(wanted):
+        with values.lent_run(wanted[len(found) :], PATIENCE) as run:
+            found += map(bytes, run)
+        if not run:
+            found.append(get(values, wanted[len(found)]))
+    return found
+
+
 def listed(values):
     return {kept.name: kept.size for kept in values.list(b"", 100)}
 
@@ -60,6 +71,8 @@ def agree(served, values, model):
     assert {name: get(values, name) for name in model} == {
         name: model[name] if name in found else None for name in model
     }
+    wanted = [b"never", *sorted(model), b"never", *model]
+    assert get_each(values, wanted) == [get(values, name) for name in wanted]
     tier = served._served._stack.tiers[0]
     assert len(tier.index) == len(found), "a value has no name, or a name no value"
     assert tier.index.used <= BUDGET
@@ -99,6 +112,18 @@ def test_a_reader_keeps_the_version_that_it_has_and_the_next_one_gets_the_new():
             assert bytes(old) == b"old"
         assert listed(values) == {b"b": 6}
         assert get(other, b"b") is None, "another wire's"
+
+
+def test_a_run_is_bounded_and_ends_before_what_is_not_there():
+    with opened() as served:
+        values = served.of("hexkv")
+        assert put(values, (b"a", b"1"), (b"b", b"2")) == [True, True]
+        with values.lent_run([b"a", b"b", b"a"], PATIENCE) as run:
+            assert [bytes(value) for value in run] == [b"1", b"2", b"1"]
+        with values.lent_run([b"b", b"none", b"a"], PATIENCE) as run:
+            assert [bytes(value) for value in run] == [b"2"]
+        with values.lent_run([b"a"] * 100, PATIENCE) as run:
+            assert len(run) == 64
 
 
 def test_a_directory_gives_back_the_latest_versions_and_nothing_damaged(tmp_path):

@@ -31,6 +31,9 @@ from hexkv.adapters.net.serving import Room, Unreadable, Values
 
 log = logging.getLogger("hexkv")
 
+_AHEAD = 4 << 10
+"""Bytes of a request that are received along with its head: all of most."""
+
 
 class Session:
     """Answers the requests of one connection until it ends.
@@ -69,9 +72,8 @@ class Session:
             EngineClosed: the server ends; the client must not take that for an answer.
         """
         while True:
-            asked = head(self._connection.request(HEAD_BYTES, self._limits.idle))
-            with self._connection.transfer(asked.length) as deadline:
-                body = self._stream.take(asked.length, deadline)
+            asked = head(self._connection.request(HEAD_BYTES, self._limits.idle, ahead=_AHEAD))
+            body = self._connection.rest(asked.length)
             verify(asked, body)
             entries = _entries(asked, body)
             if entries:
@@ -95,8 +97,19 @@ class Session:
 
     def _read(self, entries: Sequence[tuple[bytes]], asked: Head) -> None:
         before = message(Kind.READ, len(entries), b"")
-        for (key,) in entries:
-            self._give(before, key, asked)
+        names = [name for (name,) in entries]
+        while names:
+            # A run, so that the cache is called for it, and the kernel, once.
+            with self._values.lent_run(names, asked.patience / 1000) as run:
+                if run:
+                    views: list[memoryview | bytes] = [before]
+                    for lent in run:
+                        views += pack_size(len(lent)), lent, self._digest(lent)
+                    self._send(views, sum(map(len, run)))
+            # By itself once nothing else is held: only then may its cache wait for memory.
+            if not run:
+                self._give(before, names[0], asked)
+            del names[: max(1, len(run))]
             before = b""
 
     def _range(self, entries: Sequence[tuple[bytes, int, int]], asked: Head) -> None:
@@ -114,8 +127,7 @@ class Session:
                 if lent is None:
                     self._send([before, pack_size(ABSENT)])
                     return
-                digest = _digest(lent) if self._checked else b""
-                self._send([before, pack_size(len(lent)), lent, digest], len(lent))
+                self._send([before, pack_size(len(lent)), lent, self._digest(lent)], len(lent))
         except Unreadable as error:
             log.info("hexkv: %s", error)
             self._send([before, pack_size(UNREADABLE)])
@@ -158,14 +170,22 @@ class Session:
             if not self._checked:
                 return True
             digest = self._stream.take(DIGEST_BYTES, deadline)
-        return digest == _digest(data)
+        return digest == self._digest(data)
+
+    def _digest(self, data: memoryview) -> bytes:
+        """What follows a value."""
+        if not self._checked:
+            return b""
+        digest = xxh3_128()
+        for start in range(0, len(data), SLICE):
+            digest.update(data[start : start + SLICE])
+        return digest.digest()
 
     def _tell(self, asked: Head, body: bytes) -> None:
         self._send([message(Kind(asked.kind), len(body), body)])
 
     def _send(self, views: Sequence[memoryview | bytes], size: int = 0) -> None:
-        with self._connection.transfer(size) as deadline:
-            self._stream.send(views, deadline)
+        self._connection.send(views, size)
 
 
 def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
@@ -180,10 +200,3 @@ def _entries(asked: Head, body: bytes) -> list[tuple[Any, ...]]:
     ):
         return []
     return list(entry.iter_unpack(body))
-
-
-def _digest(data: memoryview) -> bytes:
-    digest = xxh3_128()
-    for start in range(0, len(data), SLICE):
-        digest.update(data[start : start + SLICE])
-    return digest.digest()

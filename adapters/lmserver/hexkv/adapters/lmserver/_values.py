@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import takewhile
 from threading import Lock
 from typing import NamedTuple
 
@@ -41,6 +42,12 @@ BYTES = KVLayout(DType.UINT8, (LayerGroup(1, (Plane("bytes", 1, 1),)),))
 
 _PATIENCE = 30.0
 """Seconds that the cache has for one call."""
+
+_RUN = 4 << 20
+"""Bytes of values that are lent at once, unless one alone has more."""
+
+_MOST = 64
+"""Values, likewise."""
 
 _OWNER = "hexkv serve"
 
@@ -79,7 +86,8 @@ class WireValues:
         self, scheme: str, cache: ChunkCache, tier: str, transit: Transit, clock: Clock
     ) -> None:
         self.prefix = sha256(f"values of the {scheme}:// wire".encode()).digest()[:NAMESPACE_BYTES]
-        self._scheme = scheme
+        described = {"model": f"{scheme}://", "name": "%s"}
+        self._described = json.dumps(described, separators=(",", ":"))
         self._cache = cache
         self._tier = tier
         self._transit = transit
@@ -149,6 +157,24 @@ class WireValues:
             version = replaced
         yield None
 
+    @contextmanager
+    def lent_run(self, names: Sequence[bytes], seconds: float) -> Iterator[Sequence[memoryview]]:
+        specs: list[ChunkSpec] = []
+        left = _RUN
+        for name in names[:_MOST]:
+            version = self._versions.get(name)
+            if version is None or (specs and version.size > left):
+                break
+            left -= version.size
+            specs.append(self._spec(name, version.key, version.size))
+        if not specs:
+            yield ()
+            return
+        deadline = Deadline.after(self._clock, min(seconds, _PATIENCE))
+        with self._cache.hold(specs, _OWNER, deadline) as hold:
+            hold.wait(deadline)
+            yield [lease.payload for lease in takewhile(_is_there, hold.leases) if lease]
+
     def contains(self, names: Sequence[bytes]) -> list[bool]:
         return [name in self._versions for name in names]
 
@@ -207,8 +233,7 @@ class WireValues:
             self._cache.forget(keys, self._deadline())
 
     def _spec(self, name: bytes, key: ChunkKey, size: int) -> ChunkSpec:
-        described = {"model": f"{self._scheme}://", "name": name.hex()}
-        return ChunkSpec(key, json.dumps(described, separators=(",", ":")), BYTES, size)
+        return ChunkSpec(key, self._described % name.hex(), BYTES, size)
 
     def _name(self, header: FrameHeader) -> bytes | None:
         """What the value of a frame is called; ``None`` where this wire has not written it."""
@@ -221,6 +246,10 @@ class WireValues:
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._clock, _PATIENCE)
+
+
+def _is_there(lease: Lease | None) -> bool:
+    return lease is not None
 
 
 def _key(lease: Lease) -> ChunkKey | None:

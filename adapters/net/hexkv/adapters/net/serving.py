@@ -73,6 +73,15 @@ class Values(Protocol):
         """
         ...
 
+    def lent_run(
+        self, names: Sequence[bytes], seconds: float
+    ) -> AbstractContextManager[Sequence[memoryview]]:
+        """The values of the first of *names*, while the block lasts: as many as go at once.
+
+        None where the first is not to be had; :meth:`lent` says of it what there is to say.
+        """
+        ...
+
     def contains(self, names: Sequence[bytes]) -> list[bool]:
         """True for each value that is there."""
         ...
