@@ -233,13 +233,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, help="two at least")
     parser.add_argument("--size", nargs="*", default=list(SIZES), choices=SIZES)
     parser.add_argument("--tier", nargs="*", default=list(TIERS), choices=TIERS)
+    parser.add_argument("--op", nargs="*", default=[*MOVING, *NAMES], metavar="OPERATION")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "checkouts.jsonl")
     asked = parser.parse_args()
     sides = [Side(asked.before.resolve()), Side(ROOT)]
     place = None
     try:
         for tier, size, op in cases():
-            if tier not in asked.tier or size not in asked.size:
+            if tier not in asked.tier or size not in asked.size or op not in asked.op:
                 continue
             if place != (place := (tier, size)):
                 for side in sides:
