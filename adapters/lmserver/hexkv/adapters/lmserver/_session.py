@@ -137,7 +137,7 @@ class Session:
             rooms = self._grant(entries, min(asked.patience / 1000, self._limits.wait), held)
             self._tell(asked, bytes(it if isinstance(it, Grant) else Grant.SEND for it in rooms))
             granted = [room for room in rooms if not isinstance(room, Grant)]
-            whole = [self._receive(room.data) for room in granted]
+            whole = self._receive([room.data for room in granted])
             arrived = [room for room, right in zip(granted, whole, strict=True) if right]
             kept = iter(self._values.keep(arrived))
             verdicts = [
@@ -163,14 +163,19 @@ class Session:
             total += 0 if room is None else max(1, size)
         return granted
 
-    def _receive(self, data: memoryview) -> bool:
-        """Fill *data*. Whether its digest says that it arrived whole."""
-        with self._connection.transfer(len(data)) as deadline:
-            self._stream.fill(data, deadline)
-            if not self._checked:
-                return True
-            digest = self._stream.take(DIGEST_BYTES, deadline)
-        return digest == self._digest(data)
+    def _receive(self, rooms: Sequence[memoryview]) -> list[bool]:
+        """Fill *rooms*. Of each whether its digest says that it arrived whole."""
+        if not self._checked:
+            with self._connection.transfer(sum(map(len, rooms))) as deadline:
+                self._stream.fill_each(rooms, deadline)
+            return [True] * len(rooms)
+        whole: list[bool] = []
+        for room in rooms:
+            with self._connection.transfer(len(room)) as deadline:
+                self._stream.fill(room, deadline)
+                digest = self._stream.take(DIGEST_BYTES, deadline)
+            whole.append(digest == self._digest(room))
+        return whole
 
     def _digest(self, data: memoryview) -> bytes:
         """What follows a value."""
