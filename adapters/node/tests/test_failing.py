@@ -58,30 +58,75 @@ def test_a_node_that_comes_back_is_another_one(tmp_path):
         node.at_rest()
 
 
-def test_a_node_that_hangs_costs_one_deadline_until_it_says_something(tmp_path, monkeypatch):
-    key = specs(1)[0].key
-    with Node(tmp_path) as node:
-        client = node.client()
-        put(client, specs(1))
-        stuck, going_on = Event(), Event()
+@pytest.fixture
+def hanging(monkeypatch):
+    """``hanging(*verbs)``: from now on they are not answered, until the event it gives is set."""
+
+    def begin(*verbs):
+        going_on = Event()
 
         def hang(verb):
             def wait(session, asked):
-                stuck.set()
                 assert going_on.wait(60)
                 verb(session, asked)
 
             return wait
 
-        for verb in (Verb.MATCH, Verb.PING):
+        for verb in verbs:
             monkeypatch.setitem(VERBS, verb, hang(VERBS[verb]))
+        return going_on
+
+    return begin
+
+
+def test_a_node_that_hangs_costs_one_deadline_until_it_says_something(tmp_path, hanging):
+    key = specs(1)[0].key
+    with Node(tmp_path) as node:
+        client = node.client()
+        put(client, specs(1))
+        going_on = hanging(Verb.MATCH, Verb.PING)
         assert client.match([key], within(0.2)) == [None]
-        assert stuck.is_set()
         assert not client.connected
         assert client.match([key], soon()) == [None]  # at once, though it had a minute
         going_on.set()
         until(lambda: client.connected)
         assert client.match([key], soon()) == ["memory"]
+        client.close()
+        node.at_rest()
+
+
+def test_announcements_that_are_answered_late_keep_others_from_nothing(tmp_path, hanging):
+    """They have a second, whatever a busy machine's deadlines are."""
+    key = specs(1)[0].key
+    with Node(tmp_path) as node:
+        client = node.client()
+        put(client, specs(1))
+        going_on = hanging(Verb.MATCH, Verb.PING, Verb.WITHDRAW, Verb.UNPIN)
+        assert client.withdraw("prompt", within(0.2)) == 0
+        assert client.connected
+        assert client.withdraw("another", soon()) == 0  # at once: each would wait in vain
+        assert client.unpin("pin") == 0
+        assert client.connected
+        going_on.set()
+        assert client.match([key], soon()) == ["memory"]
+        client.close()
+        node.at_rest()
+
+
+def test_to_look_for_an_answer_before_its_time_is_over_says_nothing_about_the_node(
+    tmp_path, hanging
+):
+    with Node(tmp_path) as node:
+        client = node.client()
+        put(client, specs(1))
+        going_on = hanging(Verb.HOLD, Verb.PING)
+        with client.hold(specs(1), "prefetch", soon()) as hold:
+            for _ in range(5):
+                assert not hold.known(within(0.03))
+            assert client.connected
+            going_on.set()
+            assert hold.wait(soon())
+            assert list(hold.reasons) == [None]
         client.close()
         node.at_rest()
 

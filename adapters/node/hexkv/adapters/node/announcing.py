@@ -12,8 +12,9 @@ from hexkv.ports import ChunkKey, Deadline, InvalidRequest
 
 T = TypeVar("T")
 
-_ANSWER = 1.0
-"""Seconds for the node's word beside those for which it waits."""
+_ANSWER = 5.0
+"""Seconds for the node's word beside those for which it waits. Who gets none does not wait for
+chunks under way, and computes them."""
 
 _MOST = 1 << 15
 """Chunks that one request names."""

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from hexkv.adapters.node.wire import Status
+from hexkv.adapters.node.wire import Status, Verb
 
 
 class Answer:
     """What a node says to one request, as far as it has come. Made by :meth:`Link.ask`."""
 
-    __slots__ = ("__weakref__", "body", "final", "request", "status", "told")
+    __slots__ = (
+        "__weakref__",
+        "asked",
+        "body",
+        "final",
+        "request",
+        "status",
+        "told",
+        "until",
+        "verb",
+    )
 
-    def __init__(self, request: int) -> None:
+    def __init__(self, request: int, verb: Verb, asked: float, until: float) -> None:
         self.request = request
+        self.verb = verb
+        self.asked = asked
+        self.until = until
+        """When the time is over that it has from *asked* on."""
+
         self.told = False
         """True once something was said."""
 

@@ -14,6 +14,7 @@ from weakref import ref
 
 from hexkv.adapters.node.announcing import Announces
 from hexkv.adapters.node.answer import Answer
+from hexkv.adapters.node.doubts import MINOR
 from hexkv.adapters.node.holds import NodeHold, NodePublishing, late
 from hexkv.adapters.node.keeper import Keeper
 from hexkv.adapters.node.leases import Ledger, NodeLease
@@ -292,7 +293,7 @@ class NodeClient(Announces):
         """The connection, if it can be believed to bring an answer."""
         keeper = self._keeper
         link = None if keeper is None else keeper.link
-        return link if link is not None and link.alive and not link.suspect else None
+        return link if link is not None and link.alive and not link.doubts.suspect else None
 
     def _lease(
         self,
@@ -340,7 +341,10 @@ class NodeClient(Announces):
         """
         link = self._link()
         answer = None if link is None else link.ask(verb, body, deadline)
-        if link is None or answer is None or not link.wait(answer, late(deadline)):
+        if link is None or answer is None:
+            return None
+        goes_on = link.doubts.slow and verb in MINOR
+        if not link.wait(answer, Deadline(self._clock, 0.0) if goes_on else late(deadline)):
             return None
         _refuse(answer)
         if answer.status is not Status.DONE:

@@ -93,7 +93,7 @@ class Keeper:
             self._say("it has gone")
         if link is None:
             return _FIRST if self._try() else min(pause * 2, _LONGEST)
-        if not link.suspect:
+        if not link.doubts.suspect:
             return self._tick(link) if link.ticking else _LOOK
         soon = Deadline.after(self._clock, min(pause * 2, _LONGEST))
         asked = link.ask(Verb.PING, b"", soon)

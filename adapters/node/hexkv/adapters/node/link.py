@@ -20,6 +20,7 @@ from threading import Condition
 from weakref import WeakValueDictionary, ref
 
 from hexkv.adapters.node.answer import Answer
+from hexkv.adapters.node.doubts import NOTICED, Doubts
 from hexkv.adapters.node.greeting import greet
 from hexkv.adapters.node.memory import map_sealed
 from hexkv.adapters.node.wire import (
@@ -46,10 +47,6 @@ _TOGETHER = 1024
 
 _MUCH = 1 << 20
 """Bytes given back that the node is told of at once."""
-
-_NOTICED = 0.1
-"""Seconds: whose waits in vain come to less than that knows nothing about the node."""
-
 
 _NONE: frozenset[int] = frozenset()
 
@@ -97,10 +94,7 @@ class Link:
             socket.close(descriptor)
         self._socket.setblocking(False)
         self.alive = True
-        self.suspect = False
-        """True from a wait in vain until the node says anything."""
-
-        self._vain = 0.0
+        self.doubts = Doubts()
         self._read = select.poll()
         self._read.register(self._socket, select.POLLIN)
         self._numbers = count(1)
@@ -151,7 +145,7 @@ class Link:
         """
         if len(body) > MAX_BODY:
             raise Malformed(f"a request of {len(body)} bytes")
-        answer = Answer(request or self.number())
+        answer = Answer(request or self.number(), verb, self.clock.now(), deadline.at)
         self._answers[answer.request] = answer
         seconds = deadline.remaining() if waits else 0.0
         data = message(verb, answer.request, self.generation, body, seconds=seconds)
@@ -166,7 +160,7 @@ class Link:
 
         An answer that nobody waits for may be received by others, and is there then.
         """
-        turn, start = _Turn(), self.clock.now()
+        turn = _Turn()
         try:
             while True:
                 with self._changed:
@@ -182,7 +176,9 @@ class Link:
                     self._reader = ref(turn)
                 self._receive(left)
                 if not left and not answer.is_there(begun=begun):
-                    self._doubt(self.clock.now() - start)
+                    self.doubts.late(answer, self.clock.now())
+                    if self.doubts.suspect:
+                        self._broken()
                     return False
         finally:
             self._leave(turn)
@@ -259,9 +255,8 @@ class Link:
 
     def _doubt(self, seconds: float) -> None:
         """So long it was waited in vain."""
-        self._vain += seconds
-        if self._vain >= _NOTICED:
-            self.suspect = True
+        self.doubts.waited(seconds)
+        if self.doubts.suspect:
             self._broken()
 
     def _leave(self, turn: _Turn) -> None:
@@ -307,7 +302,7 @@ class Link:
             self._told(said, bytes(ahead[HEAD.size : end]))
             del ahead[:end]
         self.heard = self.clock.now()
-        self.suspect, self._vain = False, 0.0
+        self.doubts.end()
 
     def _told(self, said: Head, body: bytes) -> None:
         answer = self._answers.get(said.request)
@@ -357,7 +352,7 @@ class Link:
                 left = deadline.remaining()
                 if not left:
                     return False
-                self._changed.wait(min(left, _NOTICED))
+                self._changed.wait(min(left, NOTICED))
         return False
 
     def _put(self, data: bytes, deadline: Deadline) -> bool:
@@ -379,7 +374,7 @@ class Link:
                 except BlockingIOError:
                     self._half_sent = len(rest) < len(data)
                 if not self._await_room(deadline):
-                    self._doubt(_NOTICED)
+                    self._doubt(NOTICED)
                     if self._half_sent:
                         self.abandon()
                     else:
