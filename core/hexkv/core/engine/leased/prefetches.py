@@ -44,9 +44,10 @@ class HeldPrefetches:
         prompt = name()
         if not prompt.keys:
             return 0
-        if not self._service.fits(max(map(prompt.raw_bytes, range(prompt.full)), default=0)):
+        sizes = list(map(prompt.raw_bytes, range(len(prompt))))
+        if not self._service.fits(max(sizes)):
             return 0  # a retrieve would bring nothing
-        frames = [frame_bytes(prompt.raw_bytes(i)) for i in range(prompt.full)]
+        frames = list(map(frame_bytes, sizes))
         free = int(self._service.pool_bytes * self._rules.share) - sum(
             other.size for other in list(self._waiting.values())
         )
@@ -67,7 +68,8 @@ class HeldPrefetches:
         except BaseException:
             self._service.sweep(owner)
             raise
-        return self._said(entry, Deadline.after(self._clock, AT_ONCE))
+        # Not known yet, as a rule: who goes on to load it waits for the service once, then.
+        return None
 
     def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
         """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
@@ -110,11 +112,7 @@ class HeldPrefetches:
         entry = self._waiting.get(lookup_id)
         if entry is None:
             return 0
-        return self._said(entry, Deadline(self._clock, 0.0))
-
-    def _said(self, entry: _Prefetch, deadline: Deadline) -> int | None:
-        """How many tokens are there, once that is known."""
-        if entry.hit_tokens is None and entry.hold.known(deadline):
+        if entry.hit_tokens is None and entry.hold.known(Deadline(self._clock, 0.0)):
             here = run_of([None if why else "" for why in entry.hold.reasons[: entry.held]])
             soon = Deadline.after(self._clock, AT_ONCE)
             # What is beyond the share is not held, but it is said whether it is there.

@@ -60,6 +60,8 @@ def find_prefix(
 
     The tails behind its last full chunk are asked for with the chunks; others, if these end sooner.
     """
+    if sure == len(prompt):
+        return Found(prompt, [""] * sure)
     full = prompt.full
     keys, _ = prompt.tails_of(full)
     wanted = [*prompt.keys[sure:full], *keys]
@@ -151,7 +153,9 @@ class Loading:
         self._service = service
         self._copier = copier
         self._whole = prompt
-        self._prompt = prompt.part(0, prompt.full)
+        # Where it is not held, the tail is asked for behind the chunks: there may be a shorter one.
+        whole = ready is not None and ready.end == len(prompt)
+        self._prompt = prompt if whole else prompt.part(0, prompt.full)
         self._device = device
         self._owner = owner
         self._deadline = deadline
