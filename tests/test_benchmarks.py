@@ -54,24 +54,20 @@ NAMES = [
     "disk: store",
     "disk: retrieve",
     "disk: retrieve",
-    "disk: retrieve, cold",
+    *["disk: retrieve, cold"] * 2,
     "disk, direct: store",
-    "disk, direct: retrieve",
+    *["disk, direct: retrieve"] * 2,
     *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[:2]),
     "memory: store by layers",
     *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[2:]),
     *(
-        f"{where}: {count} requests at once"
-        for where in (
-            *(
-                f"{at}, pool of {blocks} blocks"
-                for at in ("disk", "Redis")
-                for blocks in (8, 31, 93)
-            ),
-            "memory",
-        )
+        f"{at}, pool of {blocks} blocks: {count} requests at once"
+        for at in ("disk", "Redis")
+        for blocks in (8, 31, 93)
         for count in (4, 16)
     ),
+    # The second is beside copies alone, as many at once.
+    *(f"memory: {count} requests at once" for count in (4, 16) for _ in range(2)),
 ]
 
 

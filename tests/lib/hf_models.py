@@ -32,8 +32,6 @@ NEW = 6
 
 NOT_BUILT: Mapping[str, str] = {
     "gemma3n": "needs Pillow and timm for its vision tower; `gemma3n_text` is built",
-    "gemma4_assistant": "drafts from another model's KV, and cannot be built by itself",
-    "gemma4_unified_assistant": "drafts from another model's KV, and cannot be built by itself",
 }
 """Kinds that are not tried here, with what keeps their class from being built."""
 
