@@ -44,7 +44,7 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
         if len(given) != len(planes):
             raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
         for plane, tensor in zip(planes, given, strict=True):
-            fits = tensor.dtype == dtype and tensor.dim() == 4 and tensor.shape[-1] == plane.width
+            fits = tensor.dtype is dtype and tensor.dim() == 4 and tensor.shape[-1] == plane.width
             if fits and _has_memory(tensor):
                 continue
             name = f"layer {layer} plane {plane.name!r}"

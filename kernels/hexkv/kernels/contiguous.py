@@ -49,14 +49,14 @@ class ContiguousKV:
         self._tokens = int(tensors[0][0].shape[2])
         for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
             for plane, tensor in zip(planes, given, strict=True):
-                if tensor.shape != (1, plane.heads, self._tokens, plane.width):
-                    expected = (1, plane.heads, self._tokens, plane.width)
+                expected = (1, plane.heads, self._tokens, plane.width)
+                if tensor.shape != expected:
                     raise LayoutMismatch(
                         f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}, "
                         f"not {expected}"
                     )
         devices = {tensor.device for given in tensors for tensor in given}
-        self._on_host = all(device.type == "cpu" for device in devices)
+        self._on_host = {device.type for device in devices} == {"cpu"}
         self._gpus = gpus(devices)
         self._fused = None
         if Fused.wanted(tensors[0][0].device, fused):

@@ -47,9 +47,14 @@ class Run:
         end = starts[0] + tokens * len(starts)
         if starts == [*range(starts[0], end, tokens)]:
             self._all = slice(starts[0], end)
+        self._alone = self._all if len(starts) == 1 else None
+        """Of a chunk that is alone: what is worked out for several takes as long as its copy."""
 
     def gather(self, chunks: Array, memory: Memory) -> None:
         """Copy from *memory*, ``[tokens, ...]``, to *chunks*, ``[rows, tokens, ...]``."""
+        if self._alone is not None and not isinstance(memory, torch.Tensor):
+            chunks[...] = memory[self._alone]
+            return
         together = self._together(chunks, memory)
         if together is None:
             for row, part in self._apart(chunks, memory):
@@ -64,6 +69,10 @@ class Run:
 
     def scatter(self, chunks: Array, memory: Memory) -> None:
         """Copy the other way."""
+        alone = self._alone is not None and chunks.nbytes < _INDEXED
+        if alone and not isinstance(memory, torch.Tensor):
+            memory[self._alone] = chunks
+            return
         order = self._order(chunks, memory)
         together = None if order is not None else self._together(chunks, memory)
         if order is not None:
@@ -120,8 +129,6 @@ class Run:
         if self.batch.rows is not None and chunks[0].nbytes >= _SMALL:
             return None  # NumPy would make a copy of them first
         part = memory[self._all]
-        if len(self._starts) == 1:
-            return part[None]  # the same at a third of the time
         return part.reshape(len(self._starts), self.batch.tokens, *part.shape[1:])
 
 

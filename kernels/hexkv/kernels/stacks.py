@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -86,9 +85,13 @@ class Stacks:
 
     def scatter(self, moves: Sequence[Move], layers: range) -> None:
         """Copy *layers* from the chunks of *moves*."""
-        # A tensor that was made in inference mode is written only there, which NumPy does not ask.
-        with nullcontext() if self._host else torch.inference_mode():
-            for chunks, move, memory in self._pairs(moves, layers):
+        pairs = self._pairs(moves, layers)
+        if self._host:
+            for chunks, move, memory in pairs:
+                move.scatter(chunks, memory)
+            return
+        with torch.inference_mode():  # or what was made there could not be written
+            for chunks, move, memory in pairs:
                 move.scatter(chunks, memory)
 
     def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Memory]]:
@@ -292,7 +295,7 @@ def _array(
     if 0 in shape:
         return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
     # The storage, alive as long as the array: NumPy checks that it is not left.
-    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    flat = _bytes().detach().set_(tensor.untyped_storage()).numpy()
     return np.ndarray(shape, dtype, flat, offset, strides)
 
 
@@ -302,6 +305,13 @@ def _tensor(tensor: torch.Tensor, form: _Form, layers: int, step: int) -> torch.
     both, distances = ((layers,), (step,)) if layers > 1 else ((), ())
     memory = tensor.detach().as_strided((*places, *both, *row), (*strides, *distances, *steps))
     return memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()])
+
+
+@cache
+def _bytes() -> torch.Tensor:
+    """No bytes, to look at others through. To detach it takes half as long as to make one."""
+    with torch.inference_mode(False):  # or only who is in inference mode could use it
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 @cache
