@@ -87,7 +87,7 @@ class Laps:
             at = until
         key, seconds = keys[-1].hex() if keys else "", at - self._begun
         ring.extend((*parts, (name, row, self._begun, seconds, "", call, 0.0, 0, key)))
-        return Spent(seconds, waited, TraceStep._make(parts[longest]), parts)
+        return Spent(seconds, waited, tuple.__new__(TraceStep, parts[longest]), parts)
 
 
 def _seconds(step: TraceStep) -> float:

@@ -176,7 +176,7 @@ class CacheEngine:
     def lookup(
         self, tokens: Tokens, *, pin: str | None = None, namespace: Namespace | None = None
     ) -> Lookup:
-        with self._calls.call():
+        def look(_: str) -> Lookup:
             began = self._clock.now()
             until = Deadline.after(self._clock, self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
@@ -192,6 +192,8 @@ class CacheEngine:
                 start = end
             answer = Lookup(prompt.length, found.tokens, tiers, found.missing)
             return self._accounts.looked_up(prompt, answer, began, pin)
+
+        return self._calls.do(look)
 
     def prefetch(
         self, lookup_id: str, tokens: Tokens, *, namespace: Namespace | None = None
@@ -219,18 +221,19 @@ class CacheEngine:
         namespace: Namespace | None = None,
         lookup_id: str | None = None,
     ) -> Retrieved:
-        with self._calls.call() as owner:
+        def retrieve(owner: str) -> Retrieved:
             laps = Laps(self._clock)
             until = Deadline.after(self._clock, self._deadlines.retrieve)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
-            skip = skipped(skip, mask, prompt.length)
-            if skip:
-                prompt = prompt.since(skip)
+            if first := skipped(skip, mask, prompt.length):
+                prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
             got = self._half.load(prompt, device, owner, until, laps, lookup_id)
             spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
-            return self._accounts.retrieved(prompt, skip, got, spent, lookup_id)
+            return self._accounts.retrieved(prompt, first, got, spent, lookup_id)
+
+        return self._calls.do(retrieve)
 
     @contextmanager
     def retrieve_layers(
@@ -276,20 +279,22 @@ class CacheEngine:
         namespace: Namespace | None = None,
         wait: bool = True,
     ) -> StoreReport:
-        with self._calls.call() as owner:
+        def store(owner: str) -> StoreReport:
             laps = Laps(self._clock)
             until = Deadline.after(self._clock, self._deadlines.store)
             prompt = self._naming.prompt(tokens, namespace, until)
             check_window(device, prompt.layout, prompt.length)
-            skip = skipped(skip, mask, prompt.length)
+            first = skipped(skip, mask, prompt.length)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
-            if skip:
-                prompt = prompt.since(skip)
+            if first:
+                prompt = prompt.since(first)
             laps.mark(("name", "", laps.now()))
             kept = self._half.save(prompt, device, owner, until, laps, wait=wait)
             spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
+
+        return self._calls.do(store)
 
     @contextmanager
     def store_layers(

@@ -35,12 +35,10 @@ class GuardedRead:
         return self
 
     def __next__(self) -> int:
-        with self._door.passing():
-            return next(self._layers)
+        return self._door.do(next, self._layers)
 
     def result(self) -> Retrieved:
-        with self._door.passing():
-            return self._layers.result()
+        return self._door.do(self._layers.result)
 
 
 class GuardedWrite:
@@ -51,12 +49,10 @@ class GuardedWrite:
         self._door = door
 
     def layer_done(self, layer: int) -> None:
-        with self._door.passing():
-            self._layers.layer_done(layer)
+        self._door.do(self._layers.layer_done, layer)
 
     def result(self) -> StoreReport:
-        with self._door.passing():
-            return self._layers.result()
+        return self._door.do(self._layers.result)
 
 
 class GuardedHold:
@@ -68,27 +64,22 @@ class GuardedHold:
 
     @property
     def done(self) -> bool:
-        with self._door.passing():
-            return self._hold.done
+        return self._door.do(lambda: self._hold.done)
 
     def wait(self, deadline: Deadline) -> bool:
-        with self._door.passing():
-            return self._hold.wait(deadline)
+        return self._door.do(self._hold.wait, deadline)
 
     @property
     def leases(self) -> Sequence[Lease | None]:
-        with self._door.passing():
-            return self._hold.leases
+        return self._door.do(lambda: self._hold.leases)
 
     @property
     def reasons(self) -> Sequence[Reason | None]:
-        with self._door.passing():
-            return self._hold.reasons
+        return self._door.do(lambda: self._hold.reasons)
 
     @property
     def origins(self) -> Sequence[str]:
-        with self._door.passing():
-            return self._hold.origins
+        return self._door.do(lambda: self._hold.origins)
 
     def release(self) -> None:
         self._door.give_back(self._hold.release)
@@ -114,17 +105,14 @@ class GuardedPublishing:
 
     @property
     def done(self) -> bool:
-        with self._door.passing():
-            return self._publishing.done
+        return self._door.do(lambda: self._publishing.done)
 
     def wait(self, deadline: Deadline) -> bool:
-        with self._door.passing():
-            return self._publishing.wait(deadline)
+        return self._door.do(self._publishing.wait, deadline)
 
     @property
     def tiers(self) -> Mapping[str, Sequence[bool]]:
-        with self._door.passing():
-            return self._publishing.tiers
+        return self._door.do(lambda: self._publishing.tiers)
 
 
 if TYPE_CHECKING:

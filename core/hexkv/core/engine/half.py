@@ -56,6 +56,11 @@ class Base(Protocol):
 class Waiting(Protocol):
     """Prefetches that nobody has picked up."""
 
+    @property
+    def waiting(self) -> Collection[str]:
+        """The ids of their lookups; to be read without a lock."""
+        ...
+
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
         """See :meth:`hexkv.ports.PrefixCache.prefetch`; only the first time is it named."""
         ...
@@ -233,6 +238,11 @@ class ChunkHalf(ChunkLeases, Protocol):
 
     def health(self, deadline: Deadline) -> Health:
         """The state of memory and tiers."""
+        ...
+
+    @property
+    def expiring(self) -> Collection[str]:
+        """The owners of pins that end with time; to be read without a lock."""
         ...
 
     def expire(self) -> None:

@@ -41,37 +41,44 @@ class KeyedCache:
         self._accounts = Accounts(half.runtime)
 
     def match(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[str | None]:
-        with self._calls.call():
-            return self._half.match(keys, deadline)
+        return self._calls.do(lambda _: self._half.match(keys, deadline))
 
     def hold(self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline) -> Hold:
-        with self._calls.call():
+        def begin(_: str) -> Hold:
             self._check(wanted)
             return GuardedHold(self._half.hold(wanted, owner, deadline), self._calls.door)
+
+        return self._calls.do(begin)
 
     def allocate(
         self, wanted: Sequence[ChunkSpec], owner: str, deadline: Deadline
     ) -> Sequence[Lease]:
-        with self._calls.call():
+        def lease(_: str) -> Sequence[Lease]:
             self._check(wanted)
             return self._half.allocate(wanted, owner, deadline)
+
+        return self._calls.do(lease)
 
     def publish(
         self, leases: Sequence[Lease], after: ChunkKey | None, deadline: Deadline
     ) -> Publishing:
-        with self._calls.call():
+        def put(_: str) -> Publishing:
             if self._calls.frozen:
                 return Published({})
             publishing = self._half.publish(leases, after, deadline)
             return GuardedPublishing(publishing, self._calls.door)
 
+        return self._calls.do(put)
+
     def load(self, wanted: Sequence[ChunkSpec], device: DeviceKV, deadline: Deadline) -> Retrieved:
-        with self._calls.call() as owner:
+        def load(owner: str) -> Retrieved:
             prompt = self._window(wanted, device)
             laps = Laps(self._clock)
             got = self._half.load(prompt, device, owner, deadline, laps)
             spent = laps.end(self._half.runtime.steps, "retrieve", owner, prompt.keys)
             return self._accounts.retrieved(prompt, 0, got, spent)
+
+        return self._calls.do(load)
 
     def save(
         self,
@@ -81,7 +88,7 @@ class KeyedCache:
         *,
         wait: bool = True,
     ) -> StoreReport:
-        with self._calls.call() as owner:
+        def save(owner: str) -> StoreReport:
             prompt = self._window(wanted, device)
             if self._calls.frozen:
                 return StoreReport(prompt.length, frozen=True)
@@ -89,6 +96,8 @@ class KeyedCache:
             kept = self._half.save(prompt, device, owner, deadline, laps, wait=wait)
             spent = laps.end(self._half.runtime.steps, "store", owner, prompt.keys)
             return self._accounts.stored(prompt, kept, spent)
+
+        return self._calls.do(save)
 
     def forget(self, keys: Sequence[ChunkKey], deadline: Deadline) -> int:
         with self._calls.call():
@@ -108,7 +117,8 @@ class KeyedCache:
             return self._half.flush(deadline)
 
     def _check(self, wanted: Sequence[ChunkSpec]) -> None:
-        self._check_size(max((spec.raw_bytes for spec in wanted), default=0))
+        if wanted:
+            self._check_size(max([spec.layout.chunk_bytes(spec.tokens) for spec in wanted]))
 
     def _check_size(self, largest: int) -> None:
         if not self._half.fits(largest):

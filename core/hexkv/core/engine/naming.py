@@ -42,7 +42,8 @@ class Naming:
         Raises:
             InvalidRequest, InvalidTokens, LayoutMismatch
         """
-        return self._namer.name(tokens, self.checked(namespace), deadline)
+        known = self._namespace if namespace is None else self.checked(namespace)
+        return self._namer.name(tokens, known, deadline)
 
     def packed(self, tokens: Tokens) -> memoryview:
         """*tokens* that are named otherwise than as a prefix, each in four bytes.

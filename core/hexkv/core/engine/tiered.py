@@ -103,6 +103,7 @@ class TieredHalf:
         self.assign = stack.assign
         self.flush = stack.flush
         self.unpin = stack.pins.unpin
+        self.expiring = stack.pins.until
         self.expire = stack.pins.expire
         stack.patience = patience
         stack.pool.reclaim = partial(make_room, stack, self.prefetches)
@@ -331,11 +332,15 @@ def _count_held(
     tokens = [spec.tokens for spec in wanted]
     telemetry.count(CounterName.LOOKUPS, len(tokens))
     telemetry.count(CounterName.LOOKUP_TOKENS, sum(tokens))
-    for tier in {*tiers} - {""}:
+    for tier in set(tiers):
+        if not tier:
+            continue
         some = sum(compress(tokens, map(tier.__eq__, tiers)))
         telemetry.count(CounterName.HITS, tiers.count(tier), tier=tier)
         telemetry.count(CounterName.HIT_TOKENS, some, tier=tier)
-    for reason in {reason for reason in reasons if reason is not None}:
+    for reason in set(reasons):
+        if reason is None:
+            continue
         some = sum(compress(tokens, [found is reason for found in reasons]))
         telemetry.count(CounterName.MISSES, reasons.count(reason), reason=reason)
         telemetry.count(CounterName.MISSED_TOKENS, some, reason=reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from threading import RLock
 from types import TracebackType
@@ -120,8 +120,10 @@ class BlockLease:
     @staticmethod
     def release_run(leases: Sequence[BlockLease]) -> None:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        for ledger in {lease._ledger for lease in leases}:
-            ledger.release([lease for lease in leases if lease._ledger is ledger])
+        ledgers = {lease._ledger for lease in leases}
+        for ledger in ledgers:
+            mine = leases if len(ledgers) == 1 else [one for one in leases if one._ledger is ledger]
+            ledger.release(mine)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +183,9 @@ class Ledger:
         # Entered itself, not by the condition: no signal comes between it and the body.
         self.lock = RLock()
         self.line = Line(self.lock)
+        self._changing: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # as Condition asks it
+        """True if this thread has the lock: then whatever asks came out of the blue."""
+
         self._home = Home()
         self.poison = poison
         self._slots = Slots(slots, slot_bytes)
@@ -264,7 +269,7 @@ class Ledger:
         """
         if self._home.left:
             self._home.check()
-        if self._changing:
+        if self._changing():
             raise EngineBusy("the thread is changing the pool: take a share after its call")
         with self.lock:
             try:
@@ -287,7 +292,7 @@ class Ledger:
 
         By whoever comes next, where a signal handler lets go of it in the middle of a change.
         """
-        if self._home.left or self._changing:
+        if self._home.left or self._changing():
             if not self._home.left:
                 self.lost.extend((held.owner, held.token) for held in leases if held.holds)
             for lease in leases:
@@ -334,12 +339,6 @@ class Ledger:
         """Take back what was lost, under the lock, so that all of it can be believed."""
         if self._torn or self.lost:
             self._mend()
-
-    @property
-    def _changing(self) -> bool:
-        """True if this thread has the lock: then whatever asks came out of the blue."""
-        mine: bool = self.lock._is_owned()  # type: ignore[attr-defined] # as Condition asks it
-        return mine
 
     def _begin(self) -> None:
         """A change begins: until it has ended, only the ledger is to be believed."""

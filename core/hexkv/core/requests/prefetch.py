@@ -54,7 +54,7 @@ class Prefetches:
         self._rules = rules
         self._clock = stack.runtime.clock
         self._most = max(1, int(stack.pool.slots * rules.share)) if rules.share > 0 else 0
-        self._waiting: dict[str, _Prefetch] = {}
+        self.waiting: dict[str, _Prefetch] = {}
         self._decoded: Collection[str] = ()
         self._lock = Lock()
 
@@ -68,16 +68,16 @@ class Prefetches:
             that only its store can speak for has not answered.
         """
         # Worker threads may name tails of it after the call.
-        prompt = None if lookup_id in self._waiting else name()
+        prompt = None if lookup_id in self.waiting else name()
         with self._lock:
-            known = self._waiting.get(lookup_id)
+            known = self.waiting.get(lookup_id)
             if known is not None:
                 late = known.hit_tokens is None and known.read.expired
                 return 0 if late else known.hit_tokens
             if prompt is None:
                 return 0  # it was taken or cancelled at this very moment
             entry = _Prefetch(read, self._clock.now() + self._rules.seconds)
-            self._waiting[lookup_id] = entry
+            self.waiting[lookup_id] = entry
 
         def start(prefix: Prefix) -> None:
             self._start(entry, prefix, lookup_id)
@@ -97,30 +97,30 @@ class Prefetches:
 
     def _take(self, lookup_id: str) -> dict[ChunkKey, PendingRead]:
         with self._lock:
-            entry = self._waiting.get(lookup_id)
+            entry = self.waiting.get(lookup_id)
             if entry is None:
                 return {}
             # First of all: whatever comes now, the claims are this call's alone, and end with it.
             claims, entry.claims = entry.claims, {}
             entry.gone = True
-            del self._waiting[lookup_id]
+            del self.waiting[lookup_id]
             return claims
 
     def cancel(self, lookup_id: str) -> bool:
         """Give everything back. Whether there was such a prefetch."""
         with self._lock:
-            here = lookup_id in self._waiting
+            here = lookup_id in self.waiting
         for claim in self._take(lookup_id).values():
             claim.drop()
         return here
 
     def reap(self) -> bool:
         """Cancel what is past its time. Whether there was any."""
-        if not self._waiting:
+        if not self.waiting:
             return False
         now = self._clock.now()
         with self._lock:
-            late = [name for name, entry in self._waiting.items() if entry.expires <= now]
+            late = [name for name, entry in self.waiting.items() if entry.expires <= now]
         for name in late:
             self.cancel(name)
         return bool(late)
@@ -128,18 +128,18 @@ class Prefetches:
     def close(self) -> None:
         """Cancel everything."""
         with self._lock:
-            names = list(self._waiting)
+            names = list(self.waiting)
         for name in names:
             self.cancel(name)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def _start(self, entry: _Prefetch, prefix: Prefix, lookup_id: str) -> None:
         """Begin the reads; called by the asking thread, or by the worker that peeked."""
         prompt, found = prefix.found, prefix.tiers
         with self._lock:
-            held = sum(max(other.asking, len(other.claims)) for other in self._waiting.values())
+            held = sum(max(other.asking, len(other.claims)) for other in self.waiting.values())
             free = self._most - held
             # What memory holds is there at once; taking blocks for it would only pin it.
             first = next((i for i, tier in enumerate(found) if not tier.lends), len(found))

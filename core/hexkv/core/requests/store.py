@@ -103,11 +103,12 @@ class Storing:
             self._stack.touch(prompt.keys)
             return []
         present = [i for i, tier in enumerate(where) if tier is not None]
+        if not present:
+            return [*range(len(where))]
         self.kept.present = sum(prompt.tokens(i) for i in present)
         self.kept.present_chunks = len(present)
         # New chunks must not look younger than the beginning of their prompt.
-        if present:
-            self._stack.touch([prompt.keys[i] for i in present])
+        self._stack.touch([prompt.keys[i] for i in present])
         return [i for i, tier in enumerate(where) if tier is None]
 
     def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:

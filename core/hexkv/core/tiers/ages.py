@@ -44,7 +44,9 @@ class Ages:
         """These chunks are on *tier* now; that is their first use."""
         now = self._clock.now()
         with self._lock:
-            sample = self._tiers.setdefault(tier, _Sample())
+            sample = self._tiers.get(tier)
+            if sample is None:
+                sample = self._tiers[tier] = _Sample()
             for key in keys:
                 if sample.mask and _digits(key) & sample.mask:
                     continue

@@ -316,9 +316,10 @@ def _rows(answer: object, count: int) -> list[Any]:
 
 def _fill(rows: list[Any], answer: Any, count: int) -> None:
     """Put the *count* elements of a sequence into *rows*, as far as they come."""
-    sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as an array is, too
-    if isinstance(answer, type) or not sized:
-        raise _foreign("answered a batch with", answer)
+    if type(answer) is not list:
+        sized = hasattr(answer, "__len__") and hasattr(answer, "__getitem__")  # as an array is, too
+        if isinstance(answer, type) or not sized:
+            raise _foreign("answered a batch with", answer)
     # Of what says another length than it has, or never ends, one more is enough.
     rows.extend(islice(answer, count + 1))
     if len(rows) != count:

@@ -333,7 +333,8 @@ class TierStack:
 
     def end(self, owner: str) -> None:
         """A call is over: end its pins, and what it left half done on tiers in memory."""
-        self.pins.end(owner)
+        if owner in self.pins.calls:  # most calls pin nothing
+            self.pins.end(owner)
         for tier in self.tiers:
             if tier.lends and (left := tier.index.orphans()):
                 tier.delete(left, background_deadline(self.runtime))

@@ -69,17 +69,18 @@ class TieredHold:
         return self.wait(Deadline(self._deadline.clock, 0.0))
 
     def wait(self, deadline: Deadline) -> bool:
-        while True:
+        while self._claims:
             with self._lock:
                 number, claim = next(iter(self._claims.items()), (0, None))
             if claim is None:
-                return True
+                break
             # A read is late after its own deadline, whoever waits for it and for how long.
             final = deadline.at >= self._deadline.at
             until = self._deadline if final else deadline
             if not claim.ready(until, final=final) and not self._deadline.expired:
                 return False
             self._take(number, claim)
+        return True
 
     @property
     def leases(self) -> Sequence[Lease | None]:
@@ -121,6 +122,11 @@ class TieredHold:
     def _begin(self, wanted: Sequence[ChunkSpec]) -> None:
         keys = [spec.key for spec in wanted]
         found = self._stack.match(keys, self._deadline)
+        tier = found[0] if found else None
+        if tier is not None and tier.lends and found.count(tier) == len(found):  # mostly
+            self._stack.touch(keys)
+            self._lend(range(len(keys)), tier, wanted)
+            return
         here = [i for i, tier in enumerate(found) if tier is not None]
         self._stack.touch([keys[i] for i in here])
         wait: Deadline | None = self._deadline

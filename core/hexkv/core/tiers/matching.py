@@ -46,13 +46,19 @@ def find_tiers(
     tiers: Sequence[Tier], keys: Sequence[ChunkKey], deadline: Deadline, *, asks: bool = True
 ) -> Found:
     """The first tier that holds each chunk, if any does; for *asks* see :func:`ask`."""
-    search = _Search(keys)
+    search: _Search | None = None
     for tier in tiers:
-        if not search.unknown:
-            break
-        if tier.rules.reads:
-            search.learn(tier, contains_by_deadline(tier, search.asked(), deadline, asks=asks))
-    return search.found
+        if not tier.rules.reads:
+            continue
+        asked = keys if search is None else search.asked()
+        have = contains_by_deadline(tier, asked, deadline, asks=asks) if asked else ()
+        if True in have:
+            if search is None:
+                if False not in have:  # the common case, and the long one
+                    return [tier] * len(keys)
+                search = _Search(keys)
+            search.learn(tier, have)
+    return [None] * len(keys) if search is None else search.found
 
 
 def find_tiers_soon(

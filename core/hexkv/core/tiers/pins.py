@@ -16,16 +16,18 @@ class Pins:
         self.tiers: Sequence[Tier] = ()
         """All there are."""
 
-        self._clock = clock
-        self._until: dict[str, float] = {}
-        self._calls: set[str] = set()
+        self.until: dict[str, float] = {}
+        """When those of each owner end, where that is limited."""
+
+        self.calls: set[str] = set()
         """Calls under way that may pin something."""
 
+        self._clock = clock
         self._lock = Lock()
 
     def begin(self, owner: str) -> None:
         """From now on chunks may be pinned for the call *owner*, up to :meth:`end`."""
-        self._calls.add(owner)
+        self.calls.add(owner)
 
     def land(self, owner: str, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         """Pin what a worker has just written until the call ends; nothing if it has ended.
@@ -33,15 +35,14 @@ class Pins:
         So that the end of a long prompt never pushes out its beginning.
         """
         with self._lock:
-            if owner in self._calls:
+            if owner in self.calls:
                 tier.index.pin(owner, keys)
 
     def end(self, owner: str) -> None:
         """A call is over: nothing is pinned in its name, now or later."""
-        if owner in self._calls:  # most calls pin nothing
-            with self._lock:
-                self.unpin(owner)
-                self._calls.discard(owner)
+        with self._lock:
+            self.unpin(owner)
+            self.calls.discard(owner)
 
     def pin(self, owner: str, keys: Sequence[ChunkKey], until: Deadline | None = None) -> int:
         """Keep chunks from eviction on every tier that holds them. How many there are.
@@ -55,7 +56,7 @@ class Pins:
         if until is None:
             self.begin(owner)
         else:
-            self._until[owner] = until.at
+            self.until[owner] = until.at
         here: set[ChunkKey] = set()
         for tier in self.tiers:
             if tier.index.pin(owner, keys):
@@ -65,15 +66,14 @@ class Pins:
 
     def unpin(self, owner: str) -> int:
         """Let go of all that *owner* pinned. How many pins there were, over all tiers."""
-        self._until.pop(owner, None)
+        self.until.pop(owner, None)
         return sum([tier.index.unpin(owner) for tier in self.tiers])
 
     def expire(self) -> None:
         """End the pins of owners that are past their time."""
-        if self._until:
-            now = self._clock.now()
-            for owner in [o for o, at in list(self._until.items()) if at <= now]:
-                self.unpin(owner)
+        now = self._clock.now()
+        for owner in [o for o, at in list(self.until.items()) if at <= now]:
+            self.unpin(owner)
 
     def lasting(self) -> Mapping[str, tuple[Sequence[ChunkKey], float]]:
         """What each owner pins whose pins may last, and for how many seconds more."""
@@ -86,4 +86,4 @@ class Pins:
     def seconds(self) -> Mapping[str, float]:
         """For how long the pins of each owner still last, where that is limited."""
         now = self._clock.now()
-        return {owner: max(0.0, at - now) for owner, at in list(self._until.items())}
+        return {owner: max(0.0, at - now) for owner, at in list(self.until.items())}

@@ -178,7 +178,7 @@ class Tier(ABC):
         if not self.index.decides:
             return self.calls.contains(keys, deadline)
         known = self.index.contains(keys)
-        if all(known) or not (self.shared or self.indexing):
+        if not (self.shared or self.indexing) or all(known):
             return known  # nor is a store asked on a thread that must not wait for it
         strange = [k for k, here in zip(keys, known, strict=True) if not here]
         rest = iter(self.calls.contains(strange, deadline))

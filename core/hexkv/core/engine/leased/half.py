@@ -210,6 +210,8 @@ class LeasedHalf:
         leases = {**told.leases, **self._service.ledger()}
         return replace(told, leases=leases, prefetches=len(self.prefetches))
 
+    expiring: Collection[str] = ()
+
     def expire(self) -> None:
         """Nothing: pins are the service's."""
 

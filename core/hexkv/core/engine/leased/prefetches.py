@@ -34,12 +34,12 @@ class HeldPrefetches:
         self._service = service
         self._rules = rules
         self._clock = clock
-        self._waiting: dict[str, _Prefetch] = {}
+        self.waiting: dict[str, _Prefetch] = {}
         self._lock = Lock()
 
     def begin(self, lookup_id: str, name: Callable[[], Prompt], read: Deadline) -> int | None:
         """Hold the first chunks of a prompt; see :meth:`hexkv.ports.PrefixCache.prefetch`."""
-        if lookup_id in self._waiting:
+        if lookup_id in self.waiting:
             return self._ask(lookup_id)
         prompt = name()
         if not prompt.keys:
@@ -49,7 +49,7 @@ class HeldPrefetches:
             return 0  # a retrieve would bring nothing
         frames = list(map(frame_bytes, sizes))
         free = int(self._service.pool_bytes * self._rules.share) - sum(
-            other.size for other in list(self._waiting.values())
+            other.size for other in list(self.waiting.values())
         )
         count = size = 0
         while count < len(frames) and size + frames[count] <= free:
@@ -61,10 +61,10 @@ class HeldPrefetches:
             expires = self._clock.now() + self._rules.seconds
             entry = _Prefetch(prompt, count, size, expires, hold)
             with self._lock:
-                if lookup_id in self._waiting:
+                if lookup_id in self.waiting:
                     hold.release()
-                    return self._waiting[lookup_id].hit_tokens
-                self._waiting[lookup_id] = entry
+                    return self.waiting[lookup_id].hit_tokens
+                self.waiting[lookup_id] = entry
         except BaseException:
             self._service.sweep(owner)
             raise
@@ -74,7 +74,7 @@ class HeldPrefetches:
     def take(self, lookup_id: str, prompt: Prompt) -> Held | None:
         """What was held for *lookup_id*, if it is of *prompt*; the caller releases it."""
         with self._lock:
-            entry = self._waiting.pop(lookup_id, None)
+            entry = self.waiting.pop(lookup_id, None)
         if entry is None:
             return None
         keys, wanted = entry.prompt.keys[: entry.held], prompt.keys
@@ -88,28 +88,28 @@ class HeldPrefetches:
     def cancel(self, lookup_id: str) -> bool:
         """Give everything back. True if there was such a prefetch."""
         with self._lock:
-            entry = self._waiting.pop(lookup_id, None)
+            entry = self.waiting.pop(lookup_id, None)
         if entry is not None:
             entry.hold.release()
         return entry is not None
 
     def reap(self) -> bool:
-        if not self._waiting:
+        if not self.waiting:
             return False
         now = self._clock.now()
-        late = [name for name, it in list(self._waiting.items()) if it.expires <= now]
+        late = [name for name, it in list(self.waiting.items()) if it.expires <= now]
         return bool([name for name in late if self.cancel(name)])
 
     def close(self) -> None:
-        for name in list(self._waiting):
+        for name in list(self.waiting):
             self.cancel(name)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def _ask(self, lookup_id: str) -> int | None:
         """What is known by now of one that was begun; 0 if it was taken or cancelled."""
-        entry = self._waiting.get(lookup_id)
+        entry = self.waiting.get(lookup_id)
         if entry is None:
             return 0
         if entry.hit_tokens is None and entry.hold.known(Deadline(self._clock, 0.0)):
