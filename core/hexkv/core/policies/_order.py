@@ -59,6 +59,14 @@ class Order:
         self._older[key], self._newer[key] = older, newer
         self._newer[older] = self._older[newer] = key
 
+    def put_run_below(self, newer: ChunkKey | None, keys: Sequence[ChunkKey]) -> None:
+        """Insert *keys* likewise, the first of them just older than *newer*, each once."""
+        if keys:
+            older = self._older[newer]
+            self._older.update(zip(keys, (*keys[1:], older), strict=True))
+            self._newer.update(zip(keys, (newer, *keys[:-1]), strict=True))
+            self._newer[older], self._older[newer] = keys[-1], keys[0]
+
     def put_above(self, older: ChunkKey | None, key: ChunkKey) -> None:
         """Insert *key* just newer than *older*; above ``None`` it is the oldest."""
         self.put_below(self._newer[older], key)

@@ -23,8 +23,7 @@ class LRU:
 
     def admit(self, keys: Sequence[ChunkKey], after: ChunkKey | None) -> None:
         parent = after if after is not None and after in self._order else None
-        for key in reversed(keys):
-            self._order.put_below(parent, key)
+        self._order.put_run_below(parent, keys)
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
         if self._order.begins_with(keys):
