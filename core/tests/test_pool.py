@@ -1,3 +1,4 @@
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from threading import Event, Thread
@@ -95,6 +96,23 @@ def test_releasing_twice_is_allowed_and_using_afterwards_is_not():
     with pytest.raises(InvalidRequest, match="released"):
         lease.payload  # noqa: B018
     other.release()
+
+
+def test_a_lease_that_was_handed_over_is_its_new_owners_alone():
+    pool = pool_of(2)
+    given, released = pool.lease(FULL, "call", NOW), pool.lease(FULL, "call", NOW)
+    released.release()
+    pool.hand_over([given, released], "store")
+    assert dict(pool.ledger()) == {"store": 1}
+    assert (given.owner, released.owner) == ("store", "call")
+    assert pool.sweep("call") == 0
+    given.payload[:] = b"k" * FULL
+    other = pool.lease(FULL, "other", NOW)
+    other.payload[:] = b"o" * FULL
+    assert bytes(given.payload) == b"k" * FULL
+    other.release()
+    del given  # nobody has it any more, whoever it was handed to
+    assert pool.ledger() == {}
 
 
 def test_a_new_block_never_starts_with_an_old_header():
@@ -257,6 +275,16 @@ class PoolMachine(RuleBasedStateMachine):
         for share in shares:
             with pytest.raises(InvalidRequest):
                 share.share("late")
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.lists(st.integers(0, 1000), max_size=5), owner=st.sampled_from("tuv"))
+    def hand_over(self, which, owner):
+        leases = [self.held[number % len(self.held)][0] for number in which]
+        self.pool.hand_over(leases, owner)
+        assert all(lease.owner == owner for lease in leases)
+        assert dict(self.pool.ledger()) == Counter(lease.owner for lease, _, _ in self.held)
+        for lease, mark, size in self.held:
+            assert bytes(lease.payload) == bytes([mark]) * size
 
     @invariant()
     def ledger_counts_every_lease(self):

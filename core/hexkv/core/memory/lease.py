@@ -120,10 +120,8 @@ class BlockLease:
     @staticmethod
     def release_run(leases: Sequence[BlockLease]) -> None:
         """See :class:`hexkv.ports.SupportsRuns`."""
-        ledgers = {lease._ledger for lease in leases}
-        for ledger in ledgers:
-            mine = leases if len(ledgers) == 1 else [one for one in leases if one._ledger is ledger]
-            ledger.release(mine)
+        for ledger in {lease._ledger for lease in leases}:
+            ledger.release([lease for lease in leases if lease._ledger is ledger])
 
     def __enter__(self) -> Self:
         return self
@@ -183,9 +181,8 @@ class Ledger:
         # Entered itself, not by the condition: no signal comes between it and the body.
         self.lock = RLock()
         self.line = Line(self.lock)
+        # True if this thread has the lock: then whatever asks came out of the blue.
         self._changing: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined] # as Condition asks it
-        """True if this thread has the lock: then whatever asks came out of the blue."""
-
         self._home = Home()
         self.poison = poison
         self._slots = Slots(slots, slot_bytes)
@@ -229,15 +226,7 @@ class Ledger:
         """
         if self.held:
             raise InvalidRequest("something is leased already")
-        blocks = {(start, size): self._slots.block(start, size) for start, size, _ in places}
-        for _, size, payload in places:
-            if payload < 0 or frame_bytes(payload) > size:
-                raise InvalidRequest(f"a payload of {payload} bytes does not fit its block")
-        end = 0
-        for block in sorted(blocks.values(), key=lambda block: block.offset):
-            if block.offset < end:
-                raise InvalidRequest("blocks overlap")
-            end = block.offset + block.size
+        blocks = self._slots.blocks(places)
         self._torn = True
         mine = self.held.setdefault(owner, {})
         leases = []
@@ -286,6 +275,19 @@ class Ledger:
                 block.holds += 1
             self._torn = False
             return shares
+
+    def hand_over(self, leases: Sequence[BlockLease], owner: str) -> None:
+        """Have *leases* be *owner*'s from now on; nothing where one was taken back before."""
+        with self.lock:
+            self._begin()
+            theirs = self.held.setdefault(owner, {})
+            for lease in leases:
+                block = self.held.get(lease.owner, {}).pop(lease.token, None)
+                if block is not None:
+                    lease.owner = owner  # first: what is lost is taken back by this name
+                    theirs[lease.token] = block
+            self.held = {name: held for name, held in self.held.items() if held}
+            self._torn = False
 
     def release(self, leases: Sequence[BlockLease]) -> None:
         """Take back holds; nothing where it was taken back before, or is the parent process's.

@@ -35,7 +35,10 @@ from hexkv.ports import (
     frame_bytes,
 )
 
-__all__ = ["BlockLease", "BlockPool", "per_task"]
+__all__ = ["BlockLease", "BlockPool", "Give", "per_task"]
+
+Give = Callable[[Sequence[Lease], str], None]
+"""Makes leases another owner's: :meth:`BlockPool.hand_over`."""
 
 
 class BlockPool:
@@ -171,6 +174,11 @@ class BlockPool:
                     raise
                 break
         return run
+
+    def hand_over(self, leases: Sequence[Lease], owner: str) -> None:
+        """Have those of *leases* that are on blocks of this pool be *owner*'s from now on."""
+        mine = [lease for lease in map(self._ledger.own, leases) if lease is not None]
+        self._ledger.hand_over(mine, owner)
 
     def own(self, lease: Lease | None) -> BlockLease | None:
         """*lease* as one on a block of this pool; ``None``: it is on none of them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
-from hexkv.ports import PAGE, InvalidRequest
+from hexkv.ports import PAGE, InvalidRequest, frame_bytes
 
 
 class Block:
@@ -44,6 +45,23 @@ class Slots:
         if slot not in range(self._slots) or not fits or size < 1 or offset % PAGE or size % PAGE:
             raise InvalidRequest(f"no block of {size} bytes is at {offset}")
         return Block(slot, offset, size, whole)
+
+    def blocks(self, places: Sequence[tuple[int, int, int]]) -> dict[tuple[int, int], Block]:
+        """Those at *places*, by offset and bytes; each place also says how long its payload is.
+
+        Raises:
+            InvalidRequest: no blocks are there, or could be, or two of them overlap.
+        """
+        blocks = {(start, size): self.block(start, size) for start, size, _ in places}
+        for _, size, payload in places:
+            if payload < 0 or frame_bytes(payload) > size:
+                raise InvalidRequest(f"a payload of {payload} bytes does not fit its block")
+        end = 0
+        for block in sorted(blocks.values(), key=attrgetter("offset")):
+            if block.offset < end:
+                raise InvalidRequest("blocks overlap")
+            end = block.offset + block.size
+        return blocks
 
     def take(self, frames: Sequence[int]) -> list[Block]:
         """Free ranges for the first of *frames*, which are their bytes, as many as there are."""

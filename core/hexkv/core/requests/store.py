@@ -12,7 +12,7 @@ from operator import sub
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
 from hexkv.core.memory.pipelining import Pipelining
-from hexkv.core.memory.pool import BlockLease
+from hexkv.core.memory.pool import BlockLease, Give
 from hexkv.core.requests.prefix import find_chunks
 from hexkv.core.steps import Laps
 from hexkv.core.tiers.batches import Batch, Pending
@@ -111,13 +111,16 @@ class Storing:
         self._stack.touch([prompt.keys[i] for i in present])
         return [i for i, tier in enumerate(where) if tier is None]
 
-    def write(self, part: Prompt, leases: Sequence[BlockLease]) -> None:
-        """Write neighbouring chunks that were copied into *leases*, which stay the caller's."""
+    def write(self, part: Prompt, leases: Sequence[BlockLease], give: Give | None = None) -> None:
+        """Write neighbouring chunks that were copied into *leases*.
+
+        They stay the caller's; with *give* those do that are still in its name.
+        """
         full = 0 if part.tails is None else part.full
         if (
             0 < full < len(part.keys)
         ):  # not every tier keeps a tail: what becomes of it is known apart
-            self.write(part.part(0, full), leases[:full])
+            self.write(part.part(0, full), leases[:full], give)
             part, leases = part.part(full, len(part)), leases[full:]
         if self._wait and self._writing:
             size = sum(len(lease.frame) for lease in leases)
@@ -125,7 +128,7 @@ class Storing:
                 self._settle()  # better to wait for what is under way than to have this dropped
         for lease, spec in zip(leases, part.specs(), strict=True):
             lease.spec = spec
-        batch = Batch(part.keys, leases, part.after)
+        batch = Batch(part.keys, leases, part.after, give)
         written = self._stack.put(batch, self.deadline, on_stored=self._pin)
         self._writing.append((part, written))
 
@@ -151,10 +154,11 @@ class Storing:
             ):
                 return 0
             self._laps.mark(("copy", "", self._laps.now()))
-            self.write(part, leases)
+            self.write(part, leases, self._stack.pool.hand_over)
             self._laps.mark(("put", "", self._laps.now()))
         finally:
-            release_all(leases)
+            if mine := [lease for lease in leases if lease.owner == self._owner]:
+                release_all(mine)
         return len(part.keys)
 
     def _blocks(self, part: Prompt) -> list[BlockLease]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hexkv.core.io.ticket import Ticket
+from hexkv.core.memory.pool import Give
 from hexkv.core.tiers.answers import shares
 from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 
@@ -12,23 +13,36 @@ from hexkv.ports import ChunkKey, Deadline, Lease, release_all
 class Batch:
     """Neighbouring chunks of one prompt, in leased blocks, on their way to tiers."""
 
-    __slots__ = ("after", "keys", "leases")
+    __slots__ = ("after", "give", "keys", "leases")
 
     def __init__(
-        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], after: ChunkKey | None
+        self,
+        keys: Sequence[ChunkKey],
+        leases: Sequence[Lease],
+        after: ChunkKey | None,
+        give: Give | None = None,
     ) -> None:
+        """*give* makes the leases another owner's; without it they stay the caller's."""
         self.keys = keys
         self.leases = leases
         self.after = after
+        self.give = give
 
     def share(self, owner: str) -> Batch:
         """The same chunks, held by *owner*. Raises StoreError if a foreign lease fails."""
+        if self.give is not None:
+            self.give(self.leases, owner)
+            return self
         return Batch(self.keys, shares(self.leases, owner), self.after)
 
     def part(self, start: int, end: int) -> Batch:
         """Chunks ``[start, end)``, held by the same leases."""
         after = self.keys[start - 1] if start else self.after
-        return Batch(self.keys[start:end], self.leases[start:end], after)
+        return Batch(self.keys[start:end], self.leases[start:end], after, self.give)
+
+    def some(self, which: Sequence[int]) -> Batch:
+        """The chunks of these numbers, in leases that stay the caller's."""
+        return Batch([self.keys[i] for i in which], [self.leases[i] for i in which], self.after)
 
     def release(self) -> None:
         """Let go of the blocks."""

@@ -286,14 +286,16 @@ class TierStack:
     ) -> Mapping[str, Pending]:
         """Write chunks to all tiers that take new ones. What becomes of them, by tier.
 
-        *on_stored* is told what is on each tier as soon as it is there.
+        *on_stored* is told what is on each tier as soon as it is there. The last one is
+        given the leases, where the batch is to be given.
         """
         self.writer.admissions.added(batch.keys, batch.after)
-        return {
-            tier.name: self.writer.put(tier, batch, deadline, on_stored)
-            for tier in self.tiers
-            if tier.rules.writes is Writes.ALL
-        }
+        tiers = [tier for tier in self.tiers if tier.rules.writes is Writes.ALL]
+        written: dict[str, Pending] = {}
+        for tier in tiers:
+            part = batch if tier is tiers[-1] else Batch(batch.keys, batch.leases, batch.after)
+            written[tier.name] = self.writer.put(tier, part, deadline, on_stored)
+        return written
 
     def forget(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from hexkv.core.memory.pool import Give
 from hexkv.core.tiers import answers
 from hexkv.ports import (
     ChunkKey,
@@ -176,28 +177,39 @@ class StoreCalls:
         return found
 
     def put_leases(
-        self, keys: Sequence[ChunkKey], leases: Sequence[Lease], deadline: Deadline
+        self,
+        keys: Sequence[ChunkKey],
+        leases: Sequence[Lease],
+        deadline: Deadline,
+        give: Give | None = None,
     ) -> list[bool]:
-        """Let a tier in memory keep a share of each block. Which of them it does."""
+        """Let a tier in memory keep a share of each block. Which of them it does.
+
+        With *give* it gets these leases, but for those that it does not keep.
+        """
         if self.sharing is None:
             return [False] * len(keys)
-        mine: list[Lease] = []
+        mine, former = leases, leases[0].owner
         try:
             # Of leases of its own: what the store does with them cannot end the caller's.
-            mine = answers.shares(leases, self._keeps)
+            if give is None:
+                mine = ()
+                mine = answers.shares(leases, self._keeps)
+            else:
+                give(leases, self._keeps)
             answer: object = self.sharing.put_lease(tuple(keys), tuple(mine))  # type: ignore[func-returns-value]
         except self._errors as error:
             self.failed("put_lease", error)
-            release_all(mine)
+            _take_back(mine, former, give)
             if len(keys) == 1:
                 return [False]
             # One that it cannot keep is no reason to lose the others.
             each = zip(keys, leases, strict=True)
-            return [self.put_leases([key], [lease], deadline)[0] for key, lease in each]
+            return [self.put_leases([key], [lease], deadline, give)[0] for key, lease in each]
         if answer is not None:
             self.failed("put_lease", answers.answered(answer))
             self.delete(keys, deadline)  # it may have kept the blocks all the same
-            release_all(mine)
+            _take_back(mine, former, give)
         return [answer is None] * len(keys)
 
     def delete(self, keys: Sequence[ChunkKey], deadline: Deadline) -> bool:
@@ -246,6 +258,14 @@ class StoreCalls:
         self.failures += 1
         log.warning("tier %s: %s failed: %s", self._name, what, answers.words(error))
         return error if isinstance(error, Exception) else StoreError(answers.words(error))
+
+
+def _take_back(leases: Sequence[Lease], owner: str, give: Give | None) -> None:
+    """Make leases that were given *owner*'s again, and release others."""
+    if give is None:
+        release_all(leases)
+    else:
+        give(leases, owner)
 
 
 def _declared(name: str, what: str, value: object) -> bool:

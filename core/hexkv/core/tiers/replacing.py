@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hexkv.core.io.rules import Priority, Refused
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.counting import expected, recount
 from hexkv.core.tiers.tier import Tier
 from hexkv.core.tiers.writing import Writer
@@ -46,7 +47,8 @@ def _replace(
         if not writer.evict(tier, victims, deadline):
             index.resize(key, former)
             return False
-        (outcome,) = writer.write(tier, [Item(key, block.frame)], [block], deadline)
+        batch = Batch([key], [block], None)
+        (outcome,) = writer.write(tier, [Item(key, block.frame)], batch, deadline)
         ok = isinstance(outcome, Stored)
         if index.resize(key, size if ok else former) is None:
             tier.delete([key], deadline)  # set aside as damaged in the meantime

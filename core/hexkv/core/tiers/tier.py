@@ -20,6 +20,7 @@ from hexkv.core.io.ticket import Ticket
 from hexkv.core.memory.pool import per_task
 from hexkv.core.tiers.backlog import Backlog
 from hexkv.core.tiers.bandwidth import TierBandwidth
+from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.calls import StoreCalls
 from hexkv.core.tiers.deleting import Deleting
 from hexkv.core.tiers.indexes import Index, Unindexed
@@ -32,7 +33,6 @@ from hexkv.ports import (
     Entry,
     Failed,
     Item,
-    Lease,
     Stored,
     StoreFull,
     WriteOutcome,
@@ -168,10 +168,8 @@ class Tier(ABC):
         """The state of the breaker for reading, and of that for writing."""
 
     @abstractmethod
-    def write(
-        self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
-    ) -> list[WriteOutcome]:
-        """Put chunks on the store: the frames of *items*, or shares of *leases*."""
+    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
+        """Put the chunks of *batch* on the store: the frames of *items*, or the leases."""
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         """Whether each chunk is there, from the index or from the store itself."""
@@ -324,10 +322,9 @@ class LendingTier(Tier):
         del size
         return True
 
-    def write(
-        self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
-    ) -> list[WriteOutcome]:
-        kept = self.calls.put_leases([item.key for item in items], leases, deadline)
+    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
+        del items
+        kept = self.calls.put_leases(batch.keys, batch.leases, deadline, batch.give)
         if all(kept):
             return [_KEPT] * len(kept)
         return [_KEPT if here else Failed(StoreFull(self.name)) for here in kept]
@@ -379,10 +376,8 @@ class LaneTier(Tier):
     def breakers(self) -> tuple[str, str]:
         return self.reading.breaker.state, self.writing.breaker.state
 
-    def write(
-        self, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
-    ) -> list[WriteOutcome]:
-        del leases
+    def write(self, items: Sequence[Item], batch: Batch, deadline: Deadline) -> list[WriteOutcome]:
+        del batch
         return self.calls.write(items, deadline)
 
     def _lane(self, priority: Priority) -> Lane:

@@ -88,8 +88,8 @@ class Writer:
     ) -> Ticket[list[bool]] | None:
         """Queue a write; the ticket says which chunks are on the tier then.
 
-        ``None``: the tier does not take it, which was counted. The batch stays the
-        caller's: the write has shares of its own.
+        ``None``: the tier does not take it, which was counted. A batch that is not given
+        stays the caller's: the write has shares of its own.
         """
         try:
             mine = batch.share(f"write {tier.name}")
@@ -187,7 +187,10 @@ class Writer:
             leases, items = [leases[i] for i in some], [items[i] for i in some]
         if not todo:
             return here, None
-        outcomes = self.write(tier, items, leases, deadline)
+        specs = [lease.spec for lease in leases]
+        if keys is not batch.keys:
+            batch = Batch(keys, leases, batch.after, batch.give)
+        outcomes = self.write(tier, items, batch, deadline)
         failed: list[tuple[ChunkKey, WriteOutcome]] = []
         gone: set[ChunkKey] = set()
         done = keys
@@ -219,7 +222,6 @@ class Writer:
         else:
             here = [True] * len(here)
         runtime.telemetry.count(CounterName.STORED, len(done), tier=tier.name)
-        specs = [lease.spec for lease in leases]
         if gone:
             specs = [spec for key, spec in zip(keys, specs, strict=True) if key not in gone]
         tokens = sum([spec.tokens for spec in specs if spec is not None])
@@ -257,7 +259,7 @@ class Writer:
         return reservation.keys, reservation
 
     def write(
-        self, tier: Tier, items: Sequence[Item], leases: Sequence[Lease], deadline: Deadline
+        self, tier: Tier, items: Sequence[Item], batch: Batch, deadline: Deadline
     ) -> list[WriteOutcome]:
         """Put chunks on the store for which there is room, once more where that may help.
 
@@ -265,14 +267,11 @@ class Writer:
         """
         runtime = self._runtime
         start = runtime.clock.now()
-        outcomes = tier.write(items, leases, deadline)
+        outcomes = tier.write(items, batch, deadline)
+        sizes = [len(item.frame) for item in items]
         if not {Stored}.issuperset(map(type, outcomes)):
-            self._once_more(tier, items, leases, outcomes, deadline)
-        sizes = [
-            len(item.frame)
-            for item, outcome in zip(items, outcomes, strict=True)
-            if isinstance(outcome, Stored)
-        ]
+            self._once_more(tier, items, batch, outcomes, deadline)
+            sizes = list(compress(sizes, [isinstance(outcome, Stored) for outcome in outcomes]))
         runtime.telemetry.count(CounterName.WRITTEN_BYTES, sum(sizes), tier=tier.name)
         runtime.telemetry.observe(HistogramName.WRITE, runtime.clock.now() - start, tier=tier.name)
         return outcomes
@@ -281,7 +280,7 @@ class Writer:
         self,
         tier: Tier,
         items: Sequence[Item],
-        leases: Sequence[Lease],
+        batch: Batch,
         outcomes: list[WriteOutcome],
         deadline: Deadline,
     ) -> None:
@@ -289,7 +288,7 @@ class Writer:
 
         def again(which: Sequence[int]) -> None:
             self._runtime.telemetry.count(CounterName.RETRIES, len(which), tier=tier.name)
-            some = tier.write([items[i] for i in which], [leases[i] for i in which], deadline)
+            some = tier.write([items[i] for i in which], batch.some(which), deadline)
             for i, outcome in zip(which, some, strict=True):
                 outcomes[i] = outcome
 
