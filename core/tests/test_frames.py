@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -54,7 +53,7 @@ HEADER = FrameHeader(
     parts=(10,),
     checksum="crc32",
 )
-THIRDS = replace(HEADER, raw_bytes=9_000, payload_bytes=9_000, parts=(3_000, 6_000, 9_000))
+THIRDS = HEADER._replace(raw_bytes=9_000, payload_bytes=9_000, parts=(3_000, 6_000, 9_000))
 
 U64 = st.integers(0, 2**64 - 1)
 PRINTABLE = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
@@ -138,7 +137,7 @@ def test_a_frame_opens_to_what_was_sealed(header, seed):
     ],
 )
 def test_fields_at_their_limits_come_back(field):
-    header = replace(HEADER, **field)
+    header = HEADER._replace(**field)
     assert CODEC.open(memoryview(seal(header))) == header
 
 
@@ -179,7 +178,7 @@ def test_fields_at_their_limits_come_back(field):
 def test_a_header_without_room_for_it_is_not_sealed_and_nothing_is_written(field):
     frame = bytearray(b"\xaa" * 2 * PAGE)
     with pytest.raises(ValueError, match=r"\w"):
-        CODEC.seal(memoryview(frame), replace(HEADER, **field))
+        CODEC.seal(memoryview(frame), HEADER._replace(**field))
     assert frame == b"\xaa" * 2 * PAGE
 
 
@@ -233,8 +232,7 @@ def test_the_parts_make_up_the_payload_and_its_padding(header):
     assert spans[-1][1] == frame_bytes(header.payload_bytes)
 
 
-PARTED = replace(
-    HEADER,
+PARTED = HEADER._replace(
     raw_bytes=4 * PIECE,
     payload_bytes=4 * PIECE,
     parts=(20_000, PIECE, 2 * PIECE + 7, 4 * PIECE),
@@ -291,7 +289,7 @@ def test_parts_whose_short_digests_agree_are_still_told_apart_as_a_whole():
     """A part alone is known by 8 bytes of its digest, the payload by all 16 of each."""
     weak = HashFunction("weak", lambda data: bytes(8) + zlib.crc32(data).to_bytes(4, "little"))
     codec = FrameCodec(weak)
-    frame = seal(replace(THIRDS, checksum="weak"), b"a" * 9_000, codec)
+    frame = seal(THIRDS._replace(checksum="weak"), b"a" * 9_000, codec)
     frame[PAGE] ^= 1
     codec.check_part(memoryview(frame), 0, memoryview(frame)[PAGE : PAGE + 3_000])
     with pytest.raises(CorruptFrame, match="its checksum differs"):
@@ -299,7 +297,7 @@ def test_parts_whose_short_digests_agree_are_still_told_apart_as_a_whole():
 
 
 def test_a_frame_without_parts_has_one():
-    header = CODEC.open(memoryview(seal(replace(HEADER, parts=()))))
+    header = CODEC.open(memoryview(seal(HEADER._replace(parts=()))))
     assert header.parts == (10,)
 
 
@@ -329,7 +327,7 @@ def test_any_extension_is_refused(more):
 
 def test_swapped_payloads_and_headers_are_refused():
     one = seal(payload=b"0123456789")
-    other = seal(replace(HEADER, key=OTHER_KEY), payload=b"9876543210")
+    other = seal(HEADER._replace(key=OTHER_KEY), payload=b"9876543210")
     assert refuses(one[:PAGE] + other[PAGE:], "payload is damaged")
     assert refuses(other[:PAGE] + one[PAGE:], "payload is damaged")
 
@@ -350,7 +348,7 @@ def test_sealing_again_with_another_algorithm_makes_that_the_frame_s():
     frame = seal(HEADER, b"0123456789")
     header = CODEC.open(memoryview(frame))
     FrameCodec(ADLER).seal(memoryview(frame), header)
-    assert FrameCodec(ADLER).open(memoryview(frame)) == replace(header, checksum="adler32")
+    assert FrameCodec(ADLER).open(memoryview(frame)) == header._replace(checksum="adler32")
 
 
 @pytest.mark.parametrize("size", [1, 16])

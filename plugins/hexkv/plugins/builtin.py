@@ -50,7 +50,7 @@ def _policy(policy: Callable[[], Policy]) -> Callable[[NoSettings, OpenContext],
 def _xxh3_128(_settings: NoSettings, _context: OpenContext) -> HashFunction:
     import xxhash
 
-    return HashFunction("xxh3-128", lambda data: xxhash.xxh3_128_digest(data))
+    return HashFunction("xxh3-128", xxhash.xxh3_128_digest)
 
 
 def _crc32(_settings: NoSettings, _context: OpenContext) -> HashFunction:

@@ -13,7 +13,7 @@ versioned, and a version never changes its meaning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hexkv.ports.keys import KEY_BYTES, ChunkKey
 
@@ -47,8 +47,7 @@ def names_key(frame: memoryview, key: ChunkKey) -> bool:
     return head.startswith(MAGIC) and head[KEY_AT:] == key
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What a frame says about itself."""
 
     key: ChunkKey

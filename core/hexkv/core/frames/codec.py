@@ -39,15 +39,16 @@ import math
 import zlib
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import pairwise
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
+from hexkv.core.frames.alike import UNKNOWN, Alike
 from hexkv.core.frames.opening import (
     CHECKSUM_BYTES,
     DIGEST_BYTES,
     DIGESTS_AT,
+    OWN_CHECKSUM,
     PAYLOAD_CHECKSUM,
     HeaderPage,
     Opening,
@@ -75,11 +76,9 @@ from hexkv.ports import (
 _FIELDS = Struct(f"<8sIIQQQd{KEY_BYTES}s32s16s16s16sIQ")
 _SERDE_BYTES = 32
 _CHECKSUM_NAME = slice(128, 144)
-_OWN_CHECKSUM = slice(160, 176)
 _ENDS_AT = 256
 _END_BYTES = 6
 _IDENTITY_AT = PAGE - IDENTITY_BYTES
-_UNKNOWN = 2**64 - 1
 
 PARTS = (_IDENTITY_AT - DIGESTS_AT) // DIGEST_BYTES
 """The most parts that a header has room for."""
@@ -110,7 +109,7 @@ better is installed."""
 class FrameCodec:
     """Seals frames with one checksum algorithm, and opens those of every known one.
 
-    Immutable: any thread may use it. Frames are views of format ``B``.
+    Any thread may use it. Frames are views of format ``B``.
 
     Args:
         checksum: what frames are sealed with.
@@ -120,10 +119,13 @@ class FrameCodec:
         ConfigError: an algorithm's name or digest does not fit into a header.
     """
 
-    __slots__ = ("_known", "_own")
+    __slots__ = ("_alike", "_known", "_own")
 
     def __init__(self, checksum: HashFunction, known: Iterable[HashFunction] = ()) -> None:
         self._own = checksum
+        self._alike: Alike | None = None
+        """The page that was read field by field last."""
+
         self._known: dict[bytes, HashFunction] = {}
         for algorithm in (*known, checksum):
             try:
@@ -148,7 +150,7 @@ class FrameCodec:
                 as it says.
         """
         if not header.parts:
-            header = replace(header, parts=(header.payload_bytes,))
+            header = header._replace(parts=(header.payload_bytes,))
         page = _page(header)
         padding = PAGE + header.payload_bytes
         if len(frame) != frame_bytes(header.payload_bytes):
@@ -163,7 +165,7 @@ class FrameCodec:
             digests.appendleft(digest)
         page[_CHECKSUM_NAME] = _padded("checksum", self._own.name, CHECKSUM_BYTES)
         page[PAYLOAD_CHECKSUM] = digest_of(self._own, memoryview(b"".join(digests)))
-        page[_OWN_CHECKSUM] = digest_of(self._own, memoryview(page))
+        page[OWN_CHECKSUM] = digest_of(self._own, memoryview(page))
         frame[:PAGE] = page
 
     def open(self, frame: memoryview, key: ChunkKey | None = None) -> FrameHeader:
@@ -232,6 +234,8 @@ class FrameCodec:
         if len(frame) < PAGE:
             raise CorruptFrame(f"{len(frame)} bytes are too few for a frame's header")
         page = bytearray(frame[:PAGE])
+        if self._alike is not None and (found := self._alike.read(page)) is not None:
+            return found
         (
             magic,
             version,
@@ -255,7 +259,7 @@ class FrameCodec:
         algorithm = self._known.get(checksum_name)
         if algorithm is None:
             raise CorruptFrame(f"the frame's checksum algorithm is not known: {checksum_name!r}")
-        page[_OWN_CHECKSUM] = bytes(CHECKSUM_BYTES)
+        page[OWN_CHECKSUM] = bytes(CHECKSUM_BYTES)
         if digest_of(algorithm, memoryview(page)) != own_checksum:
             raise CorruptFrame("the header is damaged: its checksum differs")
 
@@ -287,12 +291,14 @@ class FrameCodec:
             raw_bytes=raw_bytes,
             payload_bytes=payload_bytes,
             created=created,
-            position=None if position == _UNKNOWN else position,
+            position=None if position == UNKNOWN else position,
             parts=ends,
             checksum=algorithm.name,
             version=version,
         )
-        return HeaderPage(header, algorithm, page)
+        read = HeaderPage(header, algorithm, page)
+        self._alike = Alike.of(read)
+        return read
 
 
 def _page(header: FrameHeader) -> bytearray:
@@ -305,7 +311,7 @@ def _page(header: FrameHeader) -> bytearray:
         raise ValueError(f"{header.created} is no moment of creation")
     if len(header.parts) > PARTS or not _add_up(header.parts, header.payload_bytes):
         raise ValueError(f"these are no parts of {header.payload_bytes} bytes: {header.parts}")
-    if header.position == _UNKNOWN:
+    if header.position == UNKNOWN:
         raise ValueError(f"{header.position} is no position of a token")
     identity = _padded("identity", header.identity, IDENTITY_BYTES)
     try:
@@ -323,7 +329,7 @@ def _page(header: FrameHeader) -> bytearray:
             b"",
             b"",
             len(header.parts),
-            _UNKNOWN if header.position is None else header.position,
+            UNKNOWN if header.position is None else header.position,
         )
         ends = b"".join(end.to_bytes(_END_BYTES, "little") for end in header.parts)
     except (StructError, OverflowError) as error:

@@ -23,6 +23,7 @@ log = logging.getLogger("hexkv")
 
 CHECKSUM_BYTES = 16
 PAYLOAD_CHECKSUM = slice(144, 160)
+OWN_CHECKSUM = slice(160, 176)
 DIGESTS_AT = 1024
 DIGEST_BYTES = 8
 
@@ -118,13 +119,21 @@ class Opening:
         return header
 
     def _verify(self, page: HeaderPage, upto: int) -> None:
-        parts = page.header.parts
-        for index in range(len(self._digests), len(parts)):
-            start, end = part_span(parts, index)
+        header, digests = page.header, self._digests
+        last = len(header.parts) - 1
+        told = DIGESTS_AT + len(digests) * DIGEST_BYTES
+        start = PAGE + (header.parts[len(digests) - 1] if digests else 0)
+        # As :func:`checked` of each :func:`part_span`, in one loop: all parts of every frame
+        # that comes from anywhere pass through here.
+        for index in range(len(digests), len(header.parts)):
+            end = PAGE + header.parts[index] if index < last else frame_bytes(header.payload_bytes)
             if end > upto:
                 return
-            data = self._frame[start:end]
-            self._digests.append(checked(page.algorithm, page.data, index, data))
+            digest = digest_of(page.algorithm, self._frame[start:end])
+            if digest[:DIGEST_BYTES] != page.data[told : told + DIGEST_BYTES]:
+                raise CorruptFrame(f"the payload is damaged: the digest of part {index} differs")
+            digests.append(digest)
+            start, told = end, told + DIGEST_BYTES
 
 
 def opened(opening: Opening, key: ChunkKey) -> FrameHeader | Reason:

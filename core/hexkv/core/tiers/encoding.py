@@ -145,7 +145,7 @@ def bring_into(
         return Reason.CORRUPT
     if header.serde == RAW:
         # A raw frame is as long as the block, so it was read in place.
-        return None if header.payload_bytes == spec.raw_bytes else Reason.CORRUPT
+        return None if header.payload_bytes == header.raw_bytes else Reason.CORRUPT
     serde = runtime.serdes.get(header.serde)
     if serde is None:
         return Reason.UNKNOWN_SERDE
