@@ -8,6 +8,7 @@ however many want it, and all have it after a number of rounds that grows with t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
@@ -48,36 +49,39 @@ class Copies:
         self._lock = Lock()
         self._given: OrderedDict[ChunkKey, _Readers] = OrderedDict()
 
-    def begin(self, key: ChunkKey, who: str) -> bool:
-        """Note that *who* is being given a chunk. False: enough others are, and it has to wait."""
-        if self._most is None:
-            return True
+    def begin(self, sizes: Mapping[ChunkKey, int], who: str, most: int) -> dict[ChunkKey, int]:
+        """Note that *who* is being given chunks of these *sizes*: the first ones of *most* bytes.
+
+        Those; without any that enough others are being given, and that has to wait.
+        """
+        begun: dict[ChunkKey, int] = {}
+        left = most
         with self._lock:
             now = self._clock.now()
-            given = self._given.setdefault(key, {})
-            self._given.move_to_end(key)
-            if who not in given and self._full(given, now):
-                return False
-            given.setdefault(who, _Reader()).under_way += 1
-            self._prune(now)
-            return True
+            for key, size in sizes.items():
+                if size <= left and self._begin(key, who, now):
+                    begun[key] = size
+                    left -= size
+        return begun
 
-    def end(self, key: ChunkKey, who: str, *, given: bool = True) -> None:
-        """It is not under way any more; if not *given* after all, it never counted."""
+    def end(self, keys: Iterable[ChunkKey], who: str, *, given: bool = True) -> None:
+        """They are not under way any more; if not *given* after all, they never counted."""
         if self._most is None:
             return
         with self._lock:
-            found = self._given.get(key)
-            reader = None if found is None else found.get(who)
-            if found is None or reader is None:
-                return
-            reader.under_way -= 1
-            if given:
-                reader.until = self._clock.now() + self._grace
-            if not reader.under_way and reader.until <= self._clock.now():
-                del found[who]
-                if not found:
-                    del self._given[key]
+            now = self._clock.now()
+            for key in keys:
+                found = self._given.get(key)
+                reader = None if found is None else found.get(who)
+                if found is None or reader is None:
+                    continue
+                reader.under_way -= 1
+                if given:
+                    reader.until = now + self._grace
+                if not reader.under_way and reader.until <= now:
+                    del found[who]
+                    if not found:
+                        del self._given[key]
 
     def busy(self, key: ChunkKey) -> bool:
         """True while nobody new is given a chunk, because enough others are."""
@@ -86,6 +90,20 @@ class Copies:
         with self._lock:
             given = self._given.get(key)
             return given is not None and self._full(given, self._clock.now())
+
+    def _begin(self, key: ChunkKey, who: str, now: float) -> bool:
+        if self._most is None:
+            return True
+        given = self._given.setdefault(key, {})
+        self._given.move_to_end(key)
+        reader = given.get(who)
+        if reader is None:
+            if self._full(given, now):
+                return False
+            reader = given[who] = _Reader()
+        reader.under_way += 1
+        self._prune(now)
+        return True
 
     def _prune(self, now: float) -> None:
         """Forget what does not count any more, a little each time, and what is too much."""

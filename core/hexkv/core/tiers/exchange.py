@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hexkv.core.memory.pool import BlockLease
@@ -17,7 +17,6 @@ from hexkv.ports import (
     Failed,
     Hit,
     InvalidRequest,
-    Lease,
     Miss,
     Offer,
     Part,
@@ -30,6 +29,7 @@ from hexkv.ports import (
     TimedOut,
     TransferChannel,
     TransferOutcome,
+    release_all,
 )
 
 
@@ -121,23 +121,21 @@ class Exchange:
             if deadline.expired:
                 found.update(dict.fromkeys(keys[step:], TimedOut()))
                 break
-            offers = [Offer(*one) for one in self._held(keys[step : step + STEP], deadline)]
+            offers = self._held(keys[step : step + STEP], deadline)
             try:
                 outcomes = self._channel.offer(peer, offers, deadline) if offers else []
                 found.update(
                     (offer.key, outcome) for offer, outcome in zip(offers, outcomes, strict=True)
                 )
             finally:
-                for offer in offers:
-                    offer.lease.release()
+                release_all([offer.lease for offer in offers])
             taken = [outcome.size for outcome in outcomes if isinstance(outcome, Stored)]
             self._lending.count_sent(sum(taken))
         return [found[key] for key in keys]
 
-    def _held(
-        self, keys: Sequence[ChunkKey], deadline: Deadline
-    ) -> Iterator[tuple[ChunkKey, Lease]]:
-        return self._lending.frames(keys, deadline)
+    def _held(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[Offer]:
+        runs = self._lending.frames(keys, deadline)
+        return [Offer(key, lease) for run in runs for key, lease in run.items()]
 
 
 def _distinct(keys: Sequence[ChunkKey]) -> None:

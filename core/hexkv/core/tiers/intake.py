@@ -75,23 +75,20 @@ class _Verifying:
     def __init__(self, pages: Pages, frames: Frames) -> None:
         self._pages = pages
         self._frames = frames
-        self._openings: dict[int, Opening] = {}
+        self.openings: dict[int, Opening] = {}
+        """Of each chunk, of the newest buffer."""
 
     def room(self, index: int, size: int) -> memoryview | None:
         """See :class:`hexkv.ports.Sink`."""
         data = self._frames.room(index, size)
         if data is not None:
-            self._openings[index] = opening = Opening(self._pages, data)
+            self.openings[index] = opening = Opening(self._pages, data)
             opening.mark()
         return data
 
     def filled(self, index: int, upto: int) -> None:
         """See :class:`hexkv.ports.Sink`."""
-        self._openings[index].filled(upto)
-
-    def open(self, index: int, key: ChunkKey) -> FrameHeader | Reason:
-        """What the frame in the newest buffer says, or why it is not to be used."""
-        return opened(self._openings[index], key)
+        self.openings[index].filled(upto)
 
 
 def read_frames(
@@ -122,7 +119,7 @@ def read_frames(
     turn = tier.deleting.turn
     outcomes = tier.calls.read(keys, sink, deadline)
     for _ in range(tier.rules.retries):
-        again = [i for i, outcome in enumerate(outcomes) if may_retry(outcome)]
+        again = [i for i, it in enumerate(outcomes) if not isinstance(it, Hit) and may_retry(it)]
         if not again or deadline.expired:
             break
         runtime.telemetry.count(CounterName.RETRIES, len(again), tier=tier.name)
@@ -134,14 +131,14 @@ def read_frames(
     why: list[Reason | None] = []
     for i, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
         if isinstance(outcome, Hit):
-            found = sink.open(i, key)
+            found = opened(sink.openings[i], key)
             why.append(found if isinstance(found, Reason) else judge(i, found))
         else:
             why.append(_why(outcome, i in frames.wrong))
     arrived = [(key, size) for key, size, w in zip(keys, sizes, why, strict=True) if w is None]
     evict_soon(runtime, tier, tier.adopt_foreign(arrived, runtime.clock.wall(), turn))
     runtime.telemetry.observe(HistogramName.READ, runtime.clock.now() - start, tier=tier.name)
-    read = sum(size for _, size in arrived)
+    read = sum([size for _, size in arrived])
     runtime.telemetry.count(CounterName.READ_BYTES, read, tier=tier.name)
     damaged = [key for key, w in zip(keys, why, strict=True) if w is Reason.CORRUPT]
     set_aside(runtime, tier, damaged, deadline)
@@ -151,7 +148,7 @@ def read_frames(
     tier.delete(gone, deadline)
     runtime.tell(Change.REMOVED, tier.name, gone)
     remember_reads(runtime, tier.name, keys, outcomes, why)
-    well = not all(isinstance(outcome, Failed | TimedOut) for outcome in outcomes)
+    well = not {Failed, TimedOut}.issuperset(map(type, outcomes))
     return Read(why, well, [0 if w else size for size, w in zip(sizes, why, strict=True)])
 
 

@@ -13,10 +13,11 @@ from functools import partial
 from hexkv.core.frames.opening import Opening, opened
 from hexkv.core.io.allowance import Allowance
 from hexkv.core.memory.pool import BlockLease
+from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.copies import Copies
-from hexkv.core.tiers.lent import LentLease
+from hexkv.core.tiers.lent import LentLease, Loan, Use
 from hexkv.core.tiers.moving import STEP, Mover, label
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -124,14 +125,13 @@ class Lending:
             release_all(list(found.values()))
             raise
         finally:
-            for key in chosen.keys() - found.keys():
-                self._copies.end(key, who, given=False)
+            self._copies.end(chosen.keys() - found.keys(), who, given=False)
         return self._in_order(keys, found)
 
     def frames(
         self, keys: Sequence[ChunkKey], deadline: Deadline
-    ) -> Iterator[tuple[ChunkKey, Lease]]:
-        """Leases on sealed frames, each from the first own tier that brings it.
+    ) -> Iterator[dict[ChunkKey, Lease]]:
+        """Leases on sealed frames, a few at a time, each from the first own tier that brings it.
 
         The caller releases them.
         """
@@ -144,12 +144,18 @@ class Lending:
             if not here:
                 continue
             until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)
-            for got in Mover(self._stack, OWNER, until).obtain(here, tier, STEP):
-                for key, lease in got.leases.items():
-                    todo.remove(key)
+            # What is in memory already takes none.
+            step = len(here) if tier.lends else STEP
+            for got in Mover(self._stack, OWNER, until).obtain(here, tier, step):
+                todo = [key for key in todo if key not in got.leases]
+                sealed = {
+                    key: lease
+                    for key, lease in got.leases.items()
                     # Else it is a copy of a block that cannot be written to, and not leased.
-                    if self._stack.writer.sealed(key, lease) is lease.frame:
-                        yield key, lease.share(OWNER)
+                    if self._stack.writer.sealed(key, lease) is lease.frame
+                }
+                if sealed:
+                    yield dict(zip(sealed, shares(list(sealed.values()), OWNER), strict=True))
 
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
@@ -158,8 +164,8 @@ class Lending:
         del deadline
         here = self.have([key for key, _ in wanted])
         return [
-            Reason.PRESENT if present else self._room(size)
-            for (_, size), present in zip(wanted, here, strict=True)
+            Reason.PRESENT if present else self._room(key, size)
+            for (key, size), present in zip(wanted, here, strict=True)
         ]
 
     def keep(self, arrived: Sequence[Offer], deadline: Deadline) -> list[bool]:
@@ -226,24 +232,23 @@ class Lending:
             if tier.name in self._own and tier.rules.reads and not tier.off and not tier.indexing
         ]
 
-    def _size(self, key: ChunkKey) -> int | None:
-        """Bytes that a chunk counts on the first own tier that has it."""
-        return next(
-            (size for tier in self._tiers() if (size := tier.index.size(key)) is not None), None
-        )
+    def _sizes(self, keys: Sequence[ChunkKey]) -> list[int | None]:
+        """Bytes that each chunk counts on the first own tier that has it."""
+        sizes: list[int | None] = [None] * len(keys)
+        for tier in self._tiers():
+            size = tier.index.size
+            sizes = [
+                size(key) if known is None else known
+                for key, known in zip(keys, sizes, strict=True)
+            ]
+        return sizes
 
     def _chosen(self, keys: Sequence[ChunkKey], who: str) -> dict[ChunkKey, int]:
         """Chunks that *who* is lent, as far as they are there, and how large they are at most."""
-        chosen: dict[ChunkKey, int] = {}
-        total = 0
-        for key in dict.fromkeys(keys):
-            size = self._size(key)
-            if size is None or total + size > self._out.most:
-                continue
-            if self._copies.begin(key, who):
-                chosen[key] = size
-                total += size
-        return chosen
+        once = list(dict.fromkeys(keys))
+        sizes = zip(once, self._sizes(once), strict=True)
+        here = {key: size for key, size in sizes if size is not None}
+        return self._copies.begin(here, who, self._out.most)
 
     def _obtain(
         self,
@@ -253,18 +258,20 @@ class Lending:
         found: dict[ChunkKey, Lease],
     ) -> None:
         """Lease *chosen* into *found*."""
-        for key, lease in self.frames(list(chosen), deadline):
-            size, frame = chosen[key], len(lease.frame)
-            if frame > size:  # replaced meanwhile by a larger one
-                lease.release()
-            else:
-                found[key] = LentLease(lease, partial(self._over, key, who, size, frame))
+        loan = Loan(partial(self._over, who))
+        for run in self.frames(list(chosen), deadline):
+            for key, lease in run.items():
+                size, frame = chosen[key], len(lease.frame)
+                if frame > size:  # replaced meanwhile by a larger one
+                    lease.release()
+                else:
+                    found[key] = LentLease(lease, loan, Use(key, size, frame))
 
-    def _over(self, key: ChunkKey, who: str, size: int, frame: int, moved: int | None) -> None:
-        """A chunk of *size* bytes, whose frame has fewer, is not lent any more."""
-        left = frame if moved is None else moved
-        self._out.give_back(size, left)
-        self._copies.end(key, who)
+    def _over(self, who: str, uses: Sequence[Use]) -> None:
+        """Chunks are not lent to *who* any more."""
+        left = sum([use.left for use in uses])
+        self._out.give_back(sum([use.size for use in uses]), left)
+        self._copies.end([use.key for use in uses], who)
         self.count_sent(left)
 
     def _in_order(
@@ -279,7 +286,7 @@ class Lending:
             first.add(key)
         return given
 
-    def _room(self, size: int) -> Lease | Reason:
+    def _room(self, key: ChunkKey, size: int) -> Lease | Reason:
         if not self._accepts:
             return Reason.REFUSED
         if not self._in.take(size, self._now):
@@ -289,4 +296,5 @@ class Lending:
         except (PoolExhausted, InvalidRequest):
             self._in.give_back(size)
             return Reason.NO_ROOM
-        return LentLease(block, lambda _: self._in.give_back(size))
+        loan = Loan(lambda _: self._in.give_back(size))
+        return LentLease(block, loan, Use(key, size, size))

@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from hexkv.ports import ChunkSpec, Lease, MeteredLease
+from hexkv.ports import ChunkKey, ChunkSpec, Lease, MeteredLease, release_all, share_all
 
 
-class _Use:
-    """How many leases there are on a block that was lent, and what is to be done after the last."""
+class Use:
+    """A block that was lent."""
 
-    def __init__(self, over: Callable[[int | None], None]) -> None:
-        self._over = over
-        self._count = 1
-        self._moved: int | None = None
-        self._lock = Lock()
+    __slots__ = ("frame", "key", "leases", "moved", "size")
 
-    def move(self, size: int) -> None:
-        with self._lock:
-            self._moved = (self._moved or 0) + size
+    def __init__(self, key: ChunkKey, size: int, frame: int) -> None:
+        """Of *key*, which takes *size* bytes of what may be lent, and whose frame has so many."""
+        self.key = key
+        self.size = size
+        self.frame = frame
+        self.leases = 1
+        """How many there are on it."""
 
-    def more(self) -> None:
-        with self._lock:
-            self._count += 1
+        self.moved: int | None = None
+        """Bytes of it that left; ``None`` where nobody has said how many."""
 
-    def less(self) -> None:
-        with self._lock:
-            self._count -= 1
-            left = self._count
-        if not left:
-            self._over(self._moved)
+    @property
+    def left(self) -> int:
+        """Bytes that are to be counted."""
+        return self.frame if self.moved is None else self.moved
+
+
+class Loan:
+    """What was lent in one call. Safe from any thread."""
+
+    def __init__(self, over: Callable[[Sequence[Use]], None]) -> None:
+        """*over* is told of blocks after the last lease on them."""
+        self.over = over
+        self.lock = Lock()
 
 
 class LentLease:
     """A lease with an end that somebody is told of; see :class:`hexkv.ports.MeteredLease`."""
 
-    def __init__(
-        self, lease: Lease, over: Callable[[int | None], None], use: _Use | None = None
-    ) -> None:
-        """Take over *lease*.
+    __slots__ = ("_loan", "_released", "_use", "lease")
 
-        Args:
-            lease: on a block.
-            over: called when it and all shares of it were released, with the bytes that left;
-                ``None`` where nobody has said how many.
-            use: of the block, if this is a share.
-        """
+    def __init__(self, lease: Lease, loan: Loan, use: Use) -> None:
+        """One of those that *use* counts, in place of *lease*."""
         self.lease = lease
-        self._use = use or _Use(over)
-        self._over = over
+        self._loan = loan
+        self._use = use
         self._released = False
-        self._lock = Lock()
 
     @property
     def frame(self) -> memoryview:
@@ -76,20 +74,46 @@ class LentLease:
         return self.lease.size
 
     def moved(self, size: int) -> None:
-        self._use.move(size)
+        with self._loan.lock:
+            self._use.moved = (self._use.moved or 0) + size
 
     def share(self, owner: str) -> LentLease:
-        share = self.lease.share(owner)
-        self._use.more()
-        return LentLease(share, self._over, self._use)
+        (share,) = self.share_run([self], owner)
+        return share
 
     def release(self) -> None:
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        self.lease.release()
-        self._use.less()
+        self.release_run([self])
+
+    @staticmethod
+    def share_run(leases: Sequence[LentLease], owner: str) -> list[LentLease]:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        shares = list(share_all([lease.lease for lease in leases], owner))
+        for lease in leases:
+            with lease._loan.lock:
+                lease._use.leases += 1
+        return [
+            LentLease(share, lease._loan, lease._use)
+            for share, lease in zip(shares, leases, strict=True)
+        ]
+
+    @staticmethod
+    def release_run(leases: Sequence[LentLease]) -> None:
+        """See :class:`hexkv.ports.SupportsRuns`."""
+        for loan in {lease._loan for lease in leases}:
+            with loan.lock:
+                held = [it for it in leases if it._loan is loan and not it._released]
+                for lease in held:
+                    lease._released = True
+            # The blocks first: who is told that they are over may lend as many again.
+            release_all([lease.lease for lease in held])
+            over: list[Use] = []
+            with loan.lock:
+                for lease in held:
+                    lease._use.leases -= 1
+                    if not lease._use.leases:
+                        over.append(lease._use)
+            if over:
+                loan.over(over)
 
     def __enter__(self) -> Self:
         return self

@@ -37,6 +37,7 @@ from hexkv.ports import (
     PoolExhausted,
     Reason,
     StoreError,
+    release_all,
 )
 
 STEP = 8
@@ -261,10 +262,9 @@ class Mover:
                 return
 
     def _lend(self, keys: Sequence[ChunkKey], tier: Tier, held: ExitStack) -> Obtained:
-        got = Obtained()
-        for key, lease in zip(keys, tier.calls.get_lease(keys, self._owner), strict=True):
-            if lease is not None:
-                got.leases[key] = held.enter_context(lease)
+        lent = zip(keys, tier.calls.get_lease(keys, self._owner), strict=True)
+        got = Obtained({key: lease for key, lease in lent if lease is not None})
+        held.callback(release_all, list(got.leases.values()))
         got.absent = len(keys) - len(got.leases)
         return got
 

@@ -40,6 +40,7 @@ from hexkv.ports import (
     PeerSource,
     Reason,
     names_key,
+    release_all,
 )
 
 _LARGE, _FEW = 2 << 20, 8
@@ -191,9 +192,7 @@ class Session:
             self._send(views, size)
             _note_moved(lent, sent)
         finally:
-            for lease in leases:
-                if lease is not None:
-                    lease.release()
+            release_all([lease for lease in leases if lease is not None])
         return len(rows), size
 
     def _take_offers(self, wanted: Sequence[tuple[ChunkKey, int]], asked: Head) -> None:
