@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from itertools import count
+from itertools import count, groupby
 from threading import Event, Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,6 +37,8 @@ from hexkv.ports import (
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_Lost = Miss | Corrupt | Failed | TimedOut
 
 _MOST = 1 << 14
 """Chunks of which it is remembered who has them, who has them not, and who gave them."""
@@ -103,8 +105,12 @@ class PeerStore:
 
     def contains(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[bool]:
         self._must_be_open()
-        found = self._locate(keys, deadline)
-        return [not all(remote.off for remote in remotes) for remotes in found]
+        flags: list[bool] = []
+        # Neighbours of one prompt have the same holders: so these are asked once.
+        for remotes, run in groupby(self._locate(keys, deadline)):
+            able = not all(remote.off for remote in remotes)
+            flags += [able] * len(list(run))
+        return flags
 
     def read(
         self, keys: Sequence[ChunkKey], sink: Sink, deadline: Deadline
@@ -195,7 +201,7 @@ class PeerStore:
         for i in which:
             reading.left[i].remove(remote)
         parts = [reading.parts[i] for i in which]
-        size = sum(part.size or self._frame for part in parts)
+        size = sum([part.size or self._frame for part in parts])
         if not remote.begin(size):
             reading.off.update(which)
             return
@@ -206,8 +212,8 @@ class PeerStore:
         arrived, well = 0, False
         try:
             outcomes = self._channel.read(remote.peer, parts, into, until)
-            arrived = sum(outcome.size for outcome in outcomes if isinstance(outcome, Hit))
-            well = not any(isinstance(it, Failed | TimedOut | Corrupt) for it in outcomes)
+            arrived = sum([outcome.size for outcome in outcomes if isinstance(outcome, Hit)])
+            well = {Failed, TimedOut, Corrupt}.isdisjoint(map(type, outcomes))
         except StoreError as error:
             outcomes = [Failed(error)] * len(which)
         finally:
@@ -215,19 +221,23 @@ class PeerStore:
             seconds = self._clock.now() - start
             hasty = not well and seconds < _HASTE and any(map(_is_late, outcomes))
             remote.end(size, arrived, seconds, well=None if hasty else well)
-        for i, outcome in zip(which, outcomes, strict=True):
-            self._note(reading, i, remote, outcome)
+        given: list[ChunkKey] = []
+        for i, part, outcome in zip(which, parts, outcomes, strict=True):
+            if isinstance(outcome, Hit):
+                reading.outcomes[i] = outcome
+                given.append(part.key)
+                if part.size is None:
+                    self._frame = outcome.size
+            else:
+                self._note(reading, i, remote, outcome)
+        with self._lock:
+            self._givers.update(dict.fromkeys(given, remote))
+            _bound(self._givers)
 
-    def _note(self, reading: _Reading, i: int, remote: Remote, outcome: ReadOutcome) -> None:
+    def _note(self, reading: _Reading, i: int, remote: Remote, outcome: _Lost) -> None:
+        """Note why a chunk did not come."""
         key = reading.parts[i].key
         match outcome:
-            case Hit(size):
-                reading.outcomes[i] = outcome
-                if reading.parts[i].size is None:
-                    self._frame = size
-                with self._lock:
-                    self._givers[key] = remote
-                    _bound(self._givers)
             case Miss(reason) if reason is Reason.REFUSED:
                 reading.outcomes[i] = outcome  # the caller has no memory for it
             case Miss():
@@ -264,7 +274,7 @@ class PeerStore:
                     self._lacking.pop((reading.parts[i].key, remote), None)
         return sorted(busy)
 
-    def _known(self, keys: Sequence[ChunkKey], deadline: Deadline) -> list[list[Remote]]:
+    def _known(self, keys: Sequence[ChunkKey], deadline: Deadline) -> Sequence[Sequence[Remote]]:
         """Who has each chunk, as was said lately; the directory is asked of the others."""
         now = self._clock.now()
         with self._lock:
@@ -273,13 +283,15 @@ class PeerStore:
         unknown = [key for key, remotes in zip(keys, held, strict=True) if not remotes]
         asked = iter(self._locate(unknown, deadline) if unknown else ())
         return [
-            self._having(key, remotes, now) if remotes else next(asked)
+            (self._having(key, remotes, now) if self._lacking else remotes)
+            if remotes
+            else next(asked)
             for key, remotes in zip(keys, held, strict=True)
         ]
 
     def _locate(
         self, keys: Sequence[ChunkKey], deadline: Deadline, *, believe: bool = True
-    ) -> list[list[Remote]]:
+    ) -> Sequence[Sequence[Remote]]:
         """Who has each chunk, by the directory.
 
         If *believe*, without those that had it not a moment ago, whatever the directory says.
@@ -290,13 +302,13 @@ class PeerStore:
         until = Deadline.after(deadline.clock, min(self._locating, deadline.remaining()))
         rows = self._directory.locate(keys, until)
         now = self._clock.now()
-        found = []
+        found: list[list[Remote]] = []
         # Most rows are one and the same: neighbours of one prompt.
         same: dict[tuple[Member, ...], list[Remote]] = {}
-        for row in map(tuple, rows):
+        for row, run in groupby(map(tuple, rows)):
             if row not in same:
                 same[row] = self._remotes.of(row)
-            found.append(same[row])
+            found += [same[row]] * len(list(run))
         if len(found) != len(keys):
             raise StoreUnreachable("the directory does not say who has each chunk")
         with self._lock:
@@ -304,13 +316,11 @@ class PeerStore:
                 self._holders[key] = now + _FRESH, remotes
                 self._holders.move_to_end(key)
             _bound(self._holders)
-        if not believe:
-            return [list(remotes) for remotes in found]
+        if not (believe and self._lacking):
+            return found
         return [self._having(key, remotes, now) for key, remotes in zip(keys, found, strict=True)]
 
     def _having(self, key: ChunkKey, remotes: Sequence[Remote], now: float) -> list[Remote]:
-        if not self._lacking:
-            return list(remotes)
         return [it for it in remotes if self._lacking.get((key, it), 0.0) < now]
 
     def _note_lacking(self, key: ChunkKey, remote: Remote) -> None:
@@ -326,9 +336,9 @@ class PeerStore:
 class _Reading:
     """What became of the chunks of one call so far."""
 
-    def __init__(self, parts: Sequence[Part], holders: list[list[Remote]]) -> None:
+    def __init__(self, parts: Sequence[Part], holders: Sequence[Sequence[Remote]]) -> None:
         self.parts = parts
-        self.left = holders
+        self.left = list(map(list, holders))
         """Who may still be asked for each."""
 
         self.outcomes: list[ReadOutcome | None] = [None] * len(parts)
@@ -343,9 +353,14 @@ class _Reading:
         """Whom to ask next: who brings most of *wanted* per second."""
         counts: dict[Remote, int] = {}
         for i in wanted:
-            self.left[i] = [remote for remote in self.left[i] if not self._left_alone(i, remote)]
             for remote in self.left[i]:
                 counts[remote] = counts.get(remote, 0) + 1
+        for remote in [remote for remote in counts if remote.off]:
+            del counts[remote]
+            for i in wanted:
+                if remote in self.left[i]:
+                    self.left[i].remove(remote)
+                    self.off.add(i)
         rated = {remote: count / remote.cost(count * frame) for remote, count in counts.items()}
         return max(rated, key=lambda remote: rated[remote], default=None)
 
@@ -365,12 +380,6 @@ class _Reading:
         if failed is None and i in self.off and i not in self.lacked:
             return Failed(StoreUnreachable("the peers that have it are left alone"))
         return Miss() if failed is None else failed
-
-    def _left_alone(self, i: int, remote: Remote) -> bool:
-        if remote.off:
-            self.off.add(i)
-            return True
-        return False
 
 
 def _is_late(outcome: ReadOutcome) -> bool:
