@@ -37,6 +37,9 @@ CHUNK = 256
 CASES = {"4 MiB": (8, 16), "256 KiB": (1, 64)}
 """Layers, for chunks as a large model's are and as a small one's; and chunks of a prompt."""
 
+POOL = 256 << 20
+"""Bytes of a pool at least: of one that has room for two prompts a call gets a quarter."""
+
 SPEED = 0.9
 
 
@@ -56,7 +59,7 @@ def engine_of(label: str, peers: Sequence[str], name: str) -> CacheEngine:
     layout = layout_of(layers)
     frame = frame_bytes(layout.chunk_bytes(CHUNK))
     wanted = {
-        "pool": {"bytes": (2 * count + 4) * frame},
+        "pool": {"bytes": max((2 * count + 4) * frame, POOL)},
         "tiers": [{"store": "memory", "promote": False}, *([{"store": "peers"}] if peers else [])],
         "directory": {
             "adapter": "static",
