@@ -13,6 +13,7 @@ from hexkv.adapters.directory.local import Holders, checked
 from hexkv.adapters.directory.table import Rows
 from hexkv.adapters.directory.tags import tags_of
 from hexkv.adapters.directory.wire import (
+    AHEAD,
     CHALLENGE,
     HEAD_BYTES,
     HELLO,
@@ -51,14 +52,14 @@ class Wire:
         """True if the last answer was taken whole."""
         return well
 
-    def ask(self, parts: Sequence[bytes], deadline: Deadline) -> Head:
+    def ask(self, request: bytes, deadline: Deadline) -> Head:
         """Send a request, and receive the head of its answer.
 
         Raises:
             BadMessage: that is none.
         """
-        self.stream.send(parts, deadline)
-        head = unpack(self.stream.take(HEAD_BYTES, deadline))
+        self.stream.send([request], deadline)
+        head = unpack(self.stream.take(HEAD_BYTES, deadline, ahead=AHEAD))
         if head.kind not in (Kind.YES, Kind.NO, Kind.FULL):
             raise BadMessage("the directory answers with a request")
         return head
@@ -101,7 +102,7 @@ class RemoteDirectory:
     ) -> bool:
         text = pack_members([(0, member)])
         with self._wire(deadline) as wire:
-            head = wire.ask([Head(Kind.JOIN, text=len(text)).pack(), text], deadline)
+            head = wire.ask(Head(Kind.JOIN, text=len(text)).pack() + text, deadline)
             if head.kind is Kind.FULL:
                 raise StoreFull(f"{self.address} takes no more members")
             if head.kind is Kind.NO:
@@ -111,7 +112,7 @@ class RemoteDirectory:
                 part = Head(Kind.PART, first=len(tags), number=head.number).pack()
                 wire.stream.send([part, tags.tobytes()], deadline)
             # NO: the directory forgot this life amid its snapshot, as the next heartbeat will tell.
-            wire.ask([Head(Kind.JOINED, number=head.number).pack()], deadline)
+            wire.ask(Head(Kind.JOINED, number=head.number).pack(), deadline)
         self._numbers[member.name] = member.generation, head.number
         return True
 
@@ -136,7 +137,7 @@ class RemoteDirectory:
 
     def members(self, deadline: Deadline) -> Sequence[Member]:
         with self._wire(deadline) as wire:
-            head = wire.ask([Head(Kind.MEMBERS).pack()], deadline)
+            head = wire.ask(Head(Kind.MEMBERS).pack(), deadline)
             return [member for _, member in self._columns(wire, head, deadline)]
 
     def close(self) -> None:
@@ -147,7 +148,7 @@ class RemoteDirectory:
     ) -> list[tuple[Member, ...]]:
         tags, holders = tags_of(keys), self._holders
         question = Head(Kind.LOCATE, first=len(tags), sequence=holders.version).pack()
-        head = wire.ask([question, tags.tobytes()], deadline)
+        head = wire.ask(question + tags.tobytes(), deadline)
         if head.first != len(tags) or not 0 < head.words <= _WORDS:
             raise BadMessage("the directory answers another question")
         rows: Rows = np.empty((len(tags), head.words), "<u8")
@@ -178,7 +179,7 @@ class RemoteDirectory:
             number = 0  # of no membership; the directory is asked all the same, and is there or not
         head = Head(kind, first=sizes[0], second=sizes[1], sequence=sequence, number=number)
         with self._wire(deadline) as wire:
-            return wire.ask([head.pack(), tags], deadline).kind is Kind.YES
+            return wire.ask(head.pack() + tags, deadline).kind is Kind.YES
 
     @contextmanager
     def _wire(self, deadline: Deadline) -> Iterator[Wire]:

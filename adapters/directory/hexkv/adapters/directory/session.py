@@ -10,6 +10,7 @@ import numpy as np
 from hexkv.adapters.directory.cell import Cell
 from hexkv.adapters.directory.tags import TAG_BYTES, Tags, tags_in
 from hexkv.adapters.directory.wire import (
+    AHEAD,
     CHALLENGE,
     HEAD_BYTES,
     HELLO,
@@ -55,14 +56,14 @@ class Session:
         }
         connection = self._connection
         while True:
-            head = unpack_request(connection.request(HEAD_BYTES, connection.limits.idle))
+            idle = connection.limits.idle
+            head = unpack_request(connection.request(HEAD_BYTES, idle, ahead=AHEAD))
             if head.kind not in answers:
                 raise BadMessage("an answer is no request")
             text, tags = self._receive(head)
             answer = answers[head.kind](head, text, tags)
             if answer:
-                with connection.transfer(sum(map(len, answer))) as deadline:
-                    connection.stream.send(answer, deadline)
+                connection.send(answer, sum(map(len, answer)))
 
     def _greet(self) -> None:
         connection = self._connection
@@ -84,8 +85,7 @@ class Session:
         size = head.text + (head.first + head.second) * TAG_BYTES
         if not size:
             return b"", _NONE
-        with self._connection.transfer(size) as deadline:
-            body = self._connection.stream.take(size, deadline)
+        body = self._connection.rest(size)
         return body[: head.text], tags_in(memoryview(body)[head.text :])
 
     def _join(self, head: Head, text: bytes, tags: Tags) -> list[bytes]:

@@ -49,6 +49,9 @@ _MEMBER = Struct("<HBHBQ")
 MOST_TAGS = REPORT_KEYS
 """Tags of one message."""
 
+AHEAD = 8 << 10
+"""Bytes that are received with the head of a message, so that most take one call of the system."""
+
 _LONGEST_TEXT = _MEMBER.size + 255 + 1024 + 255
 MOST_MEMBERS_BYTES = 16 << 20
 """Bytes of the members of an answer that a client takes."""
