@@ -62,7 +62,7 @@ class Errands:
 
         Raises:
             OutOfTime: not within *seconds*.
-            StoreUnreachable: every thread hangs in a call.
+            StoreUnreachable: every thread hangs in a call, or there are no more.
             StoreError: closed, before or meanwhile.
         """
         errand = _Errand(call, after)
@@ -72,10 +72,14 @@ class Errands:
                 if self._closed:
                     raise StoreError("the store is closed")
                 raise StoreUnreachable(f"mooncake: {self._most} calls hang")
-            self._under_way.add(errand)  # type: ignore[arg-type]
-            if len(self._under_way) > self._threads:
+            if len(self._under_way) >= self._threads:
+                try:
+                    Thread(target=self._work, name=f"hexkv {self._name}", daemon=True).start()
+                except RuntimeError as error:  # the system gives no more threads
+                    after()
+                    raise StoreUnreachable(str(error)) from error
                 self._threads += 1
-                Thread(target=self._work, name=f"hexkv {self._name}", daemon=True).start()
+            self._under_way.add(errand)  # type: ignore[arg-type]
         self._queue.put(errand)  # type: ignore[arg-type]
         if not errand.over.wait(seconds):
             raise OutOfTime

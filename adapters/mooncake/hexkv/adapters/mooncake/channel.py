@@ -1,7 +1,7 @@
 """The channel by Mooncake's transfer engine: peers read each other's memory, and agree over TCP.
 
-A read cannot be cancelled, and stands still for 30 s with a peer that is frozen. So each is made in
-a thread of its own, nobody waits for it beyond the deadline, and what it may write to stays leased
+A read cannot be cancelled, and stands still for 30 s with a peer that is frozen. So each is an
+errand of a thread that nobody waits for beyond the deadline, and what it may write to stays leased
 until the engine answers.
 """
 
@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from struct import Struct
-from threading import Event, Thread
 from typing import Any
 
+from hexkv.adapters.mooncake import _errands
 from hexkv.adapters.mooncake._native import Engine, engine
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.errors import BadMessage, OutOfTime, time_left
@@ -31,6 +31,7 @@ from hexkv.ports import (
     MemoryRegion,
     StoreUnreachable,
     SupportsRegistration,
+    release_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -58,6 +59,7 @@ class EngineMemory:
     instant = False
 
     def __init__(self, host: str, protocol: str, devices: str) -> None:
+        self.errands = _errands.Errands("mooncake read")
         self.engine: Engine = engine()
         code = self.engine.initialize(host, "P2PHANDSHAKE", protocol, devices)
         if code:
@@ -75,7 +77,8 @@ class EngineMemory:
         self._start, self._size = start, size
 
     def forget(self) -> None:
-        """Have the engine let go of the memory."""
+        """Have the engine let go of the memory, and nobody wait for it any more."""
+        self.errands.close()
         start, self._size = (self._start if self._size else 0), 0
         if start:
             self.engine.unregister_memory(start)
@@ -132,28 +135,18 @@ class PeerMemory:
         to = [ctypes.addressof(ctypes.c_char.from_buffer(move.into)) for move in moves]
         at = [self._start + move.at for move in moves]
         sizes = [len(move.into) for move in moves]
-        over, codes = Event(), list[int]()
         # With the views: memory that one shows is not unmapped, whoever closes the pool.
-        kept = list(zip(leases, moves, strict=True))
-
-        def read() -> None:
-            try:
-                codes.append(self._own.engine.batch_transfer_sync_read(self._place, to, at, sizes))
-            finally:
-                for lease, _ in kept:
-                    lease.release()
-                over.set()
-
+        kept = leases, moves
         try:
-            Thread(target=read, name="hexkv mooncake read", daemon=True).start()
-        except RuntimeError as error:  # the system gives no more threads
-            for lease in leases:
-                lease.release()
-            raise StoreUnreachable(str(error)) from error
-        if not over.wait(seconds):
-            raise OutOfTime("mooncake's engine is not done")
-        if codes != [0]:
-            raise StoreUnreachable(f"mooncake's engine reads nothing from {self._place}: {codes}")
+            code = self._own.errands.run(
+                lambda: self._own.engine.batch_transfer_sync_read(self._place, to, at, sizes),
+                seconds,
+                lambda: release_all(kept[0]),
+            )
+        except _errands.OutOfTime as error:
+            raise OutOfTime("mooncake's engine is not done") from error
+        if code:
+            raise StoreUnreachable(f"mooncake's engine reads nothing from {self._place}: {code}")
 
 
 class MooncakeChannel(TcpPeers):
