@@ -14,6 +14,7 @@ from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import ConnectionBroken
 from hexkv.adapters.net.handshake import NONCE_BYTES, admit
 from hexkv.adapters.net.messages import HEAD_BYTES
+from hexkv.adapters.net.peers import direct_line
 from hexkv.adapters.net.peers.wire import (
     CHALLENGE,
     ELSEWHERE,
@@ -217,6 +218,26 @@ def test_a_connection_has_leased_no_more_than_it_may(end):
     most = []
     assert read_all(near, far, lambda: most.append(far.held().get("lent", 0))) == whole()
     assert max(most) <= 3
+    far.settle()
+
+
+def test_a_connection_has_leased_no_more_frames_than_it_may(end, monkeypatch):
+    """Whatever a reader asks for at a time."""
+    names = [f"n{i}" for i in range(260)]
+    monkeypatch.setattr(direct_line, "_ASKED", len(names))
+    near, far = end(), end(*names, blocks=len(names))
+    far.serve()
+    most = []
+
+    def full():
+        if not most:
+            until(lambda: far.held().get("lent") == 256, "so many are not leased")
+        most.append(far.held().get("lent", 0))
+
+    sink = BlockSink(Blocks.on_heap(len(names), SIZE), meanwhile=full)
+    outcomes = near.channel.read(far.peer, [Part(chunk_key(it)) for it in names], sink, soon())
+    assert list(outcomes) == [Hit(SIZE)] * len(names)
+    assert max(most) == 256
     far.settle()
 
 

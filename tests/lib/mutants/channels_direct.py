@@ -10,7 +10,9 @@ from hexkv.adapters.mooncake import channel as mooncake
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.net.errors import OutOfTime
+from hexkv.adapters.net.peers.direct_session import DirectSession
 from hexkv.adapters.net.peers.over_tcp import Security
+from hexkv.adapters.net.peers.wire import REFS
 from hexkv.adapters.nixl import memory as nixl
 from hexkv.adapters.nixl.channel import NixlChannel
 from hexkv.adapters.shm import memory as shm
@@ -131,3 +133,58 @@ class TestCopiesInAThread(DirectContract):
 
     def channel(self):
         return ShmChannel(SystemClock(), secret=SECRET.encode(), limits=LIMITS)
+
+
+class AheadContract(DirectContract):
+    """An owner over shared memory that does something wrong with what it leases ahead."""
+
+    kind = "shm"
+    pool = "shared"
+
+    def channel(self):
+        return ShmChannel(SystemClock(), secret=SECRET.encode(), limits=LIMITS)
+
+
+class TestSendsAnotherFrameAhead(AheadContract):
+    """Of what is leased while the reader copies it says the place of a frame that came before."""
+
+    breaks = "channel.3"
+
+    def change(self, monkeypatch):
+        right, first = DirectSession._lease, []
+
+        def lease(session, asked, deadline):
+            ahead = bool(session._lent_frames)
+            rows = right(session, asked, deadline)
+            if not ahead:
+                first[:] = [start for _, _, start in map(REFS.unpack, rows)]
+                return rows
+            return [REFS.pack(*REFS.unpack(row)[:2], first[0]) for row in rows]
+
+        monkeypatch.setattr(DirectSession, "_lease", lease)
+
+
+class TestGivesBackWhatIsRead(AheadContract):
+    """As soon as the next frames are leased, those before them are not any more."""
+
+    breaks = "channel.29"
+
+    def change(self, monkeypatch):
+        right, lending = DirectSession._lease, DirectSession._lend
+
+        def lease(session, asked, deadline):
+            session._lent.close()
+            return right(session, asked, deadline)
+
+        def lend(session, parts, deadline):
+            """Say where all are at once, so that a reader is never ahead of the mistake."""
+            said = []
+            session._send = lambda views: said.extend(views)
+            try:
+                lending(session, parts, deadline)
+            finally:
+                del session._send
+            session._send([b"".join(said)])
+
+        monkeypatch.setattr(DirectSession, "_lease", lease)
+        monkeypatch.setattr(DirectSession, "_lend", lend)

@@ -34,6 +34,9 @@ from hexkv.ports import (
     TransferChannel,
 )
 
+_LONG = 24
+"""Chunks that a channel may lend a few at a time."""
+
 
 class Reads(ChannelCase):
     """What a peer gives."""
@@ -142,6 +145,28 @@ class Reads(ChannelCase):
         assert [sink.data(i) for i in (1, 3)] == [frame_of(f"c{i}", SIZE) for i in (1, 3)]
         told = [upto for index, upto in sink.told if index == 1]
         assert told == sorted(set(told)), "what was told of one part does not grow"
+        sink.release()
+
+    @promise(
+        "channel.29",
+        "keeps leased what a peer is given of a long prompt, though the source lets go of it",
+        level="L3",
+        clause="PeerSource.lend",
+        why="a block that was used again would be read as a layer of the chunk it held before",
+    )
+    def test_what_is_read_stays_leased(self, open_end: Open) -> None:
+        """Ranges, in which no reader sees what they are of. What nobody leases is poisoned."""
+        near, far = open_end(_LONG), open_end(_LONG)
+        far.serve()
+        keys = [far.source.put(f"c{i}") for i in range(_LONG)]
+        sink = BlockSink(near.blocks, meanwhile=far.source.clear)
+        outcomes = near.channel.read(
+            far.peer, [Part(key, PAGE, PAGE) for key in keys], sink, soon()
+        )
+        assert outcomes[0] == Hit(PAGE)
+        for i, outcome in enumerate(outcomes):
+            if isinstance(outcome, Hit):
+                assert sink.data(i) == frame_of(f"c{i}", SIZE)[PAGE : 2 * PAGE]
         sink.release()
 
     @promise(
