@@ -58,6 +58,13 @@ def test_the_leases_themselves_are_the_stores(pool):
     assert dict(pool.ledger()) == {"memory store": 3}
 
 
+def test_of_no_leases_none_is_kept(pool):
+    calls = StoreCalls("memory", Choosy())
+    assert calls.put_leases([], [], deadline(60)) == []
+    assert calls.put_leases([], [], deadline(60), pool.hand_over) == []
+    assert pool.ledger() == {}
+
+
 def test_what_the_store_does_not_keep_stays_the_callers(pool):
     store, leases = Choosy(refused=KEYS[1]), leases_of(pool)
     kept = StoreCalls("memory", store).put_leases(KEYS, leases, deadline(60), pool.hand_over)

@@ -189,7 +189,7 @@ class StoreCalls:
         """
         if self.sharing is None:
             return [False] * len(keys)
-        mine, former = leases, leases[0].owner
+        mine, former = leases, leases[0].owner if leases else ""
         try:
             # Of leases of its own: what the store does with them cannot end the caller's.
             if give is None:
