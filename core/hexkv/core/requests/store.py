@@ -65,12 +65,11 @@ class Storing:
         self._copier = copier
         self._device = device
         # What is to be written goes in small steps, so that writing begins after the first.
-        self._step = min([pace.run, *(tier.step for tier in stack.tiers if tier.step)])
+        self._step = min([pace.run, *[tier.step for tier in stack.tiers if tier.step]])
         self._owner = owner
         self.deadline = deadline
         self._wait = wait
         self._writing: deque[tuple[Prompt, Mapping[str, Pending]]] = deque()
-        stack.pins.begin(owner)
 
     def run(self, prompt: Prompt) -> Kept:
         """Gather and write the chunks of *prompt* that no tier holds.
@@ -84,7 +83,8 @@ class Storing:
             count = 1
             while count < min(self._step, len(missing)) and missing[count] == missing[0] + count:
                 count += 1
-            taken = self._some(prompt.part(missing[0], missing[0] + count))
+            part = prompt.part(missing[0], missing[0] + count)
+            taken = self._some(part, last=count == len(missing))
             if not taken:
                 break
             missing = missing[taken:]
@@ -111,10 +111,18 @@ class Storing:
         self._stack.touch([prompt.keys[i] for i in present])
         return [i for i, tier in enumerate(where) if tier is None]
 
-    def write(self, part: Prompt, leases: Sequence[BlockLease], give: Give | None = None) -> None:
+    def write(
+        self,
+        part: Prompt,
+        leases: Sequence[BlockLease],
+        give: Give | None = None,
+        *,
+        last: bool = False,
+    ) -> None:
         """Write neighbouring chunks that were copied into *leases*.
 
-        They stay the caller's; with *give* those do that are still in its name.
+        They stay the caller's; with *give* those do that are still in its name. The *last* ones are
+        not pinned: behind them nothing is written that could push them out.
         """
         full = 0 if part.tails is None else part.full
         if (
@@ -122,6 +130,8 @@ class Storing:
         ):  # not every tier keeps a tail: what becomes of it is known apart
             self.write(part.part(0, full), leases[:full], give)
             part, leases = part.part(full, len(part)), leases[full:]
+        if not last:
+            self._stack.pins.begin(self._owner)
         if self._wait and self._writing:
             size = sum(len(lease.frame) for lease in leases)
             while self._writing and not self._stack.takes(size):
@@ -129,7 +139,7 @@ class Storing:
         for lease, spec in zip(leases, part.specs(), strict=True):
             lease.spec = spec
         batch = Batch(part.keys, leases, part.after, give)
-        written = self._stack.put(batch, self.deadline, on_stored=self._pin)
+        written = self._stack.put(batch, self.deadline, None if last else self._pin)
         self._writing.append((part, written))
 
     def end(self, prompt: Prompt, dropped: Sequence[int]) -> None:
@@ -142,19 +152,19 @@ class Storing:
     def _pin(self, tier: Tier, keys: Sequence[ChunkKey]) -> None:
         self._stack.pins.land(self._owner, tier, keys)
 
-    def _some(self, part: Prompt) -> int:
+    def _some(self, part: Prompt, *, last: bool) -> int:
         """Copy as many chunks of *part*, from its beginning, as there are blocks for."""
         leases = self._blocks(part)
         self._laps.mark(("room", "", self._laps.now()))
         try:
             if len(leases) < len(part.keys):
-                part = part.part(0, len(leases))
+                part, last = part.part(0, len(leases)), False
             if not leases or not self._copier.copy(
                 self._device, part.spans(leases), leases, self.deadline, gather=True
             ):
                 return 0
             self._laps.mark(("copy", "", self._laps.now()))
-            self.write(part, leases, self._stack.pool.hand_over)
+            self.write(part, leases, self._stack.pool.hand_over, last=last)
             self._laps.mark(("put", "", self._laps.now()))
         finally:
             if mine := [lease for lease in leases if lease.owner == self._owner]:

@@ -242,8 +242,10 @@ class Bookkeeping:
 
     def _are_new(self, keys: Sequence[ChunkKey]) -> bool:
         """True if no chunk is here or on its way, and none of *keys* comes twice."""
-        states = (self._sizes, self._reserved, self._leaving)
-        return all(known.keys().isdisjoint(keys) for known in states) and len({*keys}) == len(keys)
+        strange = self._sizes.keys().isdisjoint(keys)
+        if strange and (self._reserved or self._leaving):
+            strange = not any(key in self._reserved or key in self._leaving for key in keys)
+        return strange and len({*keys}) == len(keys)
 
     def _freed(self) -> int:
         return sum(claim.freed for claim in {pending.claim for pending in self._leaving.values()})

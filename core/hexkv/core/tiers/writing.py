@@ -251,7 +251,7 @@ class Writer:
         reservation = index.reserve([item.key for item in items], sizes, after)
         if reservation.refused:
             self.dropped(tier, reservation.refused, Reason.NO_ROOM)
-        if not self.evict(tier, reservation.victims, deadline):
+        if reservation.victims and not self.evict(tier, reservation.victims, deadline):
             # What should have made room is still there.
             index.abort(reservation.keys)
             self.dropped(tier, reservation.keys, Reason.NO_ROOM)
