@@ -48,8 +48,9 @@ _LOADS_END = 0.005
 millisecond each, of the core that copies where cores are few; and whoever comes meanwhile waits
 less than for a step that computes something."""
 
-_FORGETTING = 1.0
-"""Seconds for what is to be deleted once it has arrived."""
+_FORGETTING = 10.0
+"""Seconds for what is to be deleted once it has arrived: a node that is late for it counts as gone,
+and a busy one may be late by more than a second."""
 
 
 Window = TypeVar("Window")
