@@ -17,8 +17,8 @@ from hexkv.plugins.questions import BUSY, HAVE
 from hexkv.ports import KEY_BYTES, PAGE, Deadline, Member, PeerAccess, Report
 
 SIZE = 4 * PAGE
-QUICK = Patience(wait=0.2, pause=0.05, longest_pause=0.2)
-"""For peers that are to be given up."""
+QUICK = Patience(wait=2.0, pause=0.05, longest_pause=0.2)
+"""For peers that are to be given up, beside others that answer on a busy machine."""
 
 CALM = Patience(wait=60.0, pause=0.05, longest_pause=0.2)
 """For those that are not, however busy the machine is."""
