@@ -104,6 +104,9 @@ class NodeHold:
         self._origins = [""] * len(specs)
         self._released = False
         self._ended = False
+        self._owes = True
+        """Until what the request leases was taken, or given back: whatever came in between."""
+
         if link is None or answer is None:
             self._lose(Reason.TIER_OFF)
 
@@ -173,7 +176,7 @@ class NodeHold:
         self.release()
 
     def __del__(self) -> None:
-        if not getattr(self, "_ended", True) and not self._released:
+        if getattr(self, "_owes", False):
             self._give_back()
 
     def _take(self, link: Link, answer: Answer) -> None:
@@ -185,6 +188,7 @@ class NodeHold:
             return
         if self._ended:  # another thread was sooner
             return
+        self._owes = False  # from now on each lease says itself that it is lost
         self._leases, self._reasons, self._origins = got
         self._ended = True
         if self._released:
@@ -200,6 +204,7 @@ class NodeHold:
         if self._link is not None and self._answer is not None:
             self._link.give_back(self._answer.request)
             self._ledger.answered(self._owner, self._link, self._answer.request)
+        self._owes = False
 
 
 class NodePublishing:
