@@ -1,6 +1,5 @@
 """Layers that are absent, damaged or another's: what is given instead, and where the hit ends."""
 
-from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -146,7 +145,7 @@ def test_a_frame_whose_parts_are_no_layers_is_read_whole(rig):
     for number in (2, 7):
         key = keys_of(r)[number]
         frame = bytearray(store.medium[key])
-        codec.seal(memoryview(frame), replace(codec.open(memoryview(frame)), parts=()))
+        codec.seal(memoryview(frame), codec.open(memoryview(frame))._replace(parts=()))
         store.medium[key] = bytes(frame)
     target = empty()
     assert layerwise(r, target).hit_tokens == FULL

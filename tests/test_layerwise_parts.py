@@ -1,6 +1,5 @@
 """Encoded chunks read and decoded layer by layer: what arrives, and what is refused."""
 
-from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -210,7 +209,7 @@ def test_encoded_frames_of_one_part_are_read_whole(rig):
     codec = r.engine._half.stack.runtime.codec
     for key in r.engine.chunk_keys(PROMPT)[3:5]:
         frame = bytearray(store.medium[key])
-        codec.seal(memoryview(frame), replace(codec.open(memoryview(frame)), parts=()))
+        codec.seal(memoryview(frame), codec.open(memoryview(frame))._replace(parts=()))
         store.medium[key] = bytes(frame)
     assert load(r).hit_tokens == FULL
     assert [asked for asked, _ in store.log].count("whole") == 2
