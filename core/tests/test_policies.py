@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -283,3 +284,11 @@ def test_building_a_policy_twice_gives_two():
         one, other = build(), build()
         one.admit([A], None)
         assert list(other.victims()) == []
+
+
+def test_what_is_admitted_again_is_a_victim_once():
+    """Against the port, by a caller that was not told to drop it: it would go round for ever."""
+    policy = LRU()
+    policy.admit(["a", "b", "c"], None)
+    policy.admit(["b", "d"], "b")
+    assert list(islice(policy.victims(), 9)) == ["c", "a", "d", "b"]

@@ -60,7 +60,15 @@ class Order:
         self._newer[older] = self._older[newer] = key
 
     def put_run_below(self, newer: ChunkKey | None, keys: Sequence[ChunkKey]) -> None:
-        """Insert *keys* likewise, the first of them just older than *newer*, each once."""
+        """Insert *keys* likewise, the first of them just older than *newer*, each once.
+
+        What is there already moves: linked in twice, it would close a circle.
+        """
+        if not self._newer.keys().isdisjoint(keys):
+            for key in self._newer.keys() & keys:
+                if key is not None:
+                    self.remove(key)
+            newer = newer if newer in self._newer else None
         if keys:
             older = self._older[newer]
             self._older.update(zip(keys, (*keys[1:], older), strict=True))
