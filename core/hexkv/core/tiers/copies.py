@@ -59,9 +59,10 @@ class Copies:
         with self._lock:
             now = self._clock.now()
             for key, size in sizes.items():
-                if size <= left and self._begin(key, who, now):
+                if size <= left and (self._most is None or self._begin(key, who, now)):
                     begun[key] = size
                     left -= size
+            self._prune(len(sizes), now)
         return begun
 
     def end(self, keys: Iterable[ChunkKey], who: str, *, given: bool = True) -> None:
@@ -92,8 +93,6 @@ class Copies:
             return given is not None and self._full(given, self._clock.now())
 
     def _begin(self, key: ChunkKey, who: str, now: float) -> bool:
-        if self._most is None:
-            return True
         given = self._given.setdefault(key, {})
         self._given.move_to_end(key)
         reader = given.get(who)
@@ -102,17 +101,16 @@ class Copies:
                 return False
             reader = given[who] = _Reader()
         reader.under_way += 1
-        self._prune(now)
         return True
 
-    def _prune(self, now: float) -> None:
-        """Forget what does not count any more, a little each time, and what is too much."""
-        for _ in range(2):
-            oldest = next(iter(self._given))
-            if self._full(self._given[oldest], now) or self._given[oldest]:
+    def _prune(self, begun: int, now: float) -> None:
+        """Forget two chunks for each *begun* that do not count any more, and what is too much."""
+        for _ in range(2 * begun):
+            oldest = next(iter(self._given), None)
+            if oldest is None or self._full(self._given[oldest], now) or self._given[oldest]:
                 break
             del self._given[oldest]
-        if len(self._given) > _MOST:
+        while len(self._given) > _MOST:
             self._given.popitem(last=False)
 
     def _full(self, given: _Readers, now: float) -> bool:

@@ -6,7 +6,7 @@ them, so a question never goes in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from hexkv.core.tiers.answers import shares
 from hexkv.core.tiers.batches import Batch
 from hexkv.core.tiers.cache import TierStack
 from hexkv.core.tiers.copies import Copies
-from hexkv.core.tiers.lent import LentLease, Loan, Use
+from hexkv.core.tiers.lent import LentLease, lent
 from hexkv.core.tiers.moving import STEP, Mover, label
 from hexkv.core.tiers.tier import Tier
 from hexkv.ports import (
@@ -120,7 +120,7 @@ class Lending:
                 try:
                     self._obtain(chosen, who, deadline, found)
                 finally:
-                    self._out.give_back(total - sum(chosen[key] for key in found))
+                    self._out.give_back(total - sum([chosen[key] for key in found]))
         except BaseException:
             release_all(list(found.values()))
             raise
@@ -144,18 +144,17 @@ class Lending:
             if not here:
                 continue
             until = deadline if tier.lends else Deadline.after(deadline.clock, seconds)
-            # What is in memory already takes none.
-            step = len(here) if tier.lends else STEP
-            for got in Mover(self._stack, OWNER, until).obtain(here, tier, step):
-                todo = [key for key in todo if key not in got.leases]
-                sealed = {
-                    key: lease
-                    for key, lease in got.leases.items()
-                    # Else it is a copy of a block that cannot be written to, and not leased.
-                    if self._stack.writer.sealed(key, lease) is lease.frame
-                }
-                if sealed:
-                    yield dict(zip(sealed, shares(list(sealed.values()), OWNER), strict=True))
+            for got in self._obtained(here, tier, until):
+                todo = [key for key in todo if key not in got]
+                # Else it is a copy of a block that cannot be written to, and not leased.
+                loose = [
+                    key
+                    for key, lease in got.items()
+                    if self._stack.writer.sealed(key, lease) is not lease.frame
+                ]
+                release_all([got.pop(key) for key in loose])
+                if got:
+                    yield got
 
     def room(
         self, wanted: Sequence[tuple[ChunkKey, int]], deadline: Deadline
@@ -232,6 +231,17 @@ class Lending:
             if tier.name in self._own and tier.rules.reads and not tier.off and not tier.indexing
         ]
 
+    def _obtained(
+        self, keys: Sequence[ChunkKey], tier: Tier, deadline: Deadline
+    ) -> Iterator[dict[ChunkKey, Lease]]:
+        """Leases on chunks of *tier*, a few at a time where they take memory. For the caller."""
+        if tier.lends:
+            found = zip(keys, tier.calls.get_lease(keys, OWNER), strict=True)
+            yield {key: lease for key, lease in found if lease is not None}
+            return
+        for got in Mover(self._stack, OWNER, deadline).obtain(keys, tier, STEP):
+            yield dict(zip(got.leases, shares(list(got.leases.values()), OWNER), strict=True))
+
     def _sizes(self, keys: Sequence[ChunkKey]) -> list[int | None]:
         """Bytes that each chunk counts on the first own tier that has it."""
         sizes: list[int | None] = [None] * len(keys)
@@ -258,20 +268,17 @@ class Lending:
         found: dict[ChunkKey, Lease],
     ) -> None:
         """Lease *chosen* into *found*."""
-        loan = Loan(partial(self._over, who))
+        over = partial(self._over, who, chosen)
         for run in self.frames(list(chosen), deadline):
-            for key, lease in run.items():
-                size, frame = chosen[key], len(lease.frame)
-                if frame > size:  # replaced meanwhile by a larger one
-                    lease.release()
-                else:
-                    found[key] = LentLease(lease, loan, Use(key, size, frame))
+            larger = [key for key, lease in run.items() if len(lease.frame) > chosen[key]]
+            release_all([run.pop(key) for key in larger])  # replaced meanwhile
+            found.update(lent(run, over))
 
-    def _over(self, who: str, uses: Sequence[Use]) -> None:
-        """Chunks are not lent to *who* any more."""
-        left = sum([use.left for use in uses])
-        self._out.give_back(sum([use.size for use in uses]), left)
-        self._copies.end([use.key for use in uses], who)
+    def _over(self, who: str, sizes: Mapping[ChunkKey, int], moved: Mapping[ChunkKey, int]) -> None:
+        """Chunks that count as of *sizes* are not lent to *who* any more; what *moved* of each."""
+        left = sum(moved.values())
+        self._out.give_back(sum([sizes[key] for key in moved]), left)
+        self._copies.end(moved, who)
         self.count_sent(left)
 
     def _in_order(
@@ -296,5 +303,4 @@ class Lending:
         except (PoolExhausted, InvalidRequest):
             self._in.give_back(size)
             return Reason.NO_ROOM
-        loan = Loan(lambda _: self._in.give_back(size))
-        return LentLease(block, loan, Use(key, size, size))
+        return lent({key: block}, lambda _: self._in.give_back(size))[key]

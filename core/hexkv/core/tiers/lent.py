@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -10,47 +10,45 @@ from typing import TYPE_CHECKING, Self
 from hexkv.ports import ChunkKey, ChunkSpec, Lease, MeteredLease, release_all, share_all
 
 
-class Use:
-    """A block that was lent."""
-
-    __slots__ = ("frame", "key", "leases", "moved", "size")
-
-    def __init__(self, key: ChunkKey, size: int, frame: int) -> None:
-        """Of *key*, which takes *size* bytes of what may be lent, and whose frame has so many."""
-        self.key = key
-        self.size = size
-        self.frame = frame
-        self.leases = 1
-        """How many there are on it."""
-
-        self.moved: int | None = None
-        """Bytes of it that left; ``None`` where nobody has said how many."""
-
-    @property
-    def left(self) -> int:
-        """Bytes that are to be counted."""
-        return self.frame if self.moved is None else self.moved
-
-
 class Loan:
-    """What was lent in one call. Safe from any thread."""
+    """Chunks that were lent together. Safe from any thread."""
 
-    def __init__(self, over: Callable[[Sequence[Use]], None]) -> None:
-        """*over* is told of blocks after the last lease on them."""
+    def __init__(
+        self, frames: Mapping[ChunkKey, int], over: Callable[[Mapping[ChunkKey, int]], None]
+    ) -> None:
+        """Of *frames* of so many bytes.
+
+        *over* is told of chunks after the last lease on them, and how many bytes of each left.
+        """
         self.over = over
         self.lock = Lock()
+        self.leases = dict.fromkeys(frames, 1)
+        """How many there are on each chunk."""
+
+        self.moved: dict[ChunkKey, int] = {}
+        """Bytes that left, of chunks of which somebody has said how many."""
+
+        self.frames = frames
+
+
+def lent(
+    leases: Mapping[ChunkKey, Lease], over: Callable[[Mapping[ChunkKey, int]], None]
+) -> dict[ChunkKey, LentLease]:
+    """*leases* with an end that *over* is told of, as of a :class:`Loan`."""
+    loan = Loan({key: len(lease.frame) for key, lease in leases.items()}, over)
+    return {key: LentLease(lease, loan, key) for key, lease in leases.items()}
 
 
 class LentLease:
     """A lease with an end that somebody is told of; see :class:`hexkv.ports.MeteredLease`."""
 
-    __slots__ = ("_loan", "_released", "_use", "lease")
+    __slots__ = ("_key", "_loan", "_released", "lease")
 
-    def __init__(self, lease: Lease, loan: Loan, use: Use) -> None:
-        """One of those that *use* counts, in place of *lease*."""
+    def __init__(self, lease: Lease, loan: Loan, key: ChunkKey) -> None:
+        """One of those that *loan* counts of *key*, in place of *lease*."""
         self.lease = lease
         self._loan = loan
-        self._use = use
+        self._key = key
         self._released = False
 
     @property
@@ -74,8 +72,9 @@ class LentLease:
         return self.lease.size
 
     def moved(self, size: int) -> None:
-        with self._loan.lock:
-            self._use.moved = (self._use.moved or 0) + size
+        loan = self._loan
+        with loan.lock:
+            loan.moved[self._key] = loan.moved.get(self._key, 0) + size
 
     def share(self, owner: str) -> LentLease:
         (share,) = self.share_run([self], owner)
@@ -90,9 +89,9 @@ class LentLease:
         shares = list(share_all([lease.lease for lease in leases], owner))
         for lease in leases:
             with lease._loan.lock:
-                lease._use.leases += 1
+                lease._loan.leases[lease._key] += 1
         return [
-            LentLease(share, lease._loan, lease._use)
+            LentLease(share, lease._loan, lease._key)
             for share, lease in zip(shares, leases, strict=True)
         ]
 
@@ -106,12 +105,13 @@ class LentLease:
                     lease._released = True
             # The blocks first: who is told that they are over may lend as many again.
             release_all([lease.lease for lease in held])
-            over: list[Use] = []
+            over: dict[ChunkKey, int] = {}
             with loan.lock:
                 for lease in held:
-                    lease._use.leases -= 1
-                    if not lease._use.leases:
-                        over.append(lease._use)
+                    key = lease._key
+                    loan.leases[key] -= 1
+                    if not loan.leases[key]:
+                        over[key] = loan.moved.get(key, loan.frames[key])
             if over:
                 loan.over(over)
 
