@@ -11,28 +11,29 @@ from hexkv.core.frames.opening import (
     DIGEST_BYTES,
     DIGESTS_AT,
     OWN_CHECKSUM,
-    PAYLOAD_CHECKSUM,
     HeaderPage,
     digest_of,
 )
-from hexkv.ports import KEY_BYTES, ChunkKey, FrameHeader, HashFunction
+from hexkv.ports import KEY_BYTES, PAGE, ChunkKey, FrameHeader, HashFunction
 
-_MOMENT_AND_KEY = Struct(f"<d{KEY_BYTES}s")
-_MOMENT_AT = 40
-_POSITION = Struct("<Q")
-_POSITION_AT = 180
+_BEFORE_DIGESTS = f"<40sd{KEY_BYTES}s48s16x{CHECKSUM_BYTES}s4sQ836s"
+"""The page up to the digests: the moment, the key, both checksums and the position of each frame,
+and what is between them. The payload's checksum is looked at with the payload."""
+
 UNKNOWN = 2**64 - 1
 """A position that the frame does not say."""
 
 _NO_CHECKSUM = bytes(CHECKSUM_BYTES)
-_NOTHING = bytes(_MOMENT_AND_KEY.size), bytes(2 * CHECKSUM_BYTES), bytes(_POSITION.size)
 
 
 class Alike(NamedTuple):
     """A header page that was read field by field, for the next ones."""
 
-    bare: bytearray
-    """The page, with zeros for what each frame has of its own."""
+    fields: Struct
+    """What each frame has of its own in a page with so many parts, and what is between that."""
+
+    same: tuple[bytes, ...]
+    """What is between."""
 
     header: FrameHeader
     algorithm: HashFunction
@@ -40,7 +41,10 @@ class Alike(NamedTuple):
     @classmethod
     def of(cls, page: HeaderPage) -> Alike:
         """A page in which no damage was found."""
-        return cls(_bare(page.data, len(page.header.parts)), page.header, page.algorithm)
+        digests = DIGEST_BYTES * len(page.header.parts)
+        fields = Struct(f"{_BEFORE_DIGESTS}{digests}x{PAGE - DIGESTS_AT - digests}s")
+        start, _, _, middle, _, parts, _, end, rest = fields.unpack(page.data)
+        return cls(fields, (start, middle, parts, end, rest), page.header, page.algorithm)
 
     def read(self, page: bytearray) -> HeaderPage | None:
         """What another *page* says, if it differs from this one in nothing else, and is whole.
@@ -48,13 +52,12 @@ class Alike(NamedTuple):
         Otherwise it has to be read field by field, and is as it was.
         """
         like = self.header
-        if _bare(page, len(like.parts)) != self.bare:
+        start, created, key, middle, own, parts, position, end, rest = self.fields.unpack(page)
+        if (start, middle, parts, end, rest) != self.same:
             return None
-        created, key = _MOMENT_AND_KEY.unpack_from(page, _MOMENT_AT)
         if not (math.isfinite(created) and created >= 0):
             return None
-        (position,) = _POSITION.unpack_from(page, _POSITION_AT)
-        own, page[OWN_CHECKSUM] = page[OWN_CHECKSUM], _NO_CHECKSUM
+        page[OWN_CHECKSUM] = _NO_CHECKSUM
         if digest_of(self.algorithm, memoryview(page)) != own:
             page[OWN_CHECKSUM] = own
             return None
@@ -62,13 +65,3 @@ class Alike(NamedTuple):
         # The fields in their order: to replace some by name takes three times as long.
         header = FrameHeader(ChunkKey(key), *like[1:6], created, known, *like[8:])
         return HeaderPage(header, self.algorithm, page)
-
-
-def _bare(page: bytearray, parts: int) -> bytearray:
-    bare = page[:]
-    moment, checksums, position = _NOTHING
-    bare[_MOMENT_AT : _MOMENT_AT + _MOMENT_AND_KEY.size] = moment
-    bare[PAYLOAD_CHECKSUM.start : OWN_CHECKSUM.stop] = checksums
-    bare[_POSITION_AT : _POSITION_AT + _POSITION.size] = position
-    bare[DIGESTS_AT : DIGESTS_AT + parts * DIGEST_BYTES] = bytes(parts * DIGEST_BYTES)
-    return bare
