@@ -82,10 +82,6 @@ class Fetch:
             block, self._encoded[index] = self._encoded.get(index), None
             return block
 
-    def arrived(self, index: int) -> bool:
-        """True if a chunk is whole, once the ticket is done."""
-        return self.why[index] is None
-
     def leave(self, index: int) -> None:
         """A lease was released without a use of its chunk: what nobody wants any more ends."""
         with self._lock:
@@ -168,8 +164,8 @@ class PendingRead:
                 fetch.late = True
             else:
                 self.why = fetch.why[self._index]
-            kept = fetch.take_encoded(self._index)
-            whole = self.why is not Reason.TIMED_OUT and fetch.arrived(self._index)
+            kept = fetch.take_encoded(self._index) if fetch.encoded else None
+            whole = self.why is None
             if whole and kept is not None:
                 if kept.spec is not None and kept.spec.serde in encoded:
                     lease, kept = kept, lease

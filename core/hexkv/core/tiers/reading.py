@@ -14,6 +14,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
 from threading import RLock
 
 from hexkv.core.io.room import Room
@@ -143,12 +145,15 @@ class Fetcher:
         if self._under_way and (joined := self._join(tier, specs[0], owner)) is not None:
             claims.append(joined)
             wait = None
-        raw = [
-            spec.raw_bytes
-            for i, spec in enumerate(specs)
-            if i >= len(claims) and (i == 0 or not self._joinable(tier, spec.key))
-        ]
-        sizes = list(map(frame_bytes, raw))
+        raw = _raw_bytes(specs)
+        wanted = raw[len(claims) :]
+        if self._under_way:
+            wanted = [
+                size
+                for i, (spec, size) in enumerate(zip(specs, raw, strict=True))
+                if i >= len(claims) and (i == 0 or not self._joinable(tier, spec.key))
+            ]
+        sizes = list(map(frame_bytes, wanted))
         final = wait is not None and wait.at >= deadline.at
         try:
             if keeps or not sizes:
@@ -163,15 +168,16 @@ class Fetcher:
             blocks: list[BlockLease] = []
             fresh: list[ChunkKey] = []
             fetch = Fetch(tier, blocks, partial(self._count_wasted, tier.name), self._decode)
-            free = self._blocks(raw[: room.count], owner, now if claims or wait is None else wait)
+            until = now if claims or wait is None else wait
+            free = self._blocks(wanted[: room.count], owner, until)
             # As one step: of two who want a chunk at the same moment, one joins the other's read.
             with self._lock:
-                for spec in specs[len(claims) :]:
+                for spec, size in islice(zip(specs, raw, strict=True), len(claims), None):
                     if self._under_way and (joined := self._join(tier, spec, owner)) is not None:
                         claims.append(joined)
                         continue
                     # Not the one that was meant for it, where another read ended meanwhile.
-                    if not free or len(free[0].payload) != spec.raw_bytes:
+                    if not free or len(free[0].payload) != size:
                         break
                     block = free.popleft()
                     block.spec = spec
@@ -366,6 +372,15 @@ class Fetcher:
                 return None
 
         return lease
+
+
+def _raw_bytes(specs: Sequence[ChunkSpec]) -> list[int]:
+    """Bytes of each chunk before a serde: worked out once where neighbours are alike."""
+    sizes: list[int] = []
+    for _, run in groupby(specs, key=attrgetter("layout", "tokens")):
+        alike = list(run)
+        sizes += [alike[0].raw_bytes] * len(alike)
+    return sizes
 
 
 def _stays(
