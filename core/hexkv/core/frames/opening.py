@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 from hexkv.ports import (
     PAGE,
-    PIECE,
     ChunkKey,
     CorruptFrame,
     FrameHeader,
@@ -76,7 +75,7 @@ class Opening:
         store then told of bytes before they are there, and damaged ones came, the former ones
         would have been verified. In each part that :meth:`filled` verifies, a byte is changed.
         """
-        if len(self._frame) > PIECE:
+        if len(self._frame) > PAGE + _MARKED:
             marked = self._frame[::_MARKED]
             marked[:] = marked.tobytes().translate(_OTHER)
             self._marked = True

@@ -44,7 +44,11 @@ class GuardedSource:
         """
         lent = self._ask(len(keys), lambda: self._source.lend(keys, self._who, deadline), None)
         for place, (key, lease) in enumerate(zip(keys, lent, strict=True)):
-            if lease is not None and not self._may_leave(key, lease):
+            if lease is None:
+                continue
+            frame = lease.frame
+            if not (self.takes(len(frame)) and names_key(frame, key)):
+                log.warning("a source lends %d bytes, no frame of %s", len(frame), key.hex())
                 lease.release()
                 lent[place] = None
         return lent
@@ -81,13 +85,6 @@ class GuardedSource:
     def takes(self, size: int) -> bool:
         """True if a frame may have *size* bytes."""
         return PAGE <= size <= self._largest and not size % PAGE
-
-    def _may_leave(self, key: ChunkKey, lease: Lease) -> bool:
-        frame = lease.frame
-        if self.takes(len(frame)) and names_key(frame, key):
-            return True
-        log.warning("a source lends %d bytes that are no frame of %s", len(frame), key.hex())
-        return False
 
     def _ask(self, count: int, call: Callable[[], Sequence[T]], other: T) -> list[T]:
         """What *call* gives, if that is one answer for each; otherwise *other* for all."""

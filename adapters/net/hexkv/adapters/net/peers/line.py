@@ -276,11 +276,13 @@ class Landing:
             if len(waiting) == 1:
                 views[0] = self._begin(waiting[0][0], views[0])
             self._stream.fill_each(views, self._deadline)
-            for index, part, there in waiting:
-                right = part.size is not None or names_key(there.into, part.key)
-                self._outcomes[index] = (
-                    Hit(len(there.into)) if right else Corrupt("the frame is of another chunk")
-                )
+            for index, part, (_, into) in waiting:
+                if part.size is None and not names_key(into, part.key):
+                    self._outcomes[index] = Corrupt("the frame is of another chunk")
+                    continue
+                # While the peer sends the next ones, these are verified.
+                self._sink.filled(index, len(into))
+                self._outcomes[index] = Hit(len(into))
         finally:
             release_all(shares)
 
