@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hexkv.ports.reasons import Reason
 from hexkv.ports.steps import TraceStep
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """How much of a prompt the tiers can be expected to give back."""
 
     tokens: int
@@ -19,7 +20,7 @@ class Lookup:
     hit_tokens: int
     """Length of the longest prefix whose every chunk some tier holds."""
 
-    tiers: Mapping[str, int] = field(default_factory=dict)
+    tiers: Mapping[str, int] = MappingProxyType({})
     """Tokens of that prefix by the tier that would serve them."""
 
     missing: Reason | None = None
@@ -40,7 +41,6 @@ class Retrieved:
     """Tokens whose KV this call loaded."""
 
     loaded_bytes: int
-
     tiers: Mapping[str, int] = field(default_factory=dict)
     """Loaded tokens by the tier that served them."""
 

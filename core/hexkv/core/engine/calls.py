@@ -277,11 +277,13 @@ class Calls:
         """
         if self._owners:
             self._sweep()
-        with self._lock:
-            if self.state != "open":
-                raise EngineClosed("the engine was closed")
-            owner = f"call-{next(self._numbers)}"
-            self._owners[owner] = ref(life)
+        owner = f"call-{next(self._numbers)}"
+        # Listed first, then asked, and who closes does it the other way round: so without a lock
+        # either this sees that it is too late, or the other one that there is a call to wait for.
+        self._owners[owner] = ref(life)
+        if self.state != "open":
+            self._leave(owner)
+            raise EngineClosed("the engine was closed")
         return owner
 
     def _tidy(self) -> None:
@@ -300,9 +302,13 @@ class Calls:
         if self._half.copier.begun:
             self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
         self._half.end(owner)
-        with self._lock:
-            self._owners.pop(owner, None)
-            if self.state != "open":
+        self._leave(owner)
+
+    def _leave(self, owner: str) -> None:
+        """Count a call out."""
+        self._owners.pop(owner, None)
+        if self.state != "open":
+            with self._lock:
                 self._idle.notify_all()
 
     def _sweep(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -178,20 +177,15 @@ class CacheEngine:
     ) -> Lookup:
         def look(_: str) -> Lookup:
             began = self._clock.now()
-            until = Deadline.after(self._clock, self._deadlines.lookup)
+            until = Deadline(self._clock, began + self._deadlines.lookup)
             prompt = self._naming.prompt(tokens, namespace, until)
             found = self._half.locate(prompt, until, served=True)
-            here = found.prompt
             if pin is not None:
-                self._half.pin(pin, here.keys, self._deadlines.pin)
-            tiers: dict[str, int] = {}
-            start = 0
-            for name, run in groupby(found.tiers):
-                end = start + len(list(run))
-                tiers[name] = tiers.get(name, 0) + here.ends[end - 1] - here.starts[start]
-                start = end
-            answer = Lookup(prompt.length, found.tokens, tiers, found.missing)
-            return self._accounts.looked_up(prompt, answer, began, pin)
+                self._half.pin(pin, found.prompt.keys, self._deadlines.pin)
+            answer = Lookup(prompt.length, found.tokens, found.by_tier(), found.missing)
+            if self._accounts.watched:
+                self._accounts.looked_up(prompt, answer, began, pin)
+            return answer
 
         return self._calls.do(look)
 

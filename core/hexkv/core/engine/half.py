@@ -8,7 +8,9 @@ another process (:mod:`hexkv.core.engine.leased`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.memory.copying import Copier
@@ -78,20 +80,41 @@ class Waiting(Protocol):
         ...
 
 
-class Located(NamedTuple):
+@dataclass(slots=True)  # a frozen one takes three times as long to make
+class Located:
     """The longest prefix of a prompt that was found."""
 
-    prompt: Prompt
+    whole: Prompt
+    """Begins with the chunks that were found: the prompt, or as far as the tail that was found."""
+
     tiers: Sequence[str]
-    """The name of the tier of each chunk."""
+    """The name of the tier of each chunk that was found."""
 
     missing: Reason | None = None
     """Why the chunk behind it is not found, where that is known."""
 
     @property
+    def prompt(self) -> Prompt:
+        """The chunks that were found."""
+        return self.whole.part(0, len(self.tiers))
+
+    @property
     def tokens(self) -> int:
         """Where the prefix ends."""
-        return self.prompt.ends[-1] if self.tiers else 0
+        return self.whole.ends[len(self.tiers) - 1] if self.tiers else 0
+
+    def by_tier(self) -> dict[str, int]:
+        """Tokens of the prefix on each tier."""
+        names, starts, ends = self.tiers, self.whole.starts, self.whole.ends
+        if names and names.count(names[0]) == len(names):  # mostly all are on one
+            return {names[0]: ends[len(names) - 1] - starts[0]}
+        tokens: dict[str, int] = {}
+        start = 0
+        for name, run in groupby(names):
+            end = start + len(list(run))
+            tokens[name] = tokens.get(name, 0) + ends[end - 1] - starts[start]
+            start = end
+        return tokens
 
 
 class LayersIn(LayeredRead, Protocol):

@@ -174,7 +174,7 @@ class TieredHalf:
         prefix = match_prefix(stack, prompt, deadline, stack.serving if served else stack.tiers)
         missing = prefix.missing
         why = None if missing is None else why_absent(stack.tiers, stack.runtime, missing)
-        return Located(prefix.found, [tier.name for tier in prefix.tiers], why)
+        return Located(prefix.whole, [tier.name for tier in prefix.tiers], why)
 
     def load(
         self,

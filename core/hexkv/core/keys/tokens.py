@@ -103,7 +103,8 @@ def _pack_integers(tokens: Sequence[int]) -> memoryview:
         raise InvalidTokens("token at position 0 is a bool: this is a mask, not tokens")
     if sys.byteorder == "big":
         words.byteswap()
-    return memoryview(words).toreadonly().cast("B")
+    # As bytes, for names are kept with the tokens: these need no other copy.
+    return memoryview(words.tobytes())
 
 
 def _first_fault(tokens: Sequence[SupportsIndex]) -> str:

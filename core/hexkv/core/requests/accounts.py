@@ -53,19 +53,16 @@ class Accounts:
         self._sink = told.calls
         self._spans = told.spans
         self._by_key = by_key
+        self.watched = told.calls is not None or told.spans is not None
+        """True if calls are recorded or traced."""
 
-    def looked_up(
-        self, prompt: Prompt, answer: Lookup, began: float, request: str | None
-    ) -> Lookup:
-        """The *answer* of a lookup of *prompt* for *request*."""
-        if self._sink is None and self._spans is None:
-            return answer
+    def looked_up(self, prompt: Prompt, answer: Lookup, began: float, request: str | None) -> None:
+        """Record and trace the *answer* of a lookup of *prompt* for *request*."""
         spent = Spent(self._clock.now() - began)
         if self._sink is not None and request is not None and prompt.keys:
             self._record(RecordedKind.LOOKUP, prompt, spent, answer.tiers, request=request)
         if self._spans is not None:
             self._trace(self._spans, "lookup", spent, answer)
-        return answer
 
     def retrieved(
         self, prompt: Prompt, skip: int, got: Arrived, spent: Spent, request: str | None = None

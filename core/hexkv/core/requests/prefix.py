@@ -8,7 +8,7 @@ tails that may lie behind them are named and asked for, of the tiers that keep a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from hexkv.core.keys.prompts import Prompt
 from hexkv.core.tiers.cache import TierStack
@@ -17,18 +17,24 @@ from hexkv.core.tiers.tier import Tier
 from hexkv.ports import ChunkKey, Deadline
 
 
-class Prefix(NamedTuple):
+@dataclass(slots=True)  # a frozen one takes three times as long to make
+class Prefix:
     """The longest prefix of a prompt that was found."""
 
     asked: Prompt
-    found: Prompt
-    """Its chunks that were found, the last perhaps a shorter one."""
+    whole: Prompt
+    """Begins with the chunks that were found: the prompt, or as far as the tail that was found."""
 
     tiers: Sequence[Tier]
-    """The tier of each."""
+    """The tier of each chunk that was found."""
 
     short: bool = False
     """True if the last one is a tail in place of one of the prompt's own chunks."""
+
+    @property
+    def found(self) -> Prompt:
+        """The chunks that were found, the last perhaps a shorter one."""
+        return self.whole.part(0, len(self.tiers))
 
     @property
     def missing(self) -> ChunkKey | None:
@@ -39,7 +45,7 @@ class Prefix(NamedTuple):
     @property
     def tokens(self) -> int:
         """Where the prefix ends."""
-        return self.found.ends[-1] if self.tiers else 0
+        return self.whole.ends[len(self.tiers) - 1] if self.tiers else 0
 
 
 def match_prefix(
@@ -49,7 +55,7 @@ def match_prefix(
     tiers = stack.serving if tiers is None else tiers
     if prompt.tails is None:
         run = run_of(stack.find_tiers(prompt.keys, deadline, tiers))
-        return Prefix(prompt, prompt.part(0, len(run)), run)
+        return Prefix(prompt, prompt, run)
     run = run_of(stack.find_tiers(prompt.keys[: prompt.full], deadline, tiers))
     keys, ends = prompt.tails_of(len(run))
     found = stack.find_tiers(keys, deadline, keeping(tiers, prompt)) if keys else ()
@@ -112,4 +118,4 @@ def _prefix(
         if tier is not None:
             short = end < prompt.ends[count]
             return Prefix(prompt, prompt.ending(count, key, end), [*run, tier], short)
-    return Prefix(prompt, prompt.part(0, count), run)
+    return Prefix(prompt, prompt, run)

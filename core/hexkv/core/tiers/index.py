@@ -84,7 +84,7 @@ class TierIndex(Bookkeeping):
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """Whether each chunk is resident."""
         with self._lock:
-            return [key in self._sizes for key in keys]
+            return list(map(self._sizes.__contains__, keys))
 
     def reserve(
         self,

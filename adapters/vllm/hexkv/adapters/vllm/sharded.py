@@ -166,7 +166,7 @@ class ShardedCache:
                 tokens = tokens[: one.hit_tokens]  # no shard is of use beyond another one's end
             if not one.hit_tokens:
                 break
-        return Lookup(whole, 0) if found is None else replace(found, tokens=whole)
+        return Lookup(whole, 0) if found is None else found._replace(tokens=whole)
 
     def prefetch(
         self, lookup_id: str, tokens: memoryview, *, namespace: Namespace | None = None

@@ -71,7 +71,7 @@ class LayeredRetrieve:
         self._hosts = hosts
         self._ready = ready
         self._report = report
-        self._prefix = Prefix(prompt, prompt.part(0, 0), ())
+        self._prefix = Prefix(prompt, prompt, ())
         self._encoded: frozenset[str] = frozenset()
         """Serdes that the device decodes, layer by layer."""
 
