@@ -31,8 +31,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from hexkv.adapters.hf.blending.blender import Blender
-from hexkv.adapters.hf.blending.plan import Run
+from hexkv.adapters.hf.blending.blender import BlendedTogether, Blender
+from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
 from hexkv.adapters.hf.blending.record import BlendRecord, identity_of
 from hexkv.adapters.hf.cache import Room
 from hexkv.plugins.schema import EngineSettings
@@ -194,3 +194,25 @@ def configured(folder: Path, *, memory: bool = True) -> EngineSettings:
             "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
         }
     )
+
+
+def together(
+    blender: Blender,
+    shapes: Sequence[tuple[int, Sequence[tuple[int, bool]], int]],
+    plan: BlendPlan,
+    keep: int = 1,
+) -> tuple[list[tuple[list[int], list[Run], Room]], Room, BlendedTogether]:
+    """Prompts of *shapes* in one room, blended together; the prompts, and what was made."""
+    laid = [laid_out(blender, *shape, seed=number) for number, shape in enumerate(shapes)]
+    width = max(len(tokens) for tokens, _, _ in laid)
+    room = blender.room(width + 2, len(laid))
+    for planes in room.planes:
+        for plane in planes:
+            plane.fill_(float("nan"))
+    known = []
+    for number, ((tokens, runs, own), (prefix, *_)) in enumerate(zip(laid, shapes, strict=True)):
+        its = room.of_sequence(number, width - len(tokens))
+        its.fill([[plane[:, :, : len(tokens)] for plane in planes] for planes in own.planes])
+        known.append(KnownPrompt(tokens, prefix, runs))
+    made = blender.blend_together(known, room, plan=plan, keep=keep)
+    return laid, room, made

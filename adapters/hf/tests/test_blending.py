@@ -21,10 +21,11 @@ from blended_prompts import (
     off,
     scaled,
     text,
+    together,
 )
 from hexkv.adapters.hf.argument import with_cache
 from hexkv.adapters.hf.blending.blender import Blender
-from hexkv.adapters.hf.blending.plan import BlendPlan, KnownPrompt, Run
+from hexkv.adapters.hf.blending.plan import BlendPlan, Run
 from hexkv.adapters.hf.blending.progress import Progress
 from hexkv.adapters.hf.blending.selectors import SELECTORS
 from hexkv.adapters.hf.shape import compute_planes
@@ -188,23 +189,6 @@ def test_selectors_choose_what_they_say_and_refuse_what_means_nothing(blender):
     for wrong in ([], [[1, 2], [3, 4]], [-1]):
         with case(wrong), pytest.raises(InvalidTokens):
             blender.blend(torch.tensor(wrong), room)
-
-
-def together(blender, shapes, plan, keep=1):
-    """Prompts of *shapes* in one room, blended together; the prompts, and what was made."""
-    laid = [laid_out(blender, *shape, seed=number) for number, shape in enumerate(shapes)]
-    width = max(len(tokens) for tokens, _, _ in laid)
-    room = blender.room(width + 2, len(laid))
-    for planes in room.planes:
-        for plane in planes:
-            plane.fill_(float("nan"))
-    known = []
-    for number, ((tokens, runs, own), (prefix, *_)) in enumerate(zip(laid, shapes, strict=True)):
-        its = room.of_sequence(number, width - len(tokens))
-        its.fill([[plane[:, :, : len(tokens)] for plane in planes] for planes in own.planes])
-        known.append(KnownPrompt(tokens, prefix, runs))
-    made = blender.blend_together(known, room, plan=plan, keep=keep)
-    return laid, room, made
 
 
 SHAPES = st.tuples(st.integers(0, 9), PIECES, st.integers(1, 4))

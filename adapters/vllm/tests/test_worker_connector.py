@@ -1,8 +1,6 @@
 """What the workers' half does with a step: real engines over tensors of vLLM's shape."""
 
 import gc
-import random
-from array import array
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from threading import Event
@@ -12,23 +10,26 @@ import torch
 
 from hexkv.adapters.vllm import worker_connector
 from hexkv.adapters.vllm.events import Ledger
-from hexkv.adapters.vllm.lora import Adapters
-from hexkv.adapters.vllm.messages import Load, Save, Scope, Step
+from hexkv.adapters.vllm.messages import Save, Scope, Step
 from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
-from hexkv.adapters.vllm.serving import LookupServer, Scopes
-from hexkv.adapters.vllm.windows import LayerShape, pages_of
-from hexkv.adapters.vllm.worker_connector import WorkerConnector
 from hexkv.contracts.cases import each
-from hexkv.plugins.compose import build
-from hexkv.plugins.config import load as configure
-from hexkv.ports import Cleared, InvalidRequest, Namespace, StoreUnreachable, traceparent
-
-LAYERS, BLOCKS, HEADS, BLOCK, WIDTH = 3, 24, 2, 8, 8
-CHUNK = 2 * BLOCK
-PROMPT = random.Random(5).choices(range(50_000), k=4 * CHUNK)
-ALL, PLAIN = len(PROMPT), Scope()
-NAMES = [f"layer.{i}" for i in range(LAYERS)]
-MINE, OTHER = [1, 2, 3, 4, 5, 6, 7, 8], [20, 11, 12, 13, 14, 15, 16, 17]
+from hexkv.ports import Cleared, InvalidRequest, StoreUnreachable, traceparent
+from vllm_rank import (
+    ALL,
+    BLOCK,
+    CHUNK,
+    MINE,
+    NAMES,
+    OTHER,
+    PLAIN,
+    PROMPT,
+    Rank,
+    load,
+    lose,
+    packed,
+    save,
+    store,
+)
 
 
 class Adapter:
@@ -38,86 +39,11 @@ class Adapter:
         self.weights = [weight]
 
 
-class Rank:
-    """One worker: its KV memory, its engine and the half between them."""
-
-    def __init__(self, *, layerwise=False, tiers=None, tail=0, ledger=None):
-        made = torch.Generator().manual_seed(1)
-        self.caches = {
-            name: torch.randn(BLOCKS, HEADS, BLOCK, 2 * WIDTH, generator=made) for name in NAMES
-        }
-        size = HEADS * BLOCK * 2 * WIDTH * 4
-        shapes = dict.fromkeys(NAMES, LayerShape(size, HEADS, WIDTH, WIDTH))
-        self.pages = pages_of(self.caches, shapes, count=BLOCKS, block=BLOCK, apart=False)
-        settings = {
-            "chunk": {"size": CHUNK, "tail": tail},
-            "pool": {"bytes": "4MiB"},
-            "tiers": tiers or [{"store": "memory"}],
-            "deadlines": {"lookup": 60.0, "retrieve": 60.0, "store": 60.0},
-        }
-        space, sinks = Namespace("toy", self.pages.layout), [ledger] if ledger else []
-        self.engine = build(configure(None, {}, settings), space, events=sinks)
-        self.adapters = Adapters()
-        self.scopes = Scopes(self.engine.namespace, self.adapters)
-        self.half = WorkerConnector(
-            self.engine,
-            self.pages,
-            self.scopes,
-            layer_names=NAMES,
-            layerwise=layerwise,
-            loaders=1,
-            ledger=ledger,
-            chunk=CHUNK,
-        )
-        self.desk = LookupServer(self.engine, self.scopes)
-
-    def run(self, step, *, layers=NAMES):
-        """One step as vLLM runs it."""
-        self.half.start(step)
-        for name in layers:
-            self.half.wait_for_layer(name)
-        self.half.end_loads(step)
-        self.half.save(step)
-
-    def find(self, tokens=PROMPT, scope=PLAIN, name="r"):
-        question = {"op": "find", "id": name, "scope": list(scope)}
-        return self.desk(question, memoryview(packed(tokens)))["hit"]
-
-    def equal(self, left, right):
-        """Whether the blocks *left* hold the same as the blocks *right*, in every layer."""
-        return all(torch.equal(cache[left], cache[right]) for cache in self.caches.values())
-
-
 @pytest.fixture
 def rank():
     rank = Rank()
     yield rank
     rank.half.close()
-
-
-def packed(tokens):
-    return array("I", tokens).tobytes()
-
-
-def save(end=ALL, blocks=MINE, start=0, scope=PLAIN):
-    return Save("s", scope, packed(PROMPT[:end]), start, end, blocks[: end // BLOCK])
-
-
-def load(end=ALL, blocks=OTHER, start=0, later=False, scope=PLAIN):
-    return Load("r", scope, packed(PROMPT[:end]), start, end, blocks, later)
-
-
-def store(rank, **said):
-    rank.run(Step(1, saves=[save(**said)]))
-
-
-def lose(rank, chunk):
-    """Take one chunk, and none after it, off every tier."""
-    tokens = PROMPT[: (chunk + 1) * CHUNK]
-    kept = [PROMPT[:CHUNK]] if chunk else []
-    rank.engine.clear(tokens)
-    for prefix in kept:
-        rank.half.save(Step(2, saves=[save(end=len(prefix))]))
 
 
 def test_what_was_saved_is_loaded_into_other_blocks(rank):
