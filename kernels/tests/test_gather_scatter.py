@@ -18,12 +18,13 @@ from hexkv.kernels import (
     BlockKV,
     ContiguousKV,
     PagedKV,
+    apart,
     batches,
     dtype_of,
+    forms,
     moves,
     opaque_layout,
     reference,
-    stacks,
     torch_dtype,
 )
 from hexkv.kernels.dtypes import bits
@@ -224,7 +225,10 @@ def filled(case: Case, fill: int) -> list[Span]:
 @contextmanager
 def by_torch():
     """CPU memory taken for that of a device that NumPy does not reach."""
-    with patch.object(stacks, "on_host", lambda tensor: False):
+    with (
+        patch.object(forms, "reaches", lambda tensor: False),
+        patch.object(apart, "reaches", lambda tensor: False),
+    ):
         yield
 
 

@@ -132,6 +132,30 @@ def test_gathering_a_token_without_a_slot_is_refused_rather_than_leaving_a_hole(
         window.gather([Span(0, 3, chunk(3))])
 
 
+def together() -> list[list[torch.Tensor]]:
+    """A sequence whose layers are in one allocation."""
+    k, v = torch.zeros(2, 1, 2, 5, 3), torch.zeros(2, 1, 2, 5, 4)
+    return [[k[layer], v[layer]] for layer in range(2)]
+
+
+@each(
+    ("window", "tensors"),
+    [
+        (ContiguousKV(LAYOUT, tensors := sequence()), tensors),
+        (ContiguousKV(LAYOUT, tensors := together()), tensors),
+        (PagedKV(LAYOUT, tensors := pages(), range(5)), tensors),
+    ],
+)
+def test_memory_that_was_taken_away_after_the_first_copy_is_not_touched(window, tensors):
+    span = Span(0, 4, chunk(4))
+    window.gather([span])
+    storage = tensors[1][1].untyped_storage()
+    storage.resize_(2 * storage.nbytes())
+    for move in (window.gather, window.scatter):
+        with pytest.raises(InvalidRequest, match="other memory"):
+            move([span])
+
+
 def test_gathering_into_read_only_memory_is_refused():
     with pytest.raises(InvalidRequest, match="read-only"):
         ContiguousKV(LAYOUT, sequence()).gather([Span(0, 1, chunk(1).toreadonly())])

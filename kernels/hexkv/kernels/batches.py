@@ -8,7 +8,7 @@ their addresses. No row is read or written but those of the chunks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import addressof, c_char
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     tokens: int
     """Of each chunk."""
 
-    starts: npt.NDArray[np.int64]
-    """``[chunks]``: the position of each chunk's first token."""
+    starts: Sequence[int]
+    """The position of each chunk's first token."""
 
     buffer: memoryview
 
@@ -47,10 +47,19 @@ class Batch(NamedTuple):
 
         Read-only where the buffer is. NumPy checks that it does not leave the buffer.
         """
-        count = len(self.starts) if self.rows is None else int(self.rows.max()) + 1
         return np.ndarray(
-            (count, *shape), dtype, self.buffer, self.offset + at, (self.step, *strides)
+            (self.height, *shape), dtype, self.buffer, self.offset + at, (self.step, *strides)
         )
+
+    @property
+    def height(self) -> int:
+        """How many rows there are, up to the last chunk's."""
+        return len(self.starts) if self.rows is None else int(self.rows.max()) + 1
+
+    def units(self, tokens: int) -> npt.NDArray[np.int64]:
+        """``[chunks, units]``: the positions of all units of so many *tokens*, in units."""
+        firsts = np.array(self.starts, np.int64)[:, None] // tokens
+        return firsts + np.arange(self.tokens // tokens)
 
     def turned(self) -> Batch:
         """The same, where chunks are all rows, from the last to the first."""
@@ -72,8 +81,10 @@ class Batch(NamedTuple):
         return [view[row] for row in self.numbers]
 
 
-def batches(spans: Iterable[Span]) -> list[Batch]:
+def batches(spans: Sequence[Span]) -> list[Batch]:
     """All *spans* but empty ones: those of one length and one buffer together, in order."""
+    if len(spans) == 1:
+        return [_alone(spans[0])] if spans[0].end > spans[0].start else []
     found: dict[tuple[int, int, bool], list[Span]] = {}
     for span in spans:
         start, end, data = span
@@ -92,7 +103,7 @@ def batches(spans: Iterable[Span]) -> list[Batch]:
 
 def _alone(span: Span) -> Batch:
     start, end, data = span
-    return Batch(end - start, np.array([start]), data, 0, 0, None)
+    return Batch(end - start, [start], data, 0, 0, None)
 
 
 def _together(spans: Sequence[Span]) -> Batch | None:
@@ -110,7 +121,7 @@ def _together(spans: Sequence[Span]) -> Batch | None:
         return None  # it shows other memory than the first time
     if first.data.readonly:
         whole = whole.toreadonly()
-    tokens, starts = first.end - first.start, np.array([span.start for span in spans])
+    tokens, starts = first.end - first.start, [span.start for span in spans]
     step = places[1] - places[0]
     if step and places == [*range(places[0], places[0] + step * len(places), step)]:
         return Batch(tokens, starts, whole, places[0], step, None)

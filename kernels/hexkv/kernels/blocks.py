@@ -239,13 +239,7 @@ class BlockKV:
 
     def _moves(self, spans: Sequence[Span]) -> list[Scattered]:
         size = self._pages.tokens
-        return [
-            Scattered(
-                batch,
-                self._blocks[batch.starts[:, None] // size + np.arange(batch.tokens // size)],
-            )
-            for batch in batches(spans)
-        ]
+        return [Scattered(batch, self._blocks[batch.units(size)]) for batch in batches(spans)]
 
     def _slots(self, blocks: Places) -> torch.Tensor:
         """The parts of *blocks* by number; those of a block that is nowhere are below zero."""

@@ -24,8 +24,12 @@ def check_memory(tensor: torch.Tensor, name: str) -> None:
     raise LayoutMismatch(f"{name} is on meta, where tensors have no data")
 
 
-def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> list[int]:
     """Refuse *tensors* unless each has four dimensions, and dtype and width of its plane.
+
+    Returns:
+        the layers that differ from the one before, in planes or in shape, dtype or device of their
+        tensors: what holds of the tensors of these holds of all.
 
     Raises:
         LayoutMismatch: layers, planes, dtype, rank or width differ from the layout's, or these
@@ -39,22 +43,33 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
         raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
-    dtype = torch_dtype(layout.dtype)
+    differ: list[int] = []
+    last: object = None
     for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
-        if len(given) != len(planes):
-            raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
-        for plane, tensor in zip(planes, given, strict=True):
-            fits = tensor.dtype is dtype and tensor.dim() == 4 and tensor.shape[-1] == plane.width
-            if fits and _has_memory(tensor):
-                continue
-            name = f"layer {layer} plane {plane.name!r}"
-            check_memory(tensor, name)
-            if tensor.dtype != dtype:
-                raise LayoutMismatch(f"{name} is {tensor.dtype}, not {dtype}")
-            raise LayoutMismatch(
-                f"{name} has shape {tuple(tensor.shape)}; "
-                f"four dimensions are expected, the last of {plane.width}"
-            )
+        about = planes, [(t.dtype, t.layout, t.device, t.is_nested or t.shape) for t in given]
+        if about != last:
+            last = about
+            _check_layer(layout, layer, given)
+            differ.append(layer)
+    return differ
+
+
+def _check_layer(layout: KVLayout, layer: int, given: Sequence[torch.Tensor]) -> None:
+    dtype, planes = torch_dtype(layout.dtype), layout.planes[layer]
+    if len(given) != len(planes):
+        raise LayoutMismatch(f"layer {layer} has {len(given)} planes, not {len(planes)}")
+    for plane, tensor in zip(planes, given, strict=True):
+        fits = tensor.dtype is dtype and tensor.dim() == 4 and tensor.shape[-1] == plane.width
+        if fits and _has_memory(tensor):
+            continue
+        name = f"layer {layer} plane {plane.name!r}"
+        check_memory(tensor, name)
+        if tensor.dtype != dtype:
+            raise LayoutMismatch(f"{name} is {tensor.dtype}, not {dtype}")
+        raise LayoutMismatch(
+            f"{name} has shape {tuple(tensor.shape)}; "
+            f"four dimensions are expected, the last of {plane.width}"
+        )
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

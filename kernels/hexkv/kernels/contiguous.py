@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from hexkv.kernels.apart import Apart
 from hexkv.kernels.batches import batches
 from hexkv.kernels.chunks import check_planes, check_spans
 from hexkv.kernels.encoded import Checked, Decoding, decodes
 from hexkv.kernels.fused import Fused
 from hexkv.kernels.moves import Run
-from hexkv.kernels.stacks import stacked
+from hexkv.kernels.stacks import Stacks, stacked
 from hexkv.kernels.transfer import gpus, transfer_on
 from hexkv.ports import EncodedSpan, KVLayout, LayoutMismatch, Serde, Span, Transfer
 
@@ -44,27 +45,26 @@ class ContiguousKV:
         Raises:
             LayoutMismatch: their shape or dtype is not the layout's, or they differ in tokens.
         """
-        check_planes(layout, tensors)
+        differ = check_planes(layout, tensors)
         self._layout = layout
         self._tokens = int(tensors[0][0].shape[2])
-        for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
-            for plane, tensor in zip(planes, given, strict=True):
+        for layer in differ:
+            for plane, tensor in zip(layout.planes[layer], tensors[layer], strict=True):
                 expected = (1, plane.heads, self._tokens, plane.width)
                 if tensor.shape != expected:
                     raise LayoutMismatch(
                         f"layer {layer} plane {plane.name!r} has shape {tuple(tensor.shape)}, "
                         f"not {expected}"
                     )
-        devices = {tensor.device for given in tensors for tensor in given}
+        devices = {tensor.device for layer in differ for tensor in tensors[layer]}
         self._on_host = {device.type for device in devices} == {"cpu"}
         self._gpus = gpus(devices)
+        self._tensors = [tuple(given) for given in tensors]
         self._fused = None
         if Fused.wanted(tensors[0][0].device, fused):
             pages = [[tensor.transpose(1, 2) for tensor in given] for given in tensors]
             self._fused = Fused.over(layout, pages, fused, direct=direct)
-        self._stacks = []
-        if self._fused is None:  # [1, heads, tokens, width] as [tokens, heads, width]
-            self._stacks = stacked(layout, tensors, 1, axes=(2, 1, 3), items=True)
+        self._looked: Sequence[Apart | Stacks] = ()
 
     @property
     def layout(self) -> KVLayout:
@@ -86,7 +86,7 @@ class ContiguousKV:
                 self._fused.gather(torch.arange(start, end), data, end - start, chosen)
         else:
             runs = [Run(batch) for batch in batches(spans)]
-            for stacks in self._stacks:
+            for stacks in self._stacks():
                 stacks.gather(runs, chosen)
         return transfer_on(self._gpus)
 
@@ -97,9 +97,18 @@ class ContiguousKV:
                 self._fused.scatter(torch.arange(start, end), data, end - start, chosen)
         else:
             runs = [Run(batch) for batch in batches(spans)]
-            for stacks in self._stacks:
+            for stacks in self._stacks():
                 stacks.scatter(runs, chosen)
         return transfer_on(self._gpus)
+
+    def _stacks(self) -> Sequence[Apart | Stacks]:
+        """The tensors as ``[tokens, heads, width]``, looked at with the first copy."""
+        if not self._looked:
+            if self._on_host and Apart.suits(self._tensors):
+                self._looked = [Apart(self._layout, self._tensors)]
+            else:
+                self._looked = stacked(self._layout, self._tensors, 1, axes=(2, 1, 3), items=True)
+        return self._looked
 
     def decodes(self, serde: Serde) -> bool:
         """True on CUDA with Triton, for serdes that a device can decode."""

@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        starts, tokens = batch.starts.tolist(), batch.tokens
+        starts, tokens = batch.starts, batch.tokens
         self._starts = starts
         self._all: slice | None = None
         end = starts[0] + tokens * len(starts)

@@ -243,13 +243,10 @@ class PagedKV:
         return broken is None or bool(broken[start // block] == broken[end // block])
 
     def _blocks_of(self, batch: Batch) -> Places:
-        block = self._pages.block
-        places: Places = batch.starts[:, None] // block + np.arange(batch.tokens // block)
-        return self._blocks[places]
+        return self._blocks[batch.units(self._pages.block)]
 
     def _slots_of(self, batch: Batch) -> Places:
-        places: Places = batch.starts[:, None] + np.arange(batch.tokens)
-        return self._slots[places]
+        return self._slots[batch.units(1)]
 
 
 def _checked(slots: torch.Tensor | Sequence[int], places: int) -> Places:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hexkv.adapters.sglang.pools import layout_of
@@ -56,7 +57,7 @@ class PageCopies:
         self._pages = (slots[:: pool.page] // pool.page).to(pool.device)
         # A page's number stands for its position.
         spans = [Span(i, i + pool.page, data) for i, data in enumerate(payloads)]
-        self._batches = batches(spans)
+        self._batches = [(np.array(batch.starts), batch) for batch in batches(spans)]
         self._between = [
             torch.empty(
                 (len(payloads), pool.page, plane.heads, plane.width),
@@ -72,10 +73,10 @@ class PageCopies:
             at = 0
             for plane, between in zip(self._planes[layer], self._between, strict=True):
                 pages = between.numpy()
-                for batch in self._batches:
+                for numbers, batch in self._batches:
                     first = self._layout.layer_span(layer, batch.tokens)[0] + at
                     view = batch.view(pages.dtype, first, pages.shape[1:], pages.strides[1:])
-                    pages[batch.starts] = view[batch.some]
+                    pages[numbers] = view[batch.some]
                 at += pages[:1].nbytes
                 plane[self._pages] = between.to(self._device, non_blocking=True)
 

@@ -1,0 +1,124 @@
+"""Sequences whose layers lie in storages of their own, looked at plane by plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.batches import Array
+from hexkv.kernels.forms import INTS, item, on_host, reaches
+from hexkv.kernels.moves import Move
+from hexkv.ports import InvalidRequest, KVLayout
+
+
+class _Shape(NamedTuple):
+    """How planes of one shape lie, and how a chunk has them: of one item for each row of a head."""
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    """``[tokens, heads]``, or ``[tokens, heads, width]`` where the elements of a row lie apart."""
+
+    row: tuple[int, ...]
+    """The same without the tokens."""
+
+    steps: tuple[int, ...]
+    """Bytes from one to the next in memory."""
+
+    length: int
+    """Bytes from the first to the end of the last."""
+
+    strides: tuple[int, ...]
+    """Bytes from one to the next in a chunk."""
+
+    @classmethod
+    def of(cls, heads: int, width: int, tokens: int, apart: Sequence[int], element: int) -> _Shape:
+        """Of ``[1, heads, tokens, width]`` whose elements lie so many *apart*."""
+        _, head, token, step = [places * element for places in apart]
+        size = width * element
+        last = (tokens - 1) * token + (heads - 1) * head + (width - 1) * step + element
+        if step == element or width == 1:
+            strides = heads * size, size
+            return cls(item(size), (tokens, heads), (heads,), (token, head), last, strides)
+        row, steps = (heads, width), (token, head, step)
+        return cls(INTS[element], (tokens, *row), row, steps, last, (heads * size, size, element))
+
+
+_Look: TypeAlias = tuple[Array, torch.Tensor, int, torch.UntypedStorage, int, _Shape]
+"""Of one plane of one layer: its memory, the tensor, where that begins, the storage, which the
+array does not keep, bytes of each token of a chunk before this plane, and its shape."""
+
+
+class Apart:
+    """Planes of ``[1, heads, tokens, width]`` in host memory, each a copy of its own.
+
+    A plane is looked at with its first copy, for a window may be made for one chunk: to find layers
+    that could be copied together (:mod:`hexkv.kernels.stacks`) takes longer than that copy.
+    """
+
+    def __init__(self, layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Look through *layout* at *tensors* in host memory, which were checked."""
+        self._layout = layout
+        self._tensors = tensors
+        self._looks: dict[int, list[_Look]] = {}
+        self._last: tuple[object, _Shape] | None = None
+        """What was asked of the last plane, and its shape: mostly that of the next one, too."""
+
+    @staticmethod
+    def suits(tensors: Sequence[Sequence[torch.Tensor]]) -> bool:
+        """True if no layers could be copied together, by the first two, in memory of the host."""
+        storages = {planes[0].untyped_storage().data_ptr() for planes in tensors[:2]}
+        return len(storages) == len(tensors[:2]) and reaches(tensors[0][0])
+
+    def gather(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* to the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.gather(chunks, memory)
+
+    def scatter(self, moves: Sequence[Move], layers: range) -> None:
+        """Copy *layers* from the chunks of *moves*."""
+        for chunks, move, memory in self._pairs(moves, layers):
+            move.scatter(chunks, memory)
+
+    def _pairs(self, moves: Sequence[Move], layers: range) -> list[tuple[Array, Move, Array]]:
+        """The part of each batch of chunks that each plane has, and its memory.
+
+        Raises:
+            InvalidRequest: a tensor has other memory than when it was looked at.
+        """
+        pairs: list[tuple[Array, Move, Array]] = []
+        rows = [(move, move.batch.height, *move.batch) for move in moves]
+        for layer in layers:
+            looks = self._looks.get(layer)
+            if looks is None:
+                looks = self._looks[layer] = self._look(layer)
+            for memory, tensor, home, _, before, shape in looks:
+                if tensor.data_ptr() != home:
+                    raise InvalidRequest("KV has other memory than when it was looked at")
+                dtype, _, row, _, _, strides = shape
+                for move, height, tokens, _, buffer, offset, step, _ in rows:
+                    at = offset + tokens * before
+                    part: Array = np.ndarray(
+                        (height, tokens, *row), dtype, buffer, at, (step, *strides)
+                    )
+                    pairs.append((part, move, memory))
+        return pairs
+
+    def _look(self, layer: int) -> list[_Look]:
+        looks: list[_Look] = []
+        before, element = self._layout.layer_span(layer, 1)[0], self._layout.dtype.itemsize
+        for plane, tensor in zip(self._layout.planes[layer], self._tensors[layer], strict=True):
+            heads, width = plane.heads, plane.width
+            said = heads, width, tensor.stride()
+            last = self._last
+            if last is None or last[0] != said:
+                made = _Shape.of(heads, width, tensor.shape[2], said[2], element)
+                last = self._last = said, made
+            shape, home = last[1], tensor.data_ptr()
+            memory = on_host(home, shape.length, shape.dtype, shape.shape, shape.steps)
+            looks.append((memory, tensor, home, tensor.untyped_storage(), before, shape))
+            before += heads * width * element
+        return looks

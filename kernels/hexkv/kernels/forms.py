@@ -1,0 +1,192 @@
+"""Where tensors lie in their storages, and their memory as NumPy sees it.
+
+All that is asked of a tensor is asked here, once: torch takes as long to answer as the copy of a
+kilobyte takes, and a window is made for each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import PYFUNCTYPE, c_int, c_ssize_t, c_void_p, py_object, pythonapi
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hexkv.kernels.batches import Array
+from hexkv.kernels.dtypes import INTEGERS
+
+
+class Lie(NamedTuple):
+    """How a tensor's ``[places, *row]`` lies in its storage, in elements."""
+
+    places: tuple[int, ...]
+    strides: tuple[int, ...]
+    """From one place to the next, in each of their dimensions."""
+
+    row: tuple[int, ...]
+    """Shape of a row; of a dense one all its elements."""
+
+    steps: tuple[int, ...]
+    """Strides of a row."""
+
+    dense: bool
+    """True if each row is one run of elements."""
+
+    dtype: torch.dtype
+
+    element: int
+    """Bytes of an element."""
+
+    host: bool
+    """True if NumPy reaches the memory."""
+
+
+Form: TypeAlias = tuple[Lie, torch.Tensor, torch.UntypedStorage, int, int]
+"""Of a tensor: how it lies, itself, its storage, where that begins, and how many elements of it are
+before the tensor. Views would take longer to make."""
+
+
+def looked_at(
+    planes: Sequence[Sequence[torch.Tensor]], axes: Sequence[int] | None, lead: int
+) -> tuple[list[list[Lie]], list[list[Form]]]:
+    """How each of ``planes[layer][plane]`` lies, its dimensions in the order of *axes*.
+
+    A place has *lead* dimensions. Tensors that lie alike one after the other have the same object.
+    """
+    lies: list[list[Lie]] = []
+    forms: list[list[Form]] = []
+    last, lie = None, None
+    for given in planes:
+        lying: list[Lie] = []
+        row: list[Form] = []
+        for tensor in given:
+            said = tensor.shape, tensor.stride(), tensor.dtype, reaches(tensor)
+            if lie is None or said != last:
+                last, lie = said, _lie(*said, tensor.element_size(), axes, lead)
+            storage = tensor.untyped_storage()
+            lying.append(lie)
+            row.append((lie, tensor, storage, storage.data_ptr(), int(tensor.storage_offset())))
+        lies.append(lying)
+        forms.append(row)
+    return lies, forms
+
+
+def reaches(tensor: torch.Tensor) -> bool:
+    """True if NumPy reaches the memory."""
+    return tensor.is_cpu
+
+
+def _lie(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    host: bool,
+    element: int,
+    axes: Sequence[int] | None,
+    lead: int,
+) -> Lie:
+    if axes is not None:
+        shape = tuple([shape[axis] for axis in axes])
+        strides = tuple([strides[axis] for axis in axes])
+    row, steps = tuple(shape[lead:]), tuple(strides[lead:])
+    expected, dense = 1, True
+    for size, step in zip(reversed(row), reversed(steps), strict=True):
+        if size != 1 and step != expected:
+            dense = False
+            break
+        expected *= size
+    if dense:
+        row, steps = (expected,), (1,)
+    return Lie(tuple(shape[:lead]), strides[:lead], row, steps, dense, dtype, element, host)
+
+
+def alike(lies: Sequence[Lie], others: Sequence[Lie]) -> bool:
+    """True if layers of these planes go into one group: their rows have one shape and dtype."""
+    return all(
+        one.row == two.row and one.dense == two.dense and one.dtype is two.dtype
+        for one, two in zip(lies, others, strict=True)
+    )
+
+
+def runs(forms: Sequence[Form]) -> Iterator[tuple[range, int]]:
+    """Runs of layers in one storage at equal distances, and the distance in elements."""
+    first = 0
+    while first < len(forms):
+        lie, _, _, home, last = forms[first]
+        end, step = first + 1, 0
+        while end < len(forms) and forms[end][3] == home and forms[end][0] == lie:
+            distance = forms[end][4] - last
+            if distance <= 0 or step not in (0, distance):
+                break
+            end, step, last = end + 1, distance, forms[end][4]
+        yield range(first, end), step
+        first = end
+
+
+def row_of(lie: Lie, joined: bool) -> tuple[tuple[int, ...], int, npt.DTypeLike]:
+    """Shape of a row in items, their bytes, and their dtype.
+
+    Dense rows are bytes. *joined*: what lies along the last dimension is one item.
+    """
+    row, size = ((lie.row[0] * lie.element,), 1) if lie.dense else (lie.row, lie.element)
+    if joined:
+        size *= row[-1]
+        return row[:-1], size, item(size)
+    return row, size, INTS[size]
+
+
+def grid(
+    lie: Lie, layers: int, step: int, row: tuple[int, ...], size: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides in bytes of ``[places, layers, *row]``, or of one layer without them."""
+    element = lie.element
+    shape = (*lie.places, *([layers] if layers > 1 else ()), *row)
+    strides = [stride * element for stride in lie.strides]
+    if layers > 1:
+        strides.append(step * element)
+    steps = [size] if lie.dense else [step * element for step in lie.steps]
+    return shape, (*strides, *steps[: len(row)])
+
+
+def on_host(
+    home: int,
+    length: int,
+    dtype: npt.DTypeLike,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int = 0,
+) -> Array:
+    """Host memory from byte *offset* on of *length* bytes that begin at *home*.
+
+    The caller keeps the storage, and sees to it that it is there still. NumPy checks that it is not
+    left. (An array of torch's would do both, in four times as long.)
+    """
+    if 0 in shape:
+        return np.empty(shape, dtype)  # it may begin anywhere, also where its storage is not
+    return np.ndarray(shape, dtype, _seen(home, length, _WRITABLE), offset, strides)
+
+
+def on_device(tensor: torch.Tensor, lie: Lie, layers: int, step: int) -> torch.Tensor:
+    """The same of another device's memory. Dense rows are bytes."""
+    places, strides, row, steps, dense, *_ = lie
+    both, distances = ((layers,), (step,)) if layers > 1 else ((), ())
+    memory = tensor.detach().as_strided((*places, *both, *row), (*strides, *distances, *steps))
+    return memory.view(torch.uint8 if dense else INTEGERS[memory.element_size()])
+
+
+@cache
+def item(size: int) -> np.dtype[np.void]:
+    """Of so many bytes; to make one takes as long as a view."""
+    return np.dtype((np.void, size))
+
+
+INTS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+"""NumPy's name for each of the integers."""
+
+# An array type of ctypes would be made for each size, which takes ten times as long.
+_seen = PYFUNCTYPE(py_object, c_void_p, c_ssize_t, c_int)(("PyMemoryView_FromMemory", pythonapi))
+_WRITABLE = 0x200
+"""PyBUF_WRITE."""
