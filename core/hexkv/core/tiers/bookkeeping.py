@@ -215,7 +215,8 @@ class Bookkeeping:
             self._torn = True
             going = [key for key in keys if key not in self._sizes and key not in self._reserved]
             for key in going:
-                self._leaving.setdefault(key, Pending(0, Claimed()))
+                if key not in self._leaving:
+                    self._leaving[key] = Pending(0, Claimed())
             self._torn = False
             return going
 
@@ -255,15 +256,26 @@ class Bookkeeping:
             key for key in self._policy.victims() if key not in self._pins and key not in spared
         )
 
+    def _victims(self, size: float, spared: Collection[ChunkKey | None]) -> list[ChunkKey]:
+        """What has to go for *size* bytes, worst first; all that may, where that is less."""
+        victims: list[ChunkKey] = []
+        if size > 0:
+            for key in self._evictable(spared):
+                victims.append(key)
+                size -= self._sizes[key]
+                if size <= 0:
+                    break
+        return victims
+
     def _dismiss(self, keys: Sequence[ChunkKey], claim: Claimed, *, evicted: bool) -> None:
         """From resident to leaving: not found any more, but still on the store."""
+        sizes = [self._sizes[key] for key in keys]
+        self._leaving.update(Pending.run(keys, sizes, claim, None))
         for key in keys:
-            size = self._sizes[key]
-            self._leaving[key] = Pending(size, claim)
             del self._sizes[key]
-            self._used -= size
-            self._settle(claim, leaving=size)
-            self._policy.drop(key, evicted=evicted)
+        self._used -= sum(sizes)
+        self._settle(claim, leaving=sum(sizes))
+        self._policy.drop(keys, evicted=evicted)
 
     def _settle_reserved(self, settled: Mapping[ChunkKey, Pending]) -> None:
         """These are reserved no more; all were looked up before anything was changed."""
@@ -287,8 +299,7 @@ class Bookkeeping:
         self._used = sum(self._sizes.values()) + recount(self._reserved, self._leaving)
         self._pins.derive(self._sizes)
         known = set(self._policy.known())
-        for key in known.difference(self._sizes):
-            self._policy.drop(key, evicted=False)
+        self._policy.drop([*known.difference(self._sizes)], evicted=False)
         if new := [key for key in self._sizes if key not in known]:
             self._policy.admit(new, None)
 

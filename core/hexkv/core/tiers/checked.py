@@ -146,10 +146,12 @@ class CheckedPolicy:
             except Exception as error:  # noqa: BLE001
                 self._give_up("touch", error)
 
-    def drop(self, key: ChunkKey, *, evicted: bool) -> None:
+    def drop(self, keys: Sequence[ChunkKey], *, evicted: bool) -> None:
+        """These chunks left the tier, one after the other."""
         if not self._failed:
             try:
-                self._inner.drop(key, evicted=evicted)
+                for key in keys:
+                    self._inner.drop(key, evicted=evicted)
             except Exception as error:  # noqa: BLE001
                 self._give_up("drop", error)
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import ClassVar
 
 from hexkv.core.tiers.bookkeeping import (
@@ -119,10 +120,14 @@ class TierIndex(Bookkeeping):
             candidates: Iterator[ChunkKey] | None = None
             before, writing, total = after, 0, sum(sizes)
             each: Iterable[tuple[ChunkKey, int]] = zip(keys, sizes, strict=True)
-            if total <= free and self._are_new(keys):  # mostly: so all are granted by column
-                granted.update(Pending.run(keys, sizes, claim, after))
-                reservation.keys.extend(keys)
-                each, writing = (), total
+            if total <= most and self._are_new(keys):  # mostly: so all are granted by column
+                going = self._victims(total - free, {*keys, after})
+                room = free + sum([self._sizes[key] for key in going])
+                if room >= total:
+                    victims += going
+                    granted.update(Pending.run(keys, sizes, claim, after))
+                    reservation.keys.extend(keys)
+                    each, writing, free = (), total, room - total
             for key, size in each:
                 if key in self._sizes:
                     pass
@@ -207,10 +212,10 @@ class TierIndex(Bookkeeping):
             if self._torn:
                 self._derive()
             self._torn = True
-            for key in keys:
-                pending = self._leaving.pop(key, None)
-                if pending is not None:
-                    self._settle(pending.claim, leaving=-pending.size)
+            pop = self._leaving.pop
+            gone = [pending for key in keys if (pending := pop(key, None)) is not None]
+            for claim, run in groupby(gone, key=attrgetter("claim")):
+                self._settle(claim, leaving=-sum([pending.size for pending in run]))
             self._torn = False
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
@@ -272,12 +277,8 @@ class TierIndex(Bookkeeping):
             most = math.inf if self._budget is None else self._budget
             free = most - self._used if within is None else min(most - self._used, within)
             over = grown - free if grown > 0 else 0
-            victims = Victims()
-            candidates = self._evictable({key})
-            while over > 0 and (victim := next(candidates, None)) is not None:
-                victims.append(victim)
-                over -= self._sizes[victim]
-            if over > 0:
+            victims = Victims(self._victims(over, {key}))
+            if over > sum([self._sizes[key] for key in victims]):
                 self._torn = False
                 return None
             self._dismiss(victims, Claimed(victims), evicted=True)
@@ -288,15 +289,11 @@ class TierIndex(Bookkeeping):
 
     def evict(self, size: int) -> list[ChunkKey]:
         """Victims of at least *size* bytes together, or all there are, to delete now."""
-        victims = Victims()
         with self._lock:
             if self._torn:
                 self._derive()
             self._torn = True
-            candidates = self._evictable(())
-            while size > 0 and (victim := next(candidates, None)) is not None:
-                victims.append(victim)
-                size -= self._sizes[victim]
+            victims = Victims(self._victims(size, ()))
             self._dismiss(victims, Claimed(victims), evicted=True)
             self._torn = False
         return victims

@@ -162,6 +162,7 @@ def _lease(kept: _Kept) -> Lease | None:
 
 def _let_go(gone: Iterable[_Kept | None]) -> None:
     """Release what is held there. Outside the lock: the pool has one of its own."""
-    leases = [lease for kept in gone if kept is not None and (lease := _lease(kept)) is not None]
+    held = [kept.held for kept in gone if kept is not None]
+    leases = [lease for lease in held if not isinstance(lease, _Copy)]
     if leases:
         release_all(leases)
