@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import TypedDict
@@ -138,7 +139,17 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
     named = asked // chunk * chunk
     tokens, others = prompt(asked).tolist(), prompt(2 * asked)[asked:].tolist()
     device = contiguous(SMALL, asked, chunk)
-    with memory_engine(SMALL, chunk, 4 * (asked // chunk)) as cache:
+    count, size = asked // chunk, SMALL.chunk_bytes(chunk)
+    with memory_engine(SMALL, chunk, 4 * count) as cache, buffers(count, size) as copies:
+        bare = [device.bare(i, copies[i]) for i in range(count)]
+
+        def gather() -> None:
+            for copy in bare:
+                copy.gather()
+
+        def scatter() -> None:
+            for copy in bare:
+                copy.scatter()
 
         def new() -> None:
             must(cache.store(tokens, device.window).stored_tokens == named, "it was there")
@@ -157,6 +168,8 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
             must(cache.retrieve(others, device.window).loaded_tokens == 0, "something was loaded")
 
         name = f"{asked} tokens in chunks of {chunk}"
+        yield f"{name}: the bare copy of a store, us", cost(gather) * 1e6
+        yield f"{name}: the bare copy of a hit, us", cost(scatter) * 1e6
         yield f"{name}: new store, us", cost(new, before=cache.clear) * 1e6
         yield f"{name}: lookup of a hit, us", cost(hit) * 1e6
         yield f"{name}: lookup of a miss, us", cost(miss) * 1e6
@@ -188,6 +201,12 @@ def _beside_the_copy(
             loaded = cache.retrieve(tokens, device.window).loaded_tokens
             must(loaded == len(tokens), "not all was loaded")
 
+        turns = cycle([tokens, prompt(len(tokens), 1)])
+
+        def replace() -> None:
+            stored = cache.store(next(turns), device.window).stored_tokens
+            must(stored == len(tokens), "it was there")
+
         for _ in range(3):  # until memory was used, and pages are backed that others use next
             gather()
             scatter()
@@ -196,6 +215,9 @@ def _beside_the_copy(
             cache.clear()
         yield f"{name}: store", cost(gather) / cost(store, before=cache.clear)
         yield f"{name}: retrieve", cost(scatter) / cost(retrieve)
+        cache.clear()
+        replace()
+        yield f"{name}: store in place of others", cost(gather) / cost(replace)
 
 
 def _turn(checkout: Path) -> dict[str, float]:

@@ -236,5 +236,6 @@ def test_the_peer_is_asked_for_each_of_our_small_calls(monkeypatch):
     fixed = import_module("benchmarks.fixed")
     (chunk,) = chunks = fixed.SMALL_CHUNKS[-1:]
     theirs = peer.peers_turn(fixed.SMALL_PROMPT, chunks)
-    assert theirs.keys() == dict(fixed._small(chunk)).keys()
+    ours = dict(fixed._small(chunk)).keys()
+    assert theirs.keys() == {name for name in ours if "bare copy" not in name}
     assert min(theirs.values()) > 0
