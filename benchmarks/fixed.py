@@ -201,7 +201,8 @@ def _beside_the_copy(
             loaded = cache.retrieve(tokens, device.window).loaded_tokens
             must(loaded == len(tokens), "not all was loaded")
 
-        turns = cycle([tokens, prompt(len(tokens), 1)])
+        # Three, for the beginning of the last prompt but one is there still.
+        turns = cycle([tokens, prompt(len(tokens), 1), prompt(len(tokens), 2)])
 
         def replace() -> None:
             stored = cache.store(next(turns), device.window).stored_tokens
