@@ -72,8 +72,11 @@ class History:
         for start in range(max(0, len(keys) - self._limit), len(keys), _STEP):
             with self._lock:
                 number, mark = self._number(detail), self._mark(tier)
-                for key in keys[start : start + _STEP]:
-                    self._put(_name(key, mark), when, code, number)
+                names = [_name(key, mark) for key in keys[start : start + _STEP]]
+                while names:
+                    room = self._limit - self._made % self._limit
+                    self._put(names[:room], when, code, number)
+                    names = names[room:]
 
     def forget(self, keys: Sequence[ChunkKey], tier: str) -> None:
         """These chunks are well on *tier*: what happened to them before explains nothing."""
@@ -95,25 +98,24 @@ class History:
             text = self._texts[number % _TEXTS] if known else ""
             return Note(_REASONS[self._cause[place]], self._when[place], text)
 
-    def _put(self, name: bytes, when: float, cause: int, text: int) -> None:
-        place = self._made % self._limit
-        self._made += 1
-        # Popped, so that the dictionary and the ring hold the same bytes object.
-        self._places.pop(name, None)
-        if place == len(self._names):
-            self._names.append(name)
-            self._when.append(when)
-            self._cause.append(cause)
-            self._text.append(text)
-        else:
-            oldest = self._names[place]
+    def _put(self, names: Sequence[bytes], when: float, cause: int, text: int) -> None:
+        """Put notes into the next places of the ring, which does not end before they do."""
+        start, count = self._made % self._limit, len(names)
+        places = range(start, start + count)
+        for place, oldest in zip(places, self._names[start : start + count], strict=False):
             if self._places.get(oldest) == place:
                 del self._places[oldest]
-            self._names[place] = name
-            self._when[place] = when
-            self._cause[place] = cause
-            self._text[place] = text
-        self._places[name] = place
+        for name in names:
+            # Popped, so that the dictionary and the ring hold the same bytes object.
+            self._places.pop(name, None)
+        # Behind the last place of a ring that is not full yet, these make new ones.
+        part = slice(start, start + count)
+        self._names[part] = names
+        self._when[part] = array("d", [when]) * count
+        self._cause[part] = array("B", [cause]) * count
+        self._text[part] = array("Q", [text]) * count
+        self._places.update(zip(names, places, strict=True))
+        self._made += count
 
     def _mark(self, tier: str) -> bytes:
         mark = self._tiers.get(tier)
