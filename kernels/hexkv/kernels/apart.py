@@ -16,11 +16,14 @@ from hexkv.ports import InvalidRequest, KVLayout
 
 
 class _Shape(NamedTuple):
-    """How planes of one shape lie, and how a chunk has them: of one item for each row of a head."""
+    """How planes of one shape lie, and how a chunk has them.
+
+    What is one run of bytes in both is one item: all heads of a token, or one of them.
+    """
 
     dtype: npt.DTypeLike
     shape: tuple[int, ...]
-    """``[tokens, heads]``, or ``[tokens, heads, width]`` where the elements of a row lie apart."""
+    """``[tokens]`` or ``[tokens, heads]`` in items, or ``[tokens, heads, width]`` in elements."""
 
     row: tuple[int, ...]
     """The same without the tokens."""
@@ -40,6 +43,9 @@ class _Shape(NamedTuple):
         _, head, token, step = [places * element for places in apart]
         size = width * element
         last = (tokens - 1) * token + (heads - 1) * head + (width - 1) * step + element
+        if (step == element or width == 1) and (head == size or heads == 1):
+            size *= heads
+            return cls(item(size), (tokens,), (), (token,), last, (size,))
         if step == element or width == 1:
             strides = heads * size, size
             return cls(item(size), (tokens, heads), (heads,), (token, head), last, strides)
