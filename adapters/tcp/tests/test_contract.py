@@ -8,10 +8,13 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Limits
 from hexkv.adapters.tcp.channel import Security, TcpChannel
 from hexkv.contracts.channel import ChannelContract
+from hexkv.contracts.channel._base import SIZE, soon
 from hexkv.contracts.channel.apart import Recipe
+from hexkv.contracts.channel.blocks import BlockSink
 from hexkv.contracts.faults.proxy import FaultProxy
 from hexkv.contracts.plugin import PluginContract
 from hexkv.plugins.clock import SystemClock
+from hexkv.ports import Part
 
 SECRET = "0123456789abcdef"
 LIMITS = Limits(64 << 20, patience=3.0)
@@ -19,6 +22,21 @@ LIMITS = Limits(64 << 20, patience=3.0)
 
 class TestTcpPlugin(PluginContract):
     entry_point = "tcp"
+
+
+class InOrder(BlockSink):
+    """Notes when it gives room for a frame, and when it is told that it has the frame."""
+
+    def __init__(self, blocks):
+        super().__init__(blocks)
+        self.order = []
+
+    def room(self, index, size):
+        self.order.append(("room", index))
+        return super().room(index, size)
+
+    def filled(self, index, upto):
+        self.order.append(("whole", index) if upto == SIZE else ("part", index))
 
 
 def channel(security):
@@ -46,6 +64,14 @@ class TestTcpChannel(ChannelContract):
             return TcpChannel(place, SystemClock(), security=security, limits=LIMITS)
 
         return successor
+
+    def test_small_frames_can_be_looked_at_before_the_peer_has_sent_the_last_ones(self, near, far):
+        keys = [far.source.put(f"c{i}") for i in range(20)]
+        sink = InOrder(near.blocks)
+        near.channel.read(far.peer, [Part(key) for key in keys], sink, soon())
+        sink.release()
+        assert sorted(sink.order) == sorted((it, i) for it in ("room", "whole") for i in range(20))
+        assert sink.order.index(("whole", 0)) < sink.order.index(("room", 19))
 
     @pytest.fixture
     def proxied(self):
