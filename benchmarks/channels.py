@@ -345,12 +345,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--channel", nargs="+", choices=CHANNELS, default=list(CHANNELS))
+    parser.add_argument("--frames", nargs="+", choices=SIZES, default=list(SIZES))
     asked = parser.parse_args(arguments)
     for name, far in FAR.items():
         if count_and_size := getattr(asked, name):
             far(*count_and_size)
             return 0
-    cases = product(asked.channel, SIZES)
+    cases = product(asked.channel, asked.frames)
     return run(asked, (partial(CHANNELS[channel], label) for channel, label in cases))
 
 
