@@ -32,6 +32,7 @@ from hexkv.ports import (
     StoreUnreachable,
     SupportsRegistration,
     release_all,
+    share_all,
 )
 
 log = logging.getLogger("hexkv")
@@ -131,7 +132,7 @@ class PeerMemory:
     ) -> None:
         del filled  # the engine tells of the end alone
         seconds = time_left(deadline)
-        leases = [move.lease.share(OWNER) for move in moves]
+        leases = list(share_all([move.lease for move in moves], OWNER))
         to = [ctypes.addressof(ctypes.c_char.from_buffer(move.into)) for move in moves]
         at = [self._start + move.at for move in moves]
         sizes = [len(move.into) for move in moves]

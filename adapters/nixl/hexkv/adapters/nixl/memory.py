@@ -22,7 +22,14 @@ from hexkv.adapters.net.peers.line import OWNER
 from hexkv.adapters.net.peers.wire import FRAMING, Kind
 from hexkv.adapters.net.stream import Stream
 from hexkv.adapters.nixl.agent import DRAM, Agent, Transfer
-from hexkv.ports import AdapterUnavailable, Deadline, MemoryRegion
+from hexkv.ports import (
+    AdapterUnavailable,
+    Deadline,
+    Lease,
+    MemoryRegion,
+    release_all,
+    share_all,
+)
 
 HINT = "pip install hexkv-nixl[cuda12], or [cuda13]; both work without CUDA"
 
@@ -210,6 +217,17 @@ class NixlMemory:
         return add
 
 
+class _Shares:
+    """Shares of leases, for as long as a transfer may write to their blocks."""
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._shares = list(share_all(leases, OWNER))
+
+    def release(self) -> None:
+        """See :class:`hexkv.adapters.nixl.agent.Hold`."""
+        release_all(self._shares)
+
+
 class PeerMemory:
     """A peer's registered memory."""
 
@@ -254,7 +272,7 @@ class PeerMemory:
 
         transfer = Transfer(
             make,
-            [move.lease.share(OWNER) for move in moves],
+            [_Shares([move.lease for move in moves])],
             [move.into for move in moves],
             over=lambda agent: self._own.ended(met, transfer, agent),
         )
