@@ -134,18 +134,22 @@ def rows(label: str, ends: ExitStack) -> Rows:
             one.copy_(other)
 
     name = f"a retrieve of {count} chunks of {label}"
-
-    def row(limit: str, goal: Goal, *, verify: bool) -> Comparison:
-        turns = Turn(retrieve), Turn(partial(bare, verify=verify))
-        return Comparison(name, limit, payload * count, *turns, goal)
-
+    verified = f"{name}, the checksum in both"
+    sides = {
+        name: ("recv_into, sendall and the copy", False, SPEED),
+        verified: ("recv_into, sendall, XXH3 and the copy", True, None),
+    }
     found = [
-        row("recv_into, sendall and the copy", goal, verify=False)
-        for goal in (Goal("speed", SPEED), Goal("cpu"))
-    ]
-    found += [
-        row("recv_into, sendall, XXH3 and the copy", Goal(kind), verify=True)
-        for kind in ("speed", "cpu")
+        Comparison(
+            name,
+            limit,
+            payload * count,
+            Turn(retrieve),
+            Turn(partial(bare, verify=verify)),
+            goal,
+        )
+        for name, (limit, verify, speed) in sides.items()
+        for goal in (Goal("speed", speed), Goal("cpu"))
     ]
     return found, [peer, far]
 
