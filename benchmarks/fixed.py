@@ -29,7 +29,7 @@ from benchmarks.devices import contiguous
 from benchmarks.lmcache_calls import peers_turn
 from benchmarks.machine import describe, load, versions
 from benchmarks.measure import Spread, cost, must
-from benchmarks.rig import TokenArray, buffers, memory_engine, prompt
+from benchmarks.rig import TURNS, TokenArray, buffers, in_turn, memory_engine, prompt
 from benchmarks.scale import THIN
 from hexkv.core.engine.engine import CacheEngine
 from hexkv.kernels import ContiguousKV
@@ -138,9 +138,10 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
     asked = SMALL_PROMPT
     named = asked // chunk * chunk
     tokens, others = prompt(asked).tolist(), prompt(2 * asked)[asked:].tolist()
+    stored, strange = in_turn(asked, 2), in_turn(asked, 2 + TURNS)
     device = contiguous(SMALL, asked, chunk)
     count, size = asked // chunk, SMALL.chunk_bytes(chunk)
-    with memory_engine(SMALL, chunk, 4 * count) as cache, buffers(count, size) as copies:
+    with memory_engine(SMALL, chunk, (TURNS + 4) * count) as cache, buffers(count, size) as copies:
         bare = [device.bare(i, copies[i]) for i in range(count)]
 
         def gather() -> None:
@@ -160,6 +161,15 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
         def miss() -> None:
             must(cache.lookup(others).hit_tokens == 0, "something was found")
 
+        def another_new() -> None:
+            must(cache.store(next(stored), device.window).stored_tokens == named, "it was there")
+
+        def another_hit() -> None:
+            must(cache.lookup(next(stored)).hit_tokens == named, "not all was found")
+
+        def another_miss() -> None:
+            must(cache.lookup(next(strange)).hit_tokens == 0, "something was found")
+
         def load_new() -> None:
             window = ContiguousKV(SMALL, device.tensors)
             must(cache.retrieve(tokens, window).loaded_tokens == named, "not all was loaded")
@@ -175,6 +185,13 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
         yield f"{name}: lookup of a miss, us", cost(miss) * 1e6
         yield f"{name}: hit in a new window, us", cost(load_new) * 1e6
         yield f"{name}: retrieve of a miss, us", cost(load_miss) * 1e6
+        name = f"{name}, another prompt each time"
+        yield f"{name}: new store, us", cost(another_new, before=cache.clear) * 1e6
+        cache.clear()
+        for _ in range(TURNS):
+            another_new()
+        yield f"{name}: lookup of a hit, us", cost(another_hit) * 1e6
+        yield f"{name}: lookup of a miss, us", cost(another_miss) * 1e6
 
 
 def _beside_the_copy(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import cost, must
-from benchmarks.rig import prompt
+from benchmarks.rig import TURNS, in_turn, prompt
 
 HERE = Path(__file__).resolve().parent
 PLACE = Path(sys.prefix) / "lmcache"
@@ -97,6 +97,17 @@ def rows(asked: int, chunk: int) -> Iterator[tuple[str, float]]:
         yield f"{name}: lookup of a miss, us", cost(lambda: there.lookup(others)) * 1e6
         yield f"{name}: hit in a new window, us", cost(lambda: there.retrieve(tokens)) * 1e6
         yield f"{name}: retrieve of a miss, us", cost(lambda: there.retrieve(others)) * 1e6
+        stored, strange = in_turn(asked, 2), in_turn(asked, 2 + TURNS)
+        name = f"{name}, another prompt each time"
+        new = cost(lambda: there.store(next(stored)), before=there.clear)
+        yield f"{name}: new store, us", new * 1e6
+        there.clear()
+        for _ in range(TURNS):
+            there.store(next(stored))
+        must(there.lookup(next(stored)) == named, "not all was found")
+        must(there.lookup(next(strange)) == 0, "something was found")
+        yield f"{name}: lookup of a hit, us", cost(lambda: there.lookup(next(stored))) * 1e6
+        yield f"{name}: lookup of a miss, us", cost(lambda: there.lookup(next(strange))) * 1e6
     finally:
         LMCacheEngineBuilder.destroy("benchmark")
 

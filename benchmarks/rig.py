@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,21 @@ from hexkv.ports import DeviceKV, KVLayout, Namespace, frame_bytes
 VOCABULARY = 128_256
 """Tokens that there are: Llama 3's."""
 
+TURNS = 64
+"""Prompts that take turns where each call is to be of another one: more than are kept with their
+names."""
+
 TokenArray = npt.NDArray[np.uint32]
 
 
 def prompt(tokens: int, number: int = 0) -> TokenArray:
     """Random tokens, for each *number* the same every time."""
     return np.random.default_rng(number + 1).integers(0, VOCABULARY, tokens, dtype=np.uint32)
+
+
+def in_turn(tokens: int, first: int) -> Iterator[list[int]]:
+    """Prompts one after the other, and again: those of :data:`TURNS` numbers from *first* on."""
+    return cycle([prompt(tokens, number).tolist() for number in range(first, first + TURNS)])
 
 
 def engine(layout: KVLayout, chunk: int, blocks: int, tier: TierSettings) -> CacheEngine:
