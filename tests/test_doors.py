@@ -33,6 +33,7 @@ from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import ChunkSpec, Deadline, EngineBusy, EngineClosed, InvalidRequest
 from layered import Ranged, memory
+from peering import eventually
 from rigging import CHUNK, LAYOUT, PATIENCE, tier
 
 ELSE = list(range(7_000, 7_000 + CHUNK))
@@ -267,3 +268,24 @@ def test_an_engine_that_is_dropped_says_so_and_leaves_no_threads(tmp_path):
         assert not thread.is_alive()
     with build(loaded, NAMESPACE) as again:
         assert again.lookup(PROMPT).hit_tokens > 0
+
+
+def test_a_call_that_comes_while_an_engine_closes_is_refused_and_not_waited_for():
+    settings = {"pool": {"bytes": 64 * FRAME}, "tiers": [{"store": "memory"}]}
+    engine = build(load(None, {}, settings), NAMESPACE)
+    calls, closing = engine._calls, threading.Thread(target=engine.close)
+
+    class Listed(dict):
+        def __setitem__(self, owner, life):
+            super().__setitem__(owner, life)
+            closing.start()
+            eventually(lambda: calls.state == "closing")
+            with calls._lock:
+                pass  # which is free once the close waits for this call
+
+    calls._owners, calls._seconds = Listed(), 10 * PATIENCE
+    with pytest.raises(EngineClosed):
+        engine.lookup(PROMPT)
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert calls.state == "closed"

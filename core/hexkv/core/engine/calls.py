@@ -282,7 +282,9 @@ class Calls:
         # either this sees that it is too late, or the other one that there is a call to wait for.
         self._owners[owner] = ref(life)
         if self.state != "open":
-            self._leave(owner)
+            with self._lock:
+                del self._owners[owner]
+                self._idle.notify_all()
             raise EngineClosed("the engine was closed")
         return owner
 
@@ -302,10 +304,6 @@ class Calls:
         if self._half.copier.begun:
             self._half.copier.left(owner, Deadline.after(self._clock, self._seconds))
         self._half.end(owner)
-        self._leave(owner)
-
-    def _leave(self, owner: str) -> None:
-        """Count a call out."""
         self._owners.pop(owner, None)
         if self.state != "open":
             with self._lock:

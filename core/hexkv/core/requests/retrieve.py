@@ -293,7 +293,8 @@ def load_prefix(
         InvalidRequest: the device says so.
     """
     prefix = match_prefix(stack, prompt, deadline)
-    prompt, found = prefix.found, prefix.tiers
+    found = prefix.tiers
+    prompt = prefix.whole.part(0, len(found))
     # At once, so that what is loaded first does not push out what is to be loaded last.
     keys = prompt.keys
     stack.touch(keys)
