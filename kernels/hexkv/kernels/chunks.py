@@ -43,15 +43,13 @@ def check_planes(layout: KVLayout, tensors: Sequence[Sequence[torch.Tensor]]) ->
         raise LayoutMismatch("KV is given as one tensor for each plane of each layer")
     if len(tensors) != layout.layers:
         raise LayoutMismatch(f"{len(tensors)} layers of KV, where the layout has {layout.layers}")
-    differ: list[int] = []
-    last: object = None
-    for layer, (planes, given) in enumerate(zip(layout.planes, tensors, strict=True)):
-        about = planes, [(t.dtype, t.layout, t.device, t.is_nested or t.shape) for t in given]
-        if about != last:
-            last = about
-            _check_layer(layout, layer, given)
-            differ.append(layer)
-    return differ
+    kinds = layout.planes
+    about = [[(t.dtype, t.layout, t.device, t.is_nested or t.shape) for t in g] for g in tensors]
+    rest = range(1, layout.layers)
+    differ = [i for i in rest if about[i] != about[i - 1] or kinds[i] != kinds[i - 1]]
+    for layer in (0, *differ):
+        _check_layer(layout, layer, tensors[layer])
+    return [0, *differ]
 
 
 def _check_layer(layout: KVLayout, layer: int, given: Sequence[torch.Tensor]) -> None:
