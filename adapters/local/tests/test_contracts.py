@@ -8,7 +8,7 @@ from hexkv.adapters.local._frame_file import FrameMemory
 from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.local.heap import HeapStore, _filled, _read
 from hexkv.adapters.local.heap import _Kept as _InHeap
-from hexkv.adapters.local.memory import MemoryStore, _Copy, _Kept
+from hexkv.adapters.local.memory import MemoryStore, _Copy
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.plugin import PluginContract
 from hexkv.contracts.store import StoreContract
@@ -80,10 +80,10 @@ class Heap:
 
     def get(self, key):
         kept = self.store._chunks.get(key)
-        return None if kept is None else bytes(kept.held.frame)
+        return None if kept is None else bytes(kept.frame)
 
     def put(self, key, frame):
-        self.store._chunks[key] = _Kept(_Copy(frame), len(frame), 0.0)
+        self.store._chunks[key] = _Copy(frame)
 
     def keys(self):
         return set(self.store._chunks)

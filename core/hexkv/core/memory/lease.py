@@ -30,7 +30,7 @@ _NO_MAGIC = bytes(_MAGIC_BYTES)
 class BlockLease:
     """A hold on a block; see :class:`hexkv.ports.Lease`.
 
-    Its views and what it holds are plain attributes, read many times for each chunk. They are
+    Its frame and what it holds are plain attributes, read many times for each chunk. They are
     gone once it is released: whoever asks for one then is told so.
     """
 
@@ -40,14 +40,13 @@ class BlockLease:
         "frame",
         "offset",
         "owner",
-        "payload",
+        "payload_bytes",
         "size",
         "spec",
         "token",
     )
 
     frame: memoryview
-    payload: memoryview
 
     def __init__(
         self,
@@ -55,7 +54,8 @@ class BlockLease:
         block: Block,
         owner: str,
         token: int,
-        both: tuple[memoryview, memoryview],
+        frame: memoryview,
+        payload_bytes: int,
         spec: ChunkSpec | None,
     ) -> None:
         self._ledger = ledger
@@ -63,7 +63,8 @@ class BlockLease:
         self.token = token
         """Under which the pool's ledger lists it."""
 
-        self.frame, self.payload = both
+        self.frame = frame
+        self.payload_bytes = payload_bytes
         self.offset = block.offset
         """Where in the pool the block begins."""
 
@@ -74,6 +75,11 @@ class BlockLease:
         """What the block holds; ``None`` while it is being filled. Shares begin with it."""
 
         self._block: Block | None = block
+
+    @property
+    def payload(self) -> memoryview:
+        """The payload in the frame. Made when it is asked for: a kept one is traced for nothing."""
+        return self.frame[PAGE : PAGE + self.payload_bytes]
 
     @property
     def shared(self) -> bool:
@@ -87,9 +93,11 @@ class BlockLease:
             InvalidRequest: the block is shorter than that.
         """
         block = self._held()
-        if frame_bytes(payload_bytes) > block.size:
+        size = frame_bytes(payload_bytes)
+        if size > block.size:
             raise InvalidRequest(f"a payload of {payload_bytes} bytes does not fit its block")
-        self.frame, self.payload = views(self._ledger.memory, block.offset, payload_bytes)
+        self.frame = self._ledger.memory[block.offset : block.offset + size]
+        self.payload_bytes = payload_bytes
 
     def share(self, owner: str) -> BlockLease:
         return self._ledger.hold([self], owner)[0]
@@ -107,7 +115,7 @@ class BlockLease:
         """Be released; the ledger has seen to the rest."""
         if self._block is not None:
             self._block = None
-            del self.frame, self.payload, self.size, self.spec, self.offset
+            del self.frame, self.payload_bytes, self.size, self.spec, self.offset
 
     @staticmethod
     def share_run(leases: Sequence[BlockLease], owner: str) -> Iterable[BlockLease]:
@@ -147,12 +155,6 @@ class BlockLease:
         if self._block is None:
             raise InvalidRequest("the lease was released")
         return self._block
-
-
-def views(memory: memoryview, offset: int, payload_bytes: int) -> tuple[memoryview, memoryview]:
-    """The frame at *offset*, and the payload in it."""
-    end = offset + frame_bytes(payload_bytes)
-    return memory[offset:end], memory[offset + PAGE : offset + PAGE + payload_bytes]
 
 
 class Ledger:
@@ -202,11 +204,11 @@ class Ledger:
         blocks, leases = self._slots.take(frames), []
         rows = zip(blocks, frames, payloads, self._tokens, strict=False)
         for block, size, payload, token in rows:
-            start, behind = block.offset, block.offset + PAGE
-            both = memory[start : start + size], memory[behind : behind + payload]
+            start = block.offset
             # Nothing of the former chunk's header may vouch for the new one.
             memory[start : start + _MAGIC_BYTES] = _NO_MAGIC
-            leases.append(BlockLease(self, block, owner, token, both, None))
+            frame = memory[start : start + size]
+            leases.append(BlockLease(self, block, owner, token, frame, payload, None))
             mine[token] = block
             block.holds = 1
         self._held_bytes += sum([block.size for block in blocks])
@@ -232,8 +234,8 @@ class Ledger:
         leases = []
         for (start, size, payload), token in zip(places, self._tokens, strict=False):
             block = mine[token] = blocks[start, size]
-            both = views(self.memory, start, payload)
-            leases.append(BlockLease(self, block, owner, token, both, None))
+            frame = self.memory[start : start + frame_bytes(payload)]
+            leases.append(BlockLease(self, block, owner, token, frame, payload, None))
         self._mend()
         return leases
 
@@ -269,8 +271,8 @@ class Ledger:
             mine = self.held.setdefault(owner, {})
             shares = []
             for lease, block, token in zip(leases, blocks, self._tokens, strict=False):
-                both = lease.frame, lease.payload
-                shares.append(BlockLease(self, block, owner, token, both, lease.spec))
+                frame, size = lease.frame, lease.payload_bytes
+                shares.append(BlockLease(self, block, owner, token, frame, size, lease.spec))
                 mine[token] = block
                 block.holds += 1
             self._torn = False
