@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -119,13 +119,21 @@ class Copier:
         *,
         gather: bool,
         layers: range | None = None,
+        when: Callable[[Callable[[], None]], None] | None = None,
     ) -> Copy:
-        """Likewise a copy that a worker of *executor* makes, as *device* has to allow."""
+        """Likewise a copy that a worker of *executor* makes, as *device* has to allow.
+
+        *when* is given what has a worker begin, to be called once the copy may be made; by
+        default it may be made now.
+        """
         copy = Copy(tuple(leases))
         move = device.gather if gather else device.scatter
         made = copy.transfer = BackgroundCopy(executor, partial(move, spans, layers))
         self.begun[copy] = None  # before a worker can begin: whatever comes between, it is known
-        made.submit()
+        if when is None:
+            made.submit()
+        else:
+            when(made.submit)
         return copy
 
     def withdraw(self, copy: Copy) -> bool:

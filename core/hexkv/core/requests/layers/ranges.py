@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 from hexkv.core.frames.codec import layer_parts
 from hexkv.core.frames.opening import part_span
@@ -47,7 +48,7 @@ log = logging.getLogger("hexkv")
 _TASK_BYTES = 4 << 20
 """Of one part of the chunks that a task reads."""
 
-_FIRST = 3
+FIRST = 5
 """Groups of which a task reads half as many chunks: so all workers bring what the host waits for,
 and none of them takes half of the disk for what comes after it. A task costs CPU."""
 
@@ -104,6 +105,11 @@ class RangeReader:
         """Of raw frames: by their tokens, and the first part of a group."""
 
         self._heads: dict[int, Head] = {}
+        self._lock = Lock()
+        self._left: dict[int, int] = {}
+        """By group: strips of which not all is here. Under the lock, as what is to be called."""
+
+        self._awaited: tuple[int, Callable[[], None]] | None = None
 
     def serves(self, tier: Tier) -> bool:
         """Whether frames on *tier* can be expected to be readable part by part."""
@@ -133,6 +139,7 @@ class RangeReader:
     def divide(self, groups: Sequence[range]) -> None:
         """Read these groups of parts, one after another; before any read."""
         self._groups = groups
+        self._left = {group: len(self._strips_of(group)) for group in range(len(groups))}
 
     def read_ahead(self, group: int, deadline: Deadline) -> None:
         """Begin to read all groups up to *group*, as far as there may be bytes under way.
@@ -142,7 +149,7 @@ class RangeReader:
         """
         group = min(group, len(self._groups) - 1) if self._headed else 0
         while self._group <= group and (self._bytes < _BYTES_AHEAD or not self._flights):
-            strips = self._narrow if self._group < _FIRST else self._strips
+            strips = self._strips_of(self._group)
             if self._at == len(strips):
                 self._group += 1
                 self._at = 0
@@ -152,18 +159,22 @@ class RangeReader:
             self._bytes += flight.size
             self._at += 1
 
-    def arrived(self, group: int) -> bool:
-        """True if :meth:`take` would wait for nothing, and nothing of *group* is missing."""
-        if self._strips and self._group <= group:
-            return False  # some of it is not even begun
-        for flight in self._flights:
-            if flight.group > group:
-                break
-            if flight.ticket is None or not flight.ticket.done:
-                return False
-            if not flight.strip.blocks.keys() <= (flight.ticket.result or frozenset()):
-                return False
-        return True
+    def once_whole(self, group: int, then: Callable[[], None]) -> None:
+        """Have *then* called when all of *group* is here, if it ever is: now, or by a worker.
+
+        Of one group at a time.
+        """
+        with self._lock:
+            self._awaited = group, then
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            if self._awaited is None or self._left.get(self._awaited[0]):
+                return
+            _, then = self._awaited
+            self._awaited = None
+        then()
 
     def take(self, group: int, deadline: Deadline) -> list[int]:
         """Wait for *group* of every chunk. The numbers of the chunks of which it is missing."""
@@ -200,6 +211,9 @@ class RangeReader:
         for strip in (*self._strips, *self._narrow):
             strip.blocks.clear()
 
+    def _strips_of(self, group: int) -> list[_Strip]:
+        return self._narrow if group < FIRST else self._strips
+
     def _kept(self, head: Head) -> bool:
         return head.serde is not None and head.name in self._stays
 
@@ -224,9 +238,14 @@ class RangeReader:
 
         def work(go: bool) -> tuple[frozenset[int], bool | None]:
             try:
-                return self._read(strip, parts, mine, deadline) if go else (frozenset(), None)
+                read = self._read(strip, parts, mine, deadline) if go else (frozenset(), None)
             finally:
                 BlockLease.release_run(list(mine.values()))
+            if strip.blocks.keys() <= read[0]:
+                with self._lock:
+                    self._left[group] -= 1
+                self._tell()
+            return read
 
         if mine:
             try:

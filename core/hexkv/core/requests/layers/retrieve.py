@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Self
 
 from hexkv.core.keys.prompts import Prompt
@@ -14,7 +15,7 @@ from hexkv.core.memory.pool import BlockLease
 from hexkv.core.requests.decoding import decoded_by, fitted, is_raw, load
 from hexkv.core.requests.layers.groups import layer_groups, part_groups
 from hexkv.core.requests.layers.limits import Hosts, TimeBudget, room
-from hexkv.core.requests.layers.ranges import RangeReader
+from hexkv.core.requests.layers.ranges import FIRST, RangeReader
 from hexkv.core.requests.prefix import Prefix, match_prefix
 from hexkv.core.requests.retrieve import Arrived, worth_waiting
 from hexkv.core.tiers.batches import Batch
@@ -36,6 +37,9 @@ from hexkv.ports import (
 
 _GROUPS_AHEAD = 4
 """How many groups of layers are read ahead of the one that the model computes. One is copied."""
+
+_AT_FIRST = 2
+"""Likewise of the first ones: the copy that the host waits for shares processors with readers."""
 
 
 class LayeredRetrieve:
@@ -141,8 +145,6 @@ class LayeredRetrieve:
             with self._patience.step() as deadline:
                 if self._next == 0 or layer == self._groups[self._next - 1].stop:
                     self._bring(self._next, deadline)
-                elif self._ahead is None:  # the next group was still to arrive
-                    self._copy_ahead(deadline)
         except BaseException:
             self.close()  # it is not known what the device holds
             raise
@@ -250,27 +252,25 @@ class LayeredRetrieve:
     def _bring(self, group: int, deadline: Deadline) -> None:
         """Have one group of layers in the device, and begin with the next ones."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            self._load(group, deadline)
-        if ahead is None or self._copier.withdraw(ahead):
+        mine = ahead is None or self._copier.withdraw(ahead)
+        self._load(group, deadline)
+        if ahead is None or mine:
             self._copy(group, deadline)
         elif not self._copier.finish(ahead, self._patience.end()):
             self._shorten(0, Reason.DEVICE)
         self._next = group + 1
-        self._reader.read_ahead(group + _GROUPS_AHEAD, deadline)
-        self._copy_ahead(deadline)
+        ahead_of_host = _AT_FIRST if group < FIRST else _GROUPS_AHEAD
+        self._reader.read_ahead(group + ahead_of_host, deadline)
+        self._copy_ahead()
 
-    def _copy_ahead(self, deadline: Deadline) -> None:
-        """Have a worker copy the next group, if all of it is there and nothing is to be waited for.
+    def _copy_ahead(self) -> None:
+        """Have a worker copy the next group as soon as all of it is there, while the host computes.
 
         What is missing may shorten the hit, which the host is to learn with that group.
         """
         group = self._next
         if not (self._beside and self._hit and group < len(self._groups)):
             return
-        if not self._reader.arrived(group):
-            return
-        self._load(group, deadline)
         leases, spans = self._spans()
         if not all(map(is_raw, leases)):
             return  # only what moves bytes is made by a worker
@@ -281,6 +281,7 @@ class LayeredRetrieve:
             leases,
             gather=False,
             layers=self._groups[group],
+            when=partial(self._reader.once_whole, group),
         )
 
     def _load(self, group: int, deadline: Deadline) -> None:
