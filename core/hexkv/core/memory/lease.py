@@ -12,15 +12,7 @@ from typing import NoReturn, Self
 from hexkv.core.home import Home
 from hexkv.core.memory.slots import Block, Slots
 from hexkv.core.turns import Line
-from hexkv.ports import (
-    MAGIC,
-    PAGE,
-    ChunkSpec,
-    EngineBusy,
-    InvalidRequest,
-    Lease,
-    frame_bytes,
-)
+from hexkv.ports import MAGIC, PAGE, ChunkSpec, EngineBusy, InvalidRequest, Lease, frame_bytes
 
 _POISON = 0xDE
 _MAGIC_BYTES = len(MAGIC)
