@@ -55,7 +55,7 @@ NAMES = [
     "disk: retrieve",
     "disk: retrieve",
     *["disk: retrieve, cold"] * 2,
-    "disk, direct: store",
+    *["disk, direct: store"] * 2,
     *["disk, direct: retrieve"] * 2,
     *(f"{where}: retrieve by layers{what}" for where, what in BY_LAYERS[:2]),
     "memory: store by layers",

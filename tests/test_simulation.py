@@ -3,6 +3,7 @@
 ``make simulate`` plays many more seeds; ``make simulate SEED=7`` plays one again.
 """
 
+from collections import defaultdict
 from threading import Condition
 
 import pytest
@@ -129,7 +130,8 @@ def stuck_breaker(patch):
 
 def early_hits(patch):
     """A chunk counts as arrived before it was loaded."""
-    patch.setattr(Fetch, "arrived", lambda self, index: True)
+    whole = defaultdict(lambda: None)  # of each chunk, why it is not
+    patch.setattr(Fetch, "why", property(lambda self: whole, lambda self, why: None), raising=False)
 
 
 def early_release(patch):
