@@ -6,7 +6,7 @@ sides read and write the same tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,20 @@ class BareCopy:
 
     gather: Callable[[], None]
     scatter: Callable[[], None]
+
+
+def one_by_one(copies: Sequence[BareCopy]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What gathers all of *copies*, one after the other, and what scatters them."""
+
+    def gather() -> None:
+        for copy in copies:
+            copy.gather()
+
+    def scatter() -> None:
+        for copy in copies:
+            copy.scatter()
+
+    return gather, scatter
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import TypedDict
 
 import torch
 
-from benchmarks.devices import contiguous
+from benchmarks.devices import contiguous, one_by_one
 from benchmarks.lmcache_calls import peers_turn
 from benchmarks.machine import describe, load, versions
 from benchmarks.measure import Spread, cost, must
@@ -144,13 +144,7 @@ def _small(chunk: int) -> Iterator[tuple[str, float]]:
     with memory_engine(SMALL, chunk, (TURNS + 4) * count) as cache, buffers(count, size) as copies:
         bare = [device.bare(i, copies[i]) for i in range(count)]
 
-        def gather() -> None:
-            for copy in bare:
-                copy.gather()
-
-        def scatter() -> None:
-            for copy in bare:
-                copy.scatter()
+        gather, scatter = one_by_one(bare)
 
         def new() -> None:
             must(cache.store(tokens, device.window).stored_tokens == named, "it was there")
@@ -203,13 +197,7 @@ def _beside_the_copy(
     with memory_engine(layout, chunk, count) as cache, buffers(count, size) as copies:
         bare = [device.bare(i, copies[i]) for i in range(count)]
 
-        def gather() -> None:
-            for copy in bare:
-                copy.gather()
-
-        def scatter() -> None:
-            for copy in bare:
-                copy.scatter()
+        gather, scatter = one_by_one(bare)
 
         def store() -> None:
             must(cache.store(tokens, device.window).stored_tokens == len(tokens), "it was there")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from benchmarks.devices import Device, contiguous, paged
+from benchmarks.devices import Device, contiguous, one_by_one, paged
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, memory_engine, prompt
 from benchmarks.scale import Scale
@@ -39,13 +39,7 @@ def _with(device: Device, name: str, scale: Scale) -> Generator[Comparison, None
             report = cache.retrieve(tokens, device.window)
             must(report.loaded_tokens == len(tokens), f"incomplete: {report}")
 
-        def gather() -> None:
-            for copy in bare:
-                copy.gather()
-
-        def scatter() -> None:
-            for copy in bare:
-                copy.scatter()
+        gather, scatter = one_by_one(bare)
 
         size, goal = count * chunk, Goal("speed", SHARE)
         fresh = Turn(store, before=cache.clear)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from benchmarks.devices import PAGE_TOKENS, Device, contiguous, paged
+from benchmarks.devices import PAGE_TOKENS, Device, contiguous, one_by_one, paged
 from benchmarks.measure import Comparison, Goal, Turn, must
 from benchmarks.rig import buffers, memory_engine, prompt
 from benchmarks.scale import SLIM, Scale
@@ -39,13 +39,7 @@ def _short(scale: Scale) -> Generator[Comparison, None, None]:
     with buffers(count, layout.chunk_bytes(PAGE_TOKENS)) as rooms:
         bare = [device.bare(i, rooms[i]) for i in range(count)]
 
-        def gather() -> None:
-            for copy in bare:
-                copy.gather()
-
-        def scatter() -> None:
-            for copy in bare:
-                copy.scatter()
+        gather, scatter = one_by_one(bare)
 
         name = f"new window of {tokens} tokens"
         yield from _engine(device, device.fresh, layout, tokens, name, (gather, scatter), None)
