@@ -34,7 +34,7 @@ class Loan:
 def lent(
     leases: Mapping[ChunkKey, Lease], over: Callable[[Mapping[ChunkKey, int]], None]
 ) -> dict[ChunkKey, LentLease]:
-    """*leases* with an end that *over* is told of, as of a :class:`Loan`."""
+    """*leases* as lent ones: *over* is told of chunks as :class:`Loan` says."""
     loan = Loan({key: len(lease.frame) for key, lease in leases.items()}, over)
     return {key: LentLease(lease, loan, key) for key, lease in leases.items()}
 
