@@ -1,5 +1,6 @@
 """The kernels for CUDA, on machines without one: interpreted, and compiled but not run."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from depth import thorough
 
 HERE = Path(__file__).parent
+KERNELS = HERE.parent / "hexkv" / "kernels" / "in_triton"
 LIMIT = 600
 """Seconds; it takes fifteen on a machine that does nothing else."""
 
@@ -72,3 +74,22 @@ def test_nothing_imports_triton_before_a_gpu_is_met():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_no_kernel_negates_a_tensor():
+    """Compiled, ``-x`` is ``0 - x`` and makes +0.0 of +0.0; interpreted, it makes -0.0."""
+    assert [f"{path.name}:{line}" for path in KERNELS.glob("*.py") for line in _negated(path)] == []
+
+
+def _negated(path):
+    """Lines of kernels that have a unary minus before anything but a literal."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if not any("triton.jit" in ast.unparse(one) for one in function.decorator_list):
+            continue
+        for node in ast.walk(function):
+            match node:
+                case ast.UnaryOp(op=ast.USub(), operand=operand):
+                    if not isinstance(operand, ast.Constant):
+                        yield node.lineno

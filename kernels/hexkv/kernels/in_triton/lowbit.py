@@ -230,7 +230,8 @@ def float8_share(code, MOST: tl.constexpr, ROWS: tl.constexpr, PEERS: tl.constex
     number = tl.where(size < 8, size.to(tl.float32) * (1.0 / 512), normal)
     number = tl.where(size == 0x7F, 0.0, number)  # NaN, which no encoder writes
     share = tl.div_rn(number, tl.full((ROWS, PEERS), MOST, tl.float32))
-    return tl.where(code < 0x80, share, -share)
+    # Triton compiles -x to 0 - x, which is +0.0 for +0.0: the product has the sign of its factor.
+    return share * tl.where(code < 0x80, 1.0, -1.0)
 
 
 @triton.jit
