@@ -1,7 +1,7 @@
 /* A double of cuFile's six functions: "device memory" is the process's own, and every rule is kept.
  *
  * The rules are those of cufile.h: the driver is opened first; a file is registered, once, and only
- * if it is open for direct I/O; memory is registered before it is read into, once; a read stays
+ * if it is open for direct I/O and with no flag that the library refuses; memory is registered before it is read into, once; a read stays
  * within its registration. What breaks one gets the number that cuFile has for it. Reads that are not
  * aligned are counted: cuFile takes them through a buffer of its own, which is what they are not for.
  */
@@ -20,6 +20,8 @@ typedef struct { int type; union { int fd; void *handle; } handle; const void *f
 
 enum { OPEN, HANDLE, UNHANDLE, BUF, UNBUF, READ, FUNCTIONS };
 enum { MOST = 256 };
+/* What the library of CUDA 13.0 answered with 5019 on an H200. */
+enum { REFUSED = O_NOFOLLOW | O_NONBLOCK | O_TMPFILE };
 /* Says that it read, and did not; says more than it was asked for; flips a bit; reads elsewhere. */
 enum { TRUTH, NOTHING, MORE, FLIPPED, ELSEWHERE };
 
@@ -70,7 +72,7 @@ Error cuFileHandleRegister(void **handle, const Descr *descr) {
     int flags = fcntl(descr->handle.fd, F_GETFL), place = -1;
     if (error.err) goto out;
     error = !opened ? refused(5001) : descr->type != 1 ? refused(5018) : flags < 0 ? refused(5022)
-          : !(flags & O_DIRECT) ? refused(5020) : error;
+          : flags & REFUSED ? refused(5019) : !(flags & O_DIRECT) ? refused(5020) : error;
     for (int i = MOST - 1; i >= 0 && !error.err; i--) {
         if (files[i].used && files[i].fd == descr->handle.fd) error = refused(5028);
         if (!files[i].used) place = i;

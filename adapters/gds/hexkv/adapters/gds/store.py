@@ -8,13 +8,11 @@ turns out to be none costs a few reads.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
-import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from typing import Any, Protocol
 
@@ -119,8 +117,7 @@ class GdsStore(OverFiles):
                 return Miss(Reason.REFUSED)
             got = os.preadv(file, [page], 0)
             if got == len(page) == PAGE:
-                _go_direct(file)
-                with driver.registered(file) as handle:
+                with _direct(file) as direct, driver.registered(direct) as handle:
                     got += driver.read(handle, into, PAGE)
         except CuFileError as error:
             return Failed(self._failed(error))
@@ -149,9 +146,8 @@ class GdsStore(OverFiles):
             with tempfile.TemporaryFile(dir=self._root) as file:
                 file.write(bytes(PAGE))
                 file.flush()
-                _go_direct(file.fileno())
                 if self._driver is not None:
-                    with self._driver.registered(file.fileno()):
+                    with _direct(file.fileno()) as direct, self._driver.registered(direct):
                         pass
         except OSError as error:
             if isinstance(error, CuFileError) or error.errno not in _NOTHING_NEW:
@@ -175,11 +171,18 @@ class GdsStore(OverFiles):
         )
 
 
-def _go_direct(file: int) -> None:
-    """Make *file* as cuFile wants it: past the page cache, and of those that block."""
-    if sys.platform == "linux":
-        flags = fcntl.fcntl(file, fcntl.F_GETFL)
-        fcntl.fcntl(file, fcntl.F_SETFL, (flags | os.O_DIRECT) & ~os.O_NONBLOCK)
+@contextmanager
+def _direct(file: int) -> Iterator[int]:
+    """Give a descriptor of an open *file* with flags that cuFile takes.
+
+    cuFile answers 5019 to O_NOFOLLOW, O_NONBLOCK and O_TMPFILE, with which files are opened so
+    that they can be checked, and F_SETFL cannot clear them.
+    """
+    direct = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    try:
+        yield direct
+    finally:
+        os.close(direct)
 
 
 def _is_a_store(
