@@ -48,12 +48,20 @@ class Rank:
         self.pages = tensors(1)
         self.engine = engine
         groups = dict(enumerate(zip(namespaces(), self.pages, strict=True)))
-        self.held = HeldBlocks(engine, groups, limit, SECONDS, clock)
+        self.held = HeldBlocks(engine, groups, limit, SECONDS, clock, "weights-1")
 
     def store(self, name, group, block):
         copied = self.held.store([(name, group, block)], 0)
         assert self.engine.flush(60)
         return copied
+
+    def clear(self, generation):
+        """Delete all, and begin a generation: as vLLM resets its own caches."""
+        tiers = [tier.name for tier in self.engine.health().tiers]
+        said = {"op": "clear", "generation": generation, "tiers": tiers}
+        answer = self.held(said, memoryview(b""))
+        assert not answer["left"]
+        return answer["chunks"]
 
     def load(self, ticket, block):
         copying = self.held.load([(ticket, block)])
@@ -91,12 +99,13 @@ class Keyed:
         return True
 
     def health(self):
-        return SimpleNamespace(leases=self.chunks.ledger())
+        tiers = [SimpleNamespace(name="heap")]
+        return SimpleNamespace(leases=self.chunks.ledger(), tiers=tiers)
 
-    def clear(self):
+    def clear(self, *, tiers):
         count = len(self.chunks._chunks)
         self.chunks._chunks.clear()
-        return SimpleNamespace(complete=True, chunks=count)
+        return SimpleNamespace(left={}, chunks=count)
 
     def close(self):
         self.chunks.close()

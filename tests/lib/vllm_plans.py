@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
+from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.settings import ConnectorSettings
 
 BLOCK, CHUNK = 16, 32
@@ -17,15 +17,21 @@ class Rank:
         self.follows = follows
         self.hit, self.tiers, self.late, self.there = hit, tiers or {"memory": hit}, late, there
         self.asked, self.tokens = [], b""
+        self.said, self.cleared, self._clears = {}, {"chunks": 0, "left": {}}, set()
 
     def ask(self, op, tokens=b"", *, wanted=True, **said):
         if not self.there:
             return 0
         self.asked.append((op, said.get("id")))
         self.tokens = tokens or self.tokens
+        if op == "clear":
+            self.said = said
+            self._clears.add(len(self.asked))
         return len(self.asked)
 
     def take(self, number, seconds=0.0):
+        if number in self._clears:
+            return self.cleared
         if self.follows:
             return {"follows": True}
         return None if self.late else {"hit": self.hit, "tiers": self.tiers}
@@ -58,13 +64,14 @@ def request(tokens=100, name="r", generated=0):
     )
 
 
-def half(*ranks, later=False, checked_later=False, clock=None, tail=0, **settings):
+def half(*ranks, later=False, checked_later=False, clock=None, tail=0, weights=None, **settings):
     loading = "async" if later else "sync"
     return SchedulerConnector(
         ConnectorSettings(loading=loading, **settings),
         Shape(CHUNK, BLOCK, checked_later, tail=tail),
         ranks,
         clock or Clock(),
+        weights,
     )
 
 

@@ -10,6 +10,7 @@ import hashlib
 import time
 from array import array
 from concurrent.futures import wait
+from types import SimpleNamespace
 
 import torch
 from vllm import SamplingParams
@@ -18,6 +19,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
@@ -29,20 +31,20 @@ BLOCK, HEADS, WIDTH = 16, 1, 16
 NAMES = ["layer.0", "layer.1"]
 
 
-def link(before, token):
+def link(before, token, weights=""):
     """The KV of a token, a whole number below 2**24, from that of the one before it."""
-    seed = f"{before} {token}".encode()
+    seed = f"{before} {token}{weights}".encode()
     return int.from_bytes(hashlib.blake2b(seed, digest_size=3).digest(), "little")
 
 
-def alone(prompt, count):
+def alone(prompt, count, weights=""):
     """What the model generates after *prompt*, computed from nothing but the tokens."""
     tokens, state = list(prompt), 0
     for token in tokens:
-        state = link(state, token)
+        state = link(state, token, weights)
     for _ in range(count):
         tokens.append(state % 1000)
-        state = link(state, tokens[-1])
+        state = link(state, tokens[-1], weights)
     return tokens[len(prompt) :]
 
 
@@ -70,6 +72,29 @@ def configuration(model, budget, prefix_caching):
     ).create_engine_config()
 
 
+class _Worker:
+    """The methods of vLLM's worker that change a toy's weights."""
+
+    def __init__(self, toy):
+        self._toy = toy
+        self._place = self._first = str(toy.executor.vllm_config.model_config.model)
+
+    def reload_weights(self, weights_path=None):
+        self._place = str(weights_path or self._place)
+        self._toy.weights = "" if self._place == self._first else f" {self._place}"
+
+    def sleep(self, level=1):
+        self._toy.weights = self._toy.weights if level == 1 else " dropped"
+
+    def wake_up(self, tags=None):
+        pass
+
+    def get_model(self):
+        weights = torch.tensor(list(self._toy.weights.encode()), dtype=torch.uint8)
+        parameters = [("weights", torch.nn.Parameter(weights, requires_grad=False))]
+        return SimpleNamespace(named_parameters=lambda: parameters)
+
+
 class Toy:
     """One engine of vLLM with one worker. Closed by :meth:`close`."""
 
@@ -91,6 +116,12 @@ class Toy:
             num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(NAMES, spec)]
         )
         self.caches = {name: torch.zeros(blocks, HEADS, BLOCK, 2 * WIDTH) for name in NAMES}
+        self.weights = ""
+        """What the model computes with, beside tokens."""
+
+        self.executor = object.__new__(UniProcExecutor)
+        self.executor.vllm_config = config
+        self.executor.driver_worker = _Worker(self)
         self.worker = self._work(config, kv)
         self.scheduler = Scheduler(
             config,
@@ -142,6 +173,10 @@ class Toy:
         if not self.step():
             running = self.worker._rig.half._outside.running.values()
             wait([done for _, done in running], timeout=0.01)
+
+    def call(self, method, **said):
+        """Have the worker do something, as vLLM does."""
+        self.executor.collective_rpc(method, kwargs=said)
 
     def answers(self):
         """What every request got so far."""
@@ -234,7 +269,7 @@ class Toy:
             start, tokens = computed[name], self.requests[name].all_token_ids
             state = self._read(name, start - 1) if start else 0
             for at in range(start, start + count):
-                state = link(state, tokens[at])
+                state = link(state, tokens[at], self.weights)
                 self._write(name, at, state)
                 self._written.append((self._tables[name][at // BLOCK], at % BLOCK))
             sampled[name] = [state % 1000] if start + count == len(tokens) else []
@@ -244,7 +279,7 @@ class Toy:
         """The state in the KV of one token, if all before it says the same in all layers."""
         states, tokens = [0], self.requests[name].all_token_ids
         for place in range(at + 1):
-            states.append(link(states[-1], tokens[place]))
+            states.append(link(states[-1], tokens[place], self.weights))
         places = torch.arange(at + 1)
         blocks = torch.tensor(self._tables[name])[places // BLOCK]
         wanted = torch.tensor(states[1:], dtype=torch.float32)[:, None]

@@ -8,8 +8,8 @@ from dict_store import DictStore
 from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import configure
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
+from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.serving import LookupServer, Scopes
 from hexkv.contracts.doubles import ManualClock
 from hexkv.kernels.blocks import opaque_layout

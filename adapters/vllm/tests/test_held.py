@@ -166,7 +166,12 @@ def test_the_scheduler_asks_in_messages(rank):
     assert rank.held({"op": "release", "tickets": [7, 8]}, memoryview(b"")) == {}
     assert rank.held({"op": "give_up", "tickets": [9]}, memoryview(b"")) == {}
     assert rank.held.gave_up(9)
-    assert rank.held({"op": "clear", "generation": 1}, memoryview(b"")) == {"chunks": 1}
+    clear = {"op": "clear", "generation": 1}
+    assert rank.held(clear | {"tiers": []}, memoryview(b"")) == {"chunks": 0, "left": {}}
+    assert rank.held(clear | {"tiers": ["disk"]}, memoryview(b"")) == {"chunks": 1, "left": {}}
+    left = {"gone": "no tier 'gone'; there are disk"}
+    assert rank.held(clear | {"tiers": ["gone"]}, memoryview(b"")) == {"chunks": 0, "left": left}
+    assert rank.held({"op": "weights"}, memoryview(b"")) == {"weights": "weights-1"}
     with pytest.raises(InvalidRequest):
         rank.held({"op": "hold"}, memoryview(b""))
 

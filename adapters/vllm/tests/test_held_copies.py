@@ -53,7 +53,7 @@ def test_nothing_from_before_it_was_emptied_comes_back(rank):
     """vLLM hands over what it named in the step before."""
     for name in (b"a", b"b", b"c"):
         rank.held.store([(name, 0, 2)], 0)  # queued when the cache is emptied
-    rank.held.clear(1)
+    rank.clear(1)
     assert rank.held.store([(b"d", 0, 2)], 0) == 0
     assert not any(rank.held.hold(i, 0, name) for i, name in enumerate((b"a", b"b", b"c")))
     assert not rank.held.hold(4, 0, b"d")
@@ -189,7 +189,7 @@ def test_whatever_happens_held_blocks_are_right_and_counted(steps):
                 assert copying.done
                 assert rank.block(of, block) == content
             elif op == "clear":
-                rank.held.clear(0)
+                rank.clear(0)
                 stored.clear()
             assert rank.held.used == sum(PAGE + len(content) for _, content in held.values())
             assert (rank.leases(), rank.leases(COPYING)) == (len(held), len(under_way))

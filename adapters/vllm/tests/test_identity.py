@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of, scope_of
+from hexkv.adapters.vllm.identity import (
+    Rank,
+    counts_inputs,
+    namespace_of,
+    scope_of,
+    weights_at,
+    weights_of,
+)
 from hexkv.adapters.vllm.inspection import refuse, replicas_of
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.serving import Scopes, joined
@@ -264,12 +271,22 @@ def test_drawn_weights_are_those_of_their_seed_and_configuration():
     assert len({drawn(0, 1.0), drawn(1, 1.0), drawn(0, 2.0)}) == 3
 
 
-def test_weights_that_are_replaced_while_they_run_are_kept_in_memory_only():
+def test_weights_that_may_be_replaced_later_have_their_name_until_then():
     config = loading()
     config.weight_transfer_config = object()
     assert served(config) == served()
-    with pytest.raises(ConfigError, match="only the memory tier"):
-        served(config, tiers=[{"store": "disk", "settings": {"root": "x"}}])
+    assert served(config, tiers=[{"store": "disk", "settings": {"root": "x"}}]) == served()
+
+
+def test_weights_that_are_loaded_anew_are_known_by_the_digest_of_where_they_lie(weights, tmp_path):
+    config = loading(model=str(weights))
+    first = weights_of(config.model_config, config.load_config)
+    assert weights_at(config, None) == weights_at(config, str(weights)) == first
+    shutil.copytree(weights, tmp_path / "copy")
+    assert weights_at(config, str(tmp_path / "copy")) == first
+    (tmp_path / "copy" / "model.safetensors").write_bytes(b"others")
+    assert weights_at(config, str(tmp_path / "copy")) != first
+    assert weights_at(config, "nobody/knows-this") == ""
 
 
 def test_a_draft_model_has_a_part_in_what_is_cached(weights):

@@ -5,9 +5,11 @@ from array import array
 import pytest
 
 from hexkv.adapters.vllm.messages import Scope
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.scheduler_connector import Scheduled, SchedulerConnector, Shape
+from hexkv.adapters.vllm.requests import Allowed, Scheduled, Shape
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.adapters.vllm.weights import Weights
+from hexkv.ports import Reason
 from vllm_plans import BLOCK, CHUNK, Clock, Rank, arrive, blocks, half, request, step
 
 
@@ -284,14 +286,93 @@ def test_tokens_are_counted_by_the_tier_that_gives_them():
     assert plan.sources(name, 20) == {"memory": 16, "disk": 4}
 
 
-def test_clearing_asks_every_rank_and_forgets_what_was_found():
+def test_a_reset_of_vllms_caches_deletes_nothing(caplog):
+    caplog.set_level("INFO", "vllm.hexkv")
     ranks = Rank(hit=64), Rank(hit=64)
     plan = half(*ranks)
     name = arrive(plan, request())
     assert plan.matched(name, 0) == (64, False)
+    plan.reset()
+    assert [rank.said for rank in ranks] == [{"tiers": [], "generation": 0}] * 2
+    assert plan.matched(name, 0) == (64, False), "what was found is still there"
+    assert caplog.messages == [
+        "vLLM reset its caches; hexkv keeps what its tiers have (reset_clears)"
+    ]
+
+
+def test_a_reset_clears_the_tiers_that_are_named_and_says_what_it_could_not(caplog):
+    caplog.set_level("INFO", "vllm.hexkv")
+    ranks = Rank(hit=64), Rank(hit=64)
+    plan = half(*ranks, reset_clears=("memory", "redis"))
+    name = arrive(plan, request())
+    assert plan.matched(name, 0) == (64, False)
     for rank in ranks:
-        rank.hit = 0
-    assert plan.clear(1.0)
-    assert plan.matched(name, 0) == (0, False)
+        rank.hit, rank.cleared = 0, {"chunks": 3, "left": {}}
+    plan.reset()
+    assert ranks[0].said == {"tiers": ["memory", "redis"], "generation": 0}
+    assert plan.matched(name, 0) == (0, False), "it was asked for again"
+    ranks[0].cleared = {"chunks": 1, "left": {"redis": "it does not answer"}}
     ranks[1].there = False
-    assert not plan.clear(1.0)
+    plan.reset()
+    done, partly = caplog.messages
+    assert done == "vLLM reset its caches; hexkv deleted 6 chunks on memory, redis"
+    assert partly.endswith("some on redis: it does not answer; rank 1: no answer")
+
+
+def lost(weights):
+    """The weights are replaced, as vLLM is asked to."""
+    weights.call(None, "reset_weights", {}, lambda: None, lambda: "")
+
+
+def test_requests_from_before_the_weights_were_replaced_are_left_alone():
+    weights, rank = Weights(), Rank(hit=64)
+    plan = half(rank, weights=weights)
+    names = [arrive(plan, request(name=name)) for name in ("waits", "runs")]
+    assert [plan.matched(name, 0) for name in names] == [(64, False)] * 2
+    plan.allocated("runs", blocks(100), 64)
+    assert not step(plan, "runs", 64, 20, blocks(100)).replaced
+    lost(weights)
+    assert plan.matched("waits", 0) == (0, False)
+    assert rank.asked[-1] == ("release", "waits")
+    plan.allocated("waits", blocks(100), 0)
+    planned = plan.plan(
+        [Scheduled("waits", 0, 100, blocks(100), True), Scheduled("runs", 84, 16, [], False)]
+    )
+    assert planned.replaced
+    assert (planned.loads, planned.saves) == ([], [])
+    assert [missed.reason for missed in planned.missed] == [
+        Reason.TIER_OFF,
+        Reason.BEHIND_A_MISS,
+    ]
+
+
+def test_requests_of_other_weights_are_not_looked_for_or_handed_over():
+    weights, rank = Weights(), Rank(hit=64)
+    plan = half(rank, weights=weights, tail=BLOCK)
+    arrive(plan, request(name="told"), hands_over=True, holds=True)
+    lost(weights)
+    name = arrive(plan, request(), hands_over=True, holds=True)
+    assert plan.matched(name, 0) == (0, False)
+    plan.allocated(name, blocks(100), 0)
+    planned = step(plan, name, 0, 100, blocks(100))
+    assert (planned.saves, planned.computed) == ([], [])
+    assert plan.handed_over(name)[0] is None
+    assert [op for op, _ in rank.asked] == ["announce", "find", "release", "withdraw"]
+
+
+def test_the_cache_goes_on_only_if_nothing_was_computed_with_other_weights(monkeypatch):
+    monkeypatch.setattr("hexkv.adapters.vllm.weights.weights_at", lambda config, place: "first")
+    for computes in (False, True):
+        weights, rank = Weights(lambda: "first"), Rank(hit=64)
+        plan = half(rank, weights=weights)
+        arrive(plan, request(name="old"))
+        lost(weights)
+        if computes:
+            step(plan, arrive(plan, request(name="between")), 0, 8, blocks(8))
+        else:
+            assert plan.plan([]).replaced, "nothing was computed"
+        weights.call(None, "reload_weights", {}, lambda: None, lambda: "")
+        name = arrive(plan, request())
+        assert plan.matched(name, 0) == (0 if computes else 64, False)
+        assert plan.matched("old", 0) == (0, False)
+        assert plan.plan([]).replaced is computes

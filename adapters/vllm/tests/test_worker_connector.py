@@ -13,7 +13,7 @@ from hexkv.adapters.vllm.events import Ledger
 from hexkv.adapters.vllm.messages import Save, Scope, Step
 from hexkv.adapters.vllm.metrics import FAILED_TOKENS, LOADED_TOKENS, STORED_TOKENS
 from hexkv.contracts.cases import each
-from hexkv.ports import Cleared, InvalidRequest, StoreUnreachable, traceparent
+from hexkv.ports import Cleared, InvalidRequest, traceparent
 from vllm_rank import (
     ALL,
     BLOCK,
@@ -259,17 +259,65 @@ def test_kv_of_an_adapter_is_used_while_that_adapter_is_the_one_that_computes(wa
         rank.half.close()
 
 
-def test_clearing_leaves_nothing(rank):
+def test_only_tiers_that_are_named_are_cleared(rank):
     store(rank)
-    assert rank.desk({"op": "clear"}, memoryview(b"")) == {"chunks": 4}
-    assert rank.find() == 0
+    nowhere = {"op": "clear", "tiers": []}
+    assert rank.desk(nowhere, memoryview(b"")) == {"chunks": 0, "left": {}}
+    assert rank.find() == ALL
+    memory = nowhere | {"tiers": ["memory"]}
+    assert rank.desk(memory, memoryview(b"")) == {"chunks": 4, "left": {}}
+    assert rank.find(name="later") == 0
 
 
 def test_clearing_that_may_have_left_something_says_so(rank, monkeypatch):
     left = Cleared(3, {"memory": 3}, {"disk": "what is being written may stay"})
-    monkeypatch.setattr(rank.engine, "clear", lambda: left)
-    with pytest.raises(StoreUnreachable, match="disk: what is being written"):
-        rank.desk({"op": "clear"}, memoryview(b""))
+    monkeypatch.setattr(rank.engine, "clear", lambda tiers: left)
+    answer = rank.desk({"op": "clear", "tiers": ["memory", "disk"]}, memoryview(b""))
+    assert answer == {"chunks": 3, "left": {"disk": "what is being written may stay"}}
+
+
+@pytest.mark.parametrize("way", ["in the step", "layer by layer", "between steps"])
+def test_a_load_under_which_the_weights_were_replaced_did_not_arrive(way):
+    """It began with the first weights; vLLM is about to compute with others."""
+    rank = Rank(layerwise=way == "layer by layer")
+    try:
+        store(rank)
+        assert rank.find() == ALL
+        if way == "between steps":
+            rank.run(Step(2, loads=[load(later=True)]))
+            assert not wait([done for _, done in rank.half._outside.running.values()], 60).not_done
+            rank.run(Step(3, idle=True, replaced=True))
+            assert rank.half.arrived() == {"r"}
+        else:
+            rank.run(Step(2, loads=[load()], replaced=True))
+        assert rank.half.bad_blocks() == set(OTHER)
+        assert rank.engine.health().pins == {}
+    finally:
+        rank.half.close()
+
+
+@pytest.mark.parametrize("way", ["in the step", "between steps"])
+def test_a_load_under_which_its_adapter_was_replaced_did_not_arrive(way):
+    rank = Rank()
+    poet, models = Scope(lora="poet", adapter=1), [Adapter(1), Adapter(2)]
+    try:
+        rank.adapters.loaded("poet", 1, models[0])
+        store(rank, scope=poet)
+        read = rank.engine.retrieve
+
+        def replaced(*args, **named):
+            got = read(*args, **named)
+            rank.adapters.loaded("poet", 1, models[1])
+            return got
+
+        rank.engine.retrieve = replaced
+        rank.run(Step(2, loads=[load(scope=poet, later=way == "between steps")]))
+        if way == "between steps":
+            assert not wait([done for _, done in rank.half._outside.running.values()], 60).not_done
+            assert rank.half.arrived() == {"r"}
+        assert rank.half.bad_blocks() == set(OTHER)
+    finally:
+        rank.half.close()
 
 
 @each(

@@ -220,8 +220,8 @@ def test_hooks_that_break_altogether_are_left_out(toy, monkeypatch):
             assert toy.scheduler.reset_prefix_cache(reset_connector=True)
 
 
-def test_what_is_stored_while_the_cache_is_emptied_is_not_found_after(toy):
-    """The weights may be others then. vLLM hands over what is stored one step late."""
+def test_what_is_stored_while_vllm_resets_its_cache_is_not_found_after(toy):
+    """Its memory may be other after a sleep. vLLM hands over what is stored one step late."""
     toy.add("before", prompt(1, 100), count=1)
     toy.run()
     assert toy.busy
@@ -233,22 +233,31 @@ def test_what_is_stored_while_the_cache_is_emptied_is_not_found_after(toy):
     assert (toy.cached["before"], toy.cached["after"]) == (0, 0)
 
 
-def test_nothing_is_found_in_a_cache_that_could_not_be_emptied(toy, monkeypatch):
-    def broken():
+@pytest.mark.parametrize("clears", [[], ["memory"]])
+def test_a_reset_deletes_only_what_is_configured(start, clears):
+    toy = start(PATIENT | {"reset_clears": clears})
+    for name in ("cold", "again"):
+        toy.add(name, prompt(1, 100))
+        run(toy)
+        assert toy.scheduler.reset_prefix_cache(reset_connector=True)
+    assert toy.cached["again"] == (0 if clears else 96)
+
+
+def test_nothing_is_found_before_every_rank_knows_of_a_reset(toy, monkeypatch):
+    def broken(*args):
         raise ZeroDivisionError("on purpose")
 
     toy.add("cold", prompt(1, 100))
     run(toy)
     with monkeypatch.context() as patched:
-        patched.setattr(toy.engine, "clear", broken)
+        patched.setattr("hexkv.adapters.vllm.held.cleared", broken)
         toy.scheduler.reset_prefix_cache(reset_connector=True)
     toy.add("again", prompt(1, 100))
     run(toy)
     toy.scheduler.reset_prefix_cache(reset_connector=True)
-    for name in ("emptied", "hit"):
-        toy.add(name, prompt(1, 100))
-        run(toy)
-    assert [toy.cached[name] for name in ("again", "emptied", "hit")] == [0, 0, 96]
+    toy.add("hit", prompt(1, 100))
+    run(toy)
+    assert [toy.cached[name] for name in ("again", "hit")] == [0, 96]
 
 
 def test_it_ends_with_loads_and_stores_under_way(toy, monkeypatch):

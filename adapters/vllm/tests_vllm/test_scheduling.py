@@ -5,6 +5,7 @@ import random
 import pytest
 
 from depth import thorough
+from hexkv.ports import StoreUnreachable
 from processes import until
 from vllm_toy import alone, packed
 
@@ -202,15 +203,27 @@ def test_lookups_that_take_their_time_hold_up_nobody(start, mode):
     assert [toy.cached[f"1.{i}"] for i in range(4)] == [96] * 4
 
 
-def test_resetting_with_the_connector_empties_the_cache(start):
-    toy = start()
+@pytest.mark.parametrize("clears", [[], ["memory"]])
+def test_a_reset_with_the_connector_deletes_only_what_is_configured(start, clears):
+    toy = start(connector={"reset_clears": clears})
     toy.add("cold", prompt(1, 100))
     toy.run()
     assert toy.scheduler.reset_prefix_cache(reset_connector=True)
     toy.add("again", prompt(1, 100))
     toy.run()
     check(toy)
-    assert toy.cached["again"] == 0
+    assert toy.cached["again"] == (0 if clears else 96)
+
+
+def test_a_tier_that_cannot_be_cleared_fails_no_reset(start, monkeypatch, caplog):
+    toy = start(connector={"reset_clears": ["memory"]})
+
+    def broken(tiers):
+        raise StoreUnreachable("it does not answer")
+
+    monkeypatch.setattr(toy.engine, "clear", broken)
+    assert toy.scheduler.reset_prefix_cache(reset_connector=True)
+    assert "may have kept some on memory: it does not answer" in caplog.text
 
 
 @pytest.mark.parametrize("seed", [0, *thorough(*range(1, 6))])

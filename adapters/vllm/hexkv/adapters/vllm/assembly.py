@@ -22,11 +22,14 @@ from hexkv.adapters.vllm.inspection import Memory
 from hexkv.adapters.vllm.lora import Adapters, watch
 from hexkv.adapters.vllm.metrics import Tally
 from hexkv.adapters.vllm.rank_cache import LayerParts, RankCache, Together, Windows
-from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector, Shape
+from hexkv.adapters.vllm.requests import Shape
+from hexkv.adapters.vllm.scheduler_connector import SchedulerConnector
 from hexkv.adapters.vllm.serving import Handing, LookupServer, Scopes
 from hexkv.adapters.vllm.sharded import ShardedCache, ShardedPages, slices_of
 from hexkv.adapters.vllm.together import LoadsTogether
 from hexkv.adapters.vllm.under_way import UnderWay
+from hexkv.adapters.vllm.weights import Weights
+from hexkv.adapters.vllm.weights import watch as watch_weights
 from hexkv.adapters.vllm.windows import BlockPages
 from hexkv.adapters.vllm.worker_connector import Window, WorkerConnector
 from hexkv.plugins.clock import SystemClock
@@ -117,7 +120,22 @@ def scheduler_connector(
         "asynchronous" if ours.async_lookup else "synchronous",
         world,
     )
-    return SchedulerConnector(ours, shape, callers)
+    engine = str(config.kv_transfer_config.engine_id)
+    return SchedulerConnector(ours, shape, callers, weights=watched_weights(engine, callers))
+
+
+def watched_weights(engine: str, ranks: Sequence[ChannelClient]) -> Weights:
+    """The weights of an engine of that name, seen from now on in the process that plans."""
+    from vllm.v1.executor.abstract import Executor
+
+    def first() -> str:
+        number = ranks[0].ask("weights")
+        answer = ranks[0].take(number, _START_SECONDS) if number else None
+        return str((answer or {}).get("weights", ""))
+
+    weights = Weights(first)
+    watch_weights(Executor, engine, weights)
+    return weights
 
 
 Half = WorkerConnector[DeviceKV] | WorkerConnector[Sequence[DeviceKV]]
@@ -200,6 +218,7 @@ def worker_connector(
             chunk=chunk_size,
             handing=handing,
             follows=(lambda: False) if together is None else lambda: together.follows,
+            weights=namespace.revision,
         )
         place = _place(config, configured, make=True)
         listener = ChannelServer(socket_path(place, rank.number), desk)

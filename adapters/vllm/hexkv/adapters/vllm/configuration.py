@@ -58,7 +58,8 @@ def configure(
         environ: in place of the process's environment.
 
     Raises:
-        ConfigError: an unknown key, a bad value, or chunks or tails that are not whole blocks.
+        ConfigError: an unknown key, a bad value, a tier that there is not, or chunks or tails that
+            are not whole blocks.
     """
     own = {field.name for field in fields(ConnectorSettings)}
     mine = {name: value for name, value in extra.items() if name in own}
@@ -91,6 +92,12 @@ def configure(
     if (chunk, tail) != (said.settings.chunk.size, said.settings.chunk.tail):
         defaults["chunk"] = {"size": chunk, "tail": tail}
         said = load(file, environ, rest, source=SOURCE, defaults=defaults)
+    tiers = [tier.name for tier in said.settings.tiers]
+    if strange := [name for name in connector.reset_clears if name not in tiers]:
+        raise ConfigError(
+            f"reset_clears (from {SOURCE}): there is no tier {strange[0]!r}, only"
+            f" {', '.join(map(repr, tiers)) or 'none'}"
+        )
     remote = any(tier.store not in LOCAL for tier in said.settings.tiers)
     return Configuration(connector.resolved(remote=remote), said)
 

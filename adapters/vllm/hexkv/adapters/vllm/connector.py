@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm.hexkv")
 
-_CLEAR_SECONDS = 30.0
-
 
 class PlannedStep(KVConnectorMetadata):  # type: ignore[misc]  # untyped here
     """A step's loads and saves, on their way to every worker."""
@@ -323,7 +321,7 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         if self._scheduler is not None:
             self._scheduler.give_up(request)
 
-    @guarded(Step())
+    @guarded(lambda _: Step(replaced=True))
     def _plan(self, scheduler_output: SchedulerOutput) -> Step:
         if self._scheduler is None:
             return Step()
@@ -359,9 +357,12 @@ class HexKVConnector(KVConnectorBase_V1):  # type: ignore[misc]  # untyped here
         mine, count = self._kv_transfer_config.engine_id, request.num_prompt_tokens
         return False, self._params.answer(mine, request.request_id, count, kept, name)
 
-    @guarded(False)
+    @guarded(None)
     def reset_cache(self) -> bool | None:
-        return None if self._scheduler is None else self._scheduler.clear(_CLEAR_SECONDS)
+        # vLLM calls this before it sleeps or pauses, too, and stays paused where it fails.
+        if self._scheduler is not None:
+            self._scheduler.reset()
+        return None
 
     # In both.
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from hexkv.adapters.vllm.configuration import BLOCK_TOKENS
-from hexkv.adapters.vllm.serving import emptied
+from hexkv.adapters.vllm.serving import cleared
 from hexkv.kernels.blocks import BlockKV, BlockMemory
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.schema import Calls
@@ -110,6 +110,7 @@ class HeldBlocks:
         limit: bytes of the pool that may be held; beyond, blocks are not found.
         deadlines: of lookups, reads and stores.
         clock: the machine's, unless time is simulated.
+        weights: the digest of the model's, as they were loaded at the start.
     """
 
     def __init__(
@@ -119,8 +120,10 @@ class HeldBlocks:
         limit: int,
         deadlines: Calls,
         clock: Clock | None = None,
+        weights: str = "",
     ) -> None:
         self._engine = engine
+        self._weights = weights
         self._chunks = engine.chunks
         self._spaces = {group: engine.key_space(space) for group, (space, _) in groups.items()}
         self._memory = {
@@ -143,9 +146,9 @@ class HeldBlocks:
     def __call__(self, question: Mapping[str, object], name: memoryview) -> Mapping[str, object]:
         """Answer the scheduler.
 
-        ``hold`` a block under a ticket, ``release`` tickets, ``give_up`` loads, ``clear``. The
-        last has the number of the ``generation`` that begins with it: blocks that vLLM
-        named before, and hands over after, are not stored any more.
+        ``hold`` a block under a ticket, ``release`` tickets, ``give_up`` loads, ``weights``, and
+        ``clear`` the tiers that it names. The last has the number of the ``generation`` that begins
+        with it: blocks that vLLM named before, and hands over after, are not stored any more.
         """
         match question:
             case {"op": "hold", "ticket": int(ticket), "group": int(group)}:
@@ -157,7 +160,11 @@ class HeldBlocks:
                 self.give_up([ticket for ticket in tickets if isinstance(ticket, int)])
                 return {}
             case {"op": "clear", "generation": int(generation)}:
-                return {"chunks": self.clear(generation)}
+                with self._storing:
+                    self._generation = max(self._generation, generation)
+                return cleared(self._engine, question)
+            case {"op": "weights"}:
+                return {"weights": self._weights}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     @property
@@ -272,16 +279,6 @@ class HeldBlocks:
                 saved = report.stored_tokens + report.queued_tokens
                 size += saved * self._spaces[group].layout.token_bytes
         return size
-
-    def clear(self, generation: int) -> int:
-        """Empty the cache, and store nothing more of an earlier generation. Chunks that went.
-
-        Raises:
-            StoreUnreachable: some may be left.
-        """
-        with self._storing:
-            self._generation = max(self._generation, generation)
-        return emptied(self._engine)
 
     def close(self) -> None:
         """Give back everything and close the engine. Twice is allowed."""

@@ -80,11 +80,6 @@ def namespace_of(
     """
     model = config.model_config
     said = configured.settings.model
-    if configured.settings.shared and getattr(config, "weight_transfer_config", None) is not None:
-        raise ConfigError(
-            "weights that are replaced while vLLM runs (weight_transfer_config) have the name of"
-            " the first ones: only the memory tier of vLLM itself may keep their KV"
-        )
     extra = dict(inside) | options_of(config)
     if quantization := getattr(model, "quantization", None):
         extra["quantization"] = str(quantization)
@@ -160,6 +155,22 @@ def weights_of(model: ModelConfig, load: LoadConfig) -> str:
             " is a text that no other weights are ever given"
         )
     return str(commit)
+
+
+def weights_at(config: VllmConfig, place: str | None) -> str:
+    """The digest of the weights that vLLM reads when it loads them anew; empty if there is none.
+
+    Args:
+        config: vLLM's.
+        place: a folder or a name that it is given for that; ``None``: that of the first ones.
+
+    Raises:
+        ConfigError, OSError: they cannot be read.
+    """
+    if place is None:
+        return weights_of(config.model_config, config.load_config)
+    folder = folder_of(place, None, getattr(config.load_config, "download_dir", None))
+    return "" if folder is None else digest_of(folder)
 
 
 def _place(model: ModelConfig, load: LoadConfig) -> Path | None:

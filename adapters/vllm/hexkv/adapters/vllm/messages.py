@@ -113,3 +113,6 @@ class Step:
 
     waits: bool = False
     """True if it is idle, and a request waits for what a rank or another engine has to say."""
+
+    replaced: bool = False
+    """True if the model's weights are not those that its KV is named after: no load is right."""

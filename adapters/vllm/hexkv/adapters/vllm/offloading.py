@@ -37,7 +37,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
 
-from hexkv.adapters.vllm.assembly import tiers_of
+from hexkv.adapters.vllm.assembly import tiers_of, watched_weights
 from hexkv.adapters.vllm.channel import ChannelClient, ChannelServer, meeting_place, socket_path
 from hexkv.adapters.vllm.configuration import BLOCK_TOKENS, configure_offloading
 from hexkv.adapters.vllm.guard import guarded
@@ -45,7 +45,9 @@ from hexkv.adapters.vllm.held import Copying, HeldBlocks
 from hexkv.adapters.vllm.identity import Rank, counts_inputs, namespace_of
 from hexkv.adapters.vllm.inspection import instructions, refuse
 from hexkv.adapters.vllm.promises import Promises
+from hexkv.adapters.vllm.resetting import reset
 from hexkv.adapters.vllm.shards import own_partition
+from hexkv.adapters.vllm.weights import Weights
 from hexkv.kernels.blocks import opaque_layout
 from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("vllm.hexkv")
 
 _START_SECONDS = 10.0
-_CLEAR_SECONDS = 30.0
 
 
 class Tickets(LoadStoreSpec):  # type: ignore[misc]  # untyped here
@@ -88,12 +89,24 @@ class Tickets(LoadStoreSpec):  # type: ignore[misc]  # untyped here
 class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
     """Asks the ranks for blocks, for vLLM's scheduler."""
 
-    def __init__(self, ranks: Sequence[ChannelClient], patience: float) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[ChannelClient],
+        patience: float,
+        weights: Weights,
+        clears: Sequence[str] = (),
+    ) -> None:
+        """Ask *ranks*, each for *patience* seconds, while *weights* are what KV is named after.
+
+        A reset of vLLM's caches *clears* tiers.
+        """
         self._ranks = ranks
+        self._weights = weights
+        self._clears = clears
         self._promises = Promises(ranks, patience)
         self._generation = 0
-        self._emptied = True
-        """Whether the ranks did so when they were last asked to."""
+        self._current = True
+        """True if every rank knows of the last reset."""
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         del req_context
@@ -101,7 +114,7 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
 
     @guarded(LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        if not self._emptied:
+        if not (self._current and self._weights.intact):
             return LookupResult.MISS
         held = self._promises.held(key, get_offload_group_idx(key), req_context.req_id)
         if held is None:
@@ -126,6 +139,8 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
         del req_context
+        if not self._weights.intact:
+            return PrepareStoreOutput([], Tickets([]), [])
         self._promises.stored(keys)
         names = Tickets(keys, generation=self._generation)
         return PrepareStoreOutput(list(keys), names, [])
@@ -133,6 +148,7 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
     @guarded(None)
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         del context
+        self._weights.computed()
         self._promises.step()
 
     @guarded(None)
@@ -142,17 +158,9 @@ class HexKVManager(OffloadingManager):  # type: ignore[misc]  # untyped here
     @guarded(None)
     def reset_cache(self) -> None:
         self._generation += 1
-        self._emptied = False
+        self._current = False
         self._promises.forget()
-        numbers = [rank.ask("clear", generation=self._generation) for rank in self._ranks]
-        until = time.monotonic() + _CLEAR_SECONDS
-        answers = [
-            rank.take(number, max(0.0, until - time.monotonic())) if number else None
-            for rank, number in zip(self._ranks, numbers, strict=True)
-        ]
-        self._emptied = all(answer is not None and "error" not in answer for answer in answers)
-        if not self._emptied:
-            log.error("the cache was not emptied, so nothing of it is loaded until it is")
+        self._current = reset(self._ranks, self._clears, generation=self._generation)
 
     @guarded(None)
     def shutdown(self) -> None:
@@ -267,7 +275,9 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         for number, rank in enumerate(ranks):
             if not rank.reachable(_START_SECONDS):
                 log.error("the worker of rank %d does not listen in %s: no hits", number, place)
-        return HexKVManager(ranks, self._configured.connector.lookup_seconds)
+        ours = self._configured.connector
+        weights = watched_weights(str(self.config.engine_id), ranks)
+        return HexKVManager(ranks, ours.lookup_seconds, weights, ours.reset_clears)
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         config = get_current_vllm_config()  # which this one is a part of
@@ -295,7 +305,13 @@ class HexKVOffloadingSpec(OffloadingSpec):  # type: ignore[misc]  # untyped here
         engine = build(self._configured.engine, largest, rank=self.config.parallel.rank)
         settings = self._configured.engine.settings
         # The other half is for what is stored, and for reads.
-        held = HeldBlocks(engine, groups, settings.pool.bytes // 2, settings.deadlines)
+        held = HeldBlocks(
+            engine,
+            groups,
+            settings.pool.bytes // 2,
+            settings.deadlines,
+            weights=largest.revision,
+        )
         parallel = self.config.parallel
         path = socket_path(self._place(make=True), parallel.rank)
         log.info(

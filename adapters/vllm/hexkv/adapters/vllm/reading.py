@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hexkv.adapters.vllm.events import BlockEvent
 from hexkv.adapters.vllm.messages import Kept
-from hexkv.adapters.vllm.requests import Allowed
-from hexkv.adapters.vllm.scheduler_connector import Scheduled
+from hexkv.adapters.vllm.requests import Allowed, Scheduled
 from hexkv.adapters.vllm.settings import ConnectorSettings
 from hexkv.plugins.schema import TierSettings
 

@@ -42,6 +42,49 @@ class Request(Protocol):
     def num_tokens(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How vLLM and the engine cut prompts, and how vLLM runs."""
+
+    chunk: int
+    """Tokens in a chunk: whole blocks."""
+
+    block: int
+    """Tokens in a block."""
+
+    checked_later: bool = False
+    """Whether a load can fail unseen by whoever stores what was computed from it: on another
+    rank, or in a step that was planned before the failure was known."""
+
+    events: bool = False
+    """Whether somebody listens to what is stored."""
+
+    tail: int = 0
+    """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
+    shorter than the others."""
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether the last chunk of a prompt can end with any block of it."""
+        return (self.tail or self.chunk) == self.block
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One request's part in a step."""
+
+    request: str
+    computed: int
+    """Tokens computed before the step."""
+
+    scheduled: int
+    """Tokens that the step computes."""
+
+    blocks: Sequence[int]
+    replaces: bool
+    """Whether *blocks* are all there are; otherwise they come after those known."""
+
+
 class Allowed(NamedTuple):
     """What may be done for a request."""
 
@@ -187,6 +230,13 @@ class Tracked:
     def waits(self) -> bool:
         """True while a rank, or another engine, has something to say of it."""
         return bool(self.questions or self.coming)
+
+    def stop(self, why: Reason) -> None:
+        """Nothing more is loaded for it, stored of it or handed over."""
+        self.reads = self.writes = self.holds = self.hands_over = self.takes_over = False
+        self.answers.clear()
+        self.coming.clear()
+        self.found = Found(why=why)
 
     def forget(self) -> None:
         """Whatever was found need not be so any more."""

@@ -10,13 +10,23 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Protocol
 
 from hexkv.adapters.vllm.messages import Computed, Kept, Scope, Step
-from hexkv.adapters.vllm.requests import Allowed, Found, Request, Tracked, common, found_in
+from hexkv.adapters.vllm.requests import (
+    Allowed,
+    Found,
+    Request,
+    Scheduled,
+    Shape,
+    Tracked,
+    common,
+    found_in,
+)
+from hexkv.adapters.vllm.resetting import reset
 from hexkv.adapters.vllm.settings import ConnectorSettings
+from hexkv.adapters.vllm.weights import Weights
 from hexkv.ports import Reason
 
 _NAMING = 0.5
@@ -32,49 +42,6 @@ class Asked(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How vLLM and the engine cut prompts, and how vLLM runs."""
-
-    chunk: int
-    """Tokens in a chunk: whole blocks."""
-
-    block: int
-    """Tokens in a block."""
-
-    checked_later: bool = False
-    """Whether a load can fail unseen by whoever stores what was computed from it: on another
-    rank, or in a step that was planned before the failure was known."""
-
-    events: bool = False
-    """Whether somebody listens to what is stored."""
-
-    tail: int = 0
-    """Tokens between the places where a prompt's last chunk may end: whole blocks. 0: no chunk is
-    shorter than the others."""
-
-    @property
-    def keeps_blocks(self) -> bool:
-        """Whether the last chunk of a prompt can end with any block of it."""
-        return (self.tail or self.chunk) == self.block
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One request's part in a step."""
-
-    request: str
-    computed: int
-    """Tokens computed before the step."""
-
-    scheduled: int
-    """Tokens that the step computes."""
-
-    blocks: Sequence[int]
-    replaces: bool
-    """Whether *blocks* are all there are; otherwise they come after those known."""
-
-
 class SchedulerConnector:
     """Plans loads and saves. Closed by :meth:`close`."""
 
@@ -84,7 +51,12 @@ class SchedulerConnector:
         shape: Shape,
         ranks: Sequence[Asked],
         now: Callable[[], float] = time.monotonic,
+        weights: Weights | None = None,
     ) -> None:
+        self._weights = Weights() if weights is None else weights
+        self._changes = 0
+        """Changes of the weights that requests were stopped for."""
+
         self._settings = settings
         self._shape = shape
         self._ranks = ranks
@@ -100,6 +72,7 @@ class SchedulerConnector:
 
     def arrived(self, request: Request, scope: Scope, may: Allowed) -> None:
         """A request is new: begin to look for what is cached of it."""
+        self._stop_after_changes()
         if request.request_id not in self._requests:
             takes_over = may.takes_over and may.reads
             # What is computed in the step of a load that may yet have failed is not stored, and a
@@ -122,8 +95,13 @@ class SchedulerConnector:
             )
             tracked.waits_until = self._now() + self._settings.wait_seconds
             self._requests[request.request_id] = tracked
-            self._announce(tracked)
-            self._ask(tracked)
+            if self._weights.intact:
+                self._announce(tracked)
+                self._ask(tracked)
+            else:
+                size = self._shape.chunk
+                tracked.asked = request.num_tokens // size * size if tracked.reads else 0
+                self._stop(tracked)
 
     def knows(self, request: str) -> bool:
         """Whether *request* has arrived, and has not left."""
@@ -134,6 +112,7 @@ class SchedulerConnector:
 
         ``None`` asks vLLM to come again. Changes nothing, so it may be asked at every step.
         """
+        self._stop_after_changes()
         tracked = self._requests.get(request)
         if tracked is None or not tracked.reads:
             return 0, False
@@ -182,7 +161,11 @@ class SchedulerConnector:
             scheduled: the requests that compute something in it.
             blocks_of: all blocks of a request, where vLLM says so.
         """
+        self._stop_after_changes()
+        if scheduled:
+            self._weights.computed()
         step, self._step = self._step, Step()
+        step.replaced = not self._weights.intact
         self._number += 1
         step.number = self._number
         step.idle = not scheduled
@@ -247,6 +230,7 @@ class SchedulerConnector:
 
     def handed_over(self, request: str) -> tuple[Kept | None, str]:
         """What is kept of a prompt for who decodes it, and what other nodes call this one's."""
+        self._stop_after_changes()
         tracked = self._requests.get(request)
         if tracked is None or not tracked.holds or not tracked.kept.hold:
             return None, ""
@@ -263,30 +247,43 @@ class SchedulerConnector:
             self._release(tracked)
             if tracked.naming:
                 self._ranks[0].drop(tracked.naming)
-            if tracked.announced:
-                for rank in self._ranks:
-                    rank.ask("withdraw", wanted=False, id=request)
+            self._withdraw(tracked)
 
-    def clear(self, seconds: float) -> bool:
-        """Empty the cache. Whether every rank did so within *seconds*."""
-        until = self._now() + seconds
-        numbers = [(rank, rank.ask("clear")) for rank in self._ranks]
-        done = True
-        for rank, number in numbers:
-            answer = rank.take(number, max(0.0, until - self._now())) if number else None
-            done = done and answer is not None and "error" not in answer
-        for tracked in self._requests.values():
-            if not tracked.allocated:
+    def reset(self) -> None:
+        """Take in that vLLM has reset its own caches."""
+        tiers = self._settings.reset_clears
+        reset(self._ranks, tiers, self._now)
+        for tracked in self._requests.values() if tiers else ():
+            if tracked.reads and not tracked.allocated:
                 tracked.forget()
                 tracked.held = True
                 self._release(tracked)
                 self._ask(tracked)
-        return done
 
     def close(self) -> None:
         """Let go of the ranks."""
         for rank in self._ranks:
             rank.close()
+
+    def _stop_after_changes(self) -> None:
+        """Leave the requests alone that are older than the last change of the weights."""
+        if self._changes != self._weights.changes:
+            self._changes = self._weights.changes
+            for tracked in self._requests.values():
+                self._stop(tracked)
+
+    def _stop(self, tracked: Tracked) -> None:
+        """Load nothing more for a request, and store nothing: its KV may be of other weights."""
+        self._release(tracked)
+        self._withdraw(tracked)
+        tracked.stop(Reason.TIER_OFF)
+
+    def _withdraw(self, tracked: Tracked) -> None:
+        """End what other engines were told of a request's prompt."""
+        if tracked.announced:
+            tracked.announced = False
+            for rank in self._ranks:
+                rank.ask("withdraw", wanted=False, id=tracked.request.request_id)
 
     def _announce(self, tracked: Tracked) -> None:
         """Tell other engines that the prompt of a request that is handed over is computed here."""

@@ -12,7 +12,7 @@ from hexkv.adapters.vllm.lora import Adapters
 from hexkv.adapters.vllm.messages import Scope
 from hexkv.adapters.vllm.rank_cache import RankLookups
 from hexkv.adapters.vllm.under_way import Receiver, UnderWay
-from hexkv.ports import SHARED_OWNER, InvalidRequest, Namespace, StoreUnreachable, traced
+from hexkv.ports import SHARED_OWNER, Cleared, HexKVError, InvalidRequest, Namespace, traced
 
 _SCOPES = 256
 
@@ -102,10 +102,12 @@ class LookupServer:
         chunk: int = 0,
         handing: Handing = Handing(),  # noqa: B008 - frozen
         follows: Callable[[], bool] = lambda: False,
+        weights: str = "",
     ) -> None:
         """Of *engine*, whose chunks have *chunk* tokens; *under_way* where others share it.
 
         A rank that *follows* another one is given what that one finds, and looks for nothing.
+        *weights* is the digest of the model's, as they were loaded at the start.
         """
         self._engine = engine
         self._under_way = under_way
@@ -115,6 +117,7 @@ class LookupServer:
         self._follows = follows
         self._scopes = scopes
         self._prefetch = prefetch
+        self._weights = weights
         self._left: dict[str, int] = {}
         self._lock = Lock()
 
@@ -148,7 +151,9 @@ class LookupServer:
                 under_way = self._under_way
                 return {"settled": under_way.settled(_SETTLING) if under_way else []}
             case "clear", _:
-                return {"chunks": emptied(self._engine)}
+                return cleared(self._engine, question)
+            case "weights", _:
+                return {"weights": self._weights}
         raise InvalidRequest(f"no such question: {question.get('op')!r}")
 
     def release(self, request: str) -> bool:
@@ -210,17 +215,15 @@ class LookupServer:
         return {"hit": found.hit_tokens, "tiers": dict(found.tiers), "why": why}
 
 
-def emptied(engine: RankLookups) -> int:
-    """How many chunks went when *engine* was cleared.
-
-    Raises:
-        StoreUnreachable: some may be left, on the tiers that it names.
-    """
-    cleared = engine.clear()
-    if not cleared.complete:
-        where = "; ".join(f"{tier}: {why}" for tier, why in cleared.left.items())
-        raise StoreUnreachable(f"not everything was cleared. {where}")
-    return cleared.chunks
+def cleared(engine: RankLookups, question: Mapping[str, object]) -> Mapping[str, object]:
+    """The answer to a question to delete what a model has on the tiers that it names."""
+    named = question.get("tiers")
+    tiers = [str(name) for name in named] if isinstance(named, list) else []
+    try:
+        done = engine.clear(tiers=tiers) if tiers else Cleared(0)
+    except HexKVError as error:  # a tier that an operator has detached
+        done = Cleared(0, left={tiers[0]: str(error)})
+    return {"chunks": done.chunks, "left": dict(done.left)}
 
 
 def _announced(request: str) -> str:

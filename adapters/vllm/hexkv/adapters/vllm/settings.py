@@ -108,6 +108,10 @@ class ConnectorSettings:
     """How the model's KV is cut, so that engines with other numbers of ranks share it. ``None``: as
     the ranks of this engine are."""
 
+    reset_clears: tuple[str, ...] = ()
+    """Tiers from which a reset of vLLM's own caches (``reset_external``, ``/pause``, ``/sleep``)
+    deletes what this model has. Without any, it deletes nothing."""
+
     socket_dir: str = ""
     """Where scheduler and workers meet; by default in the directory for temporary files."""
 

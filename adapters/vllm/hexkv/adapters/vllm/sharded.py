@@ -141,8 +141,8 @@ class ShardedCache:
     def flush(self, seconds: float | None = None) -> bool:
         return self._engine.flush(seconds)
 
-    def clear(self) -> Cleared:
-        return self._engine.clear()
+    def clear(self, *, tiers: Sequence[str] | None = None) -> Cleared:
+        return self._engine.clear(tiers=tiers)
 
     def close(self) -> None:
         self._engine.close()

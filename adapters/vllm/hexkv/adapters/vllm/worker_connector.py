@@ -140,7 +140,7 @@ class WorkerConnector(Generic[Window]):
         self._outside = _Outside()
         self._layered: list[_Layered] = []
         self._contexts = ExitStack()
-        self._idle = self._waits = False
+        self._idle = self._waits = self._replaced = False
         self._never: Future[int] = Future()
         self._bad: set[int] = set()
         self._spoiled: set[int] = set()
@@ -149,7 +149,7 @@ class WorkerConnector(Generic[Window]):
     def start(self, step: Step) -> None:
         """Before (or, without loads in it, after) the model runs: load."""
         self._spoiled.clear()
-        self._idle, self._waits = step.idle, step.waits
+        self._idle, self._waits, self._replaced = step.idle, step.waits, step.replaced
         self._count(step.missed)
         for order, load in enumerate(step.loads, step.number * _LOADS):
             if load.later:
@@ -337,7 +337,12 @@ class WorkerConnector(Generic[Window]):
         return max(load.start, min(got.hit_tokens, load.end))
 
     def _report(self, load: Load, arrived: int) -> None:
-        """Tell vLLM of the blocks behind the token up to which everything *arrived*."""
+        """Tell vLLM of the blocks behind the token up to which everything *arrived*.
+
+        Nothing did if the model, or the adapter of its request, was replaced during the load.
+        """
+        if self._replaced or self._scopes.namespace(load.scope) is None:
+            arrived = load.start
         if arrived < load.end:
             block = self._windows.block
             bad = set(load.blocks[arrived // block : load.end // block])
