@@ -193,6 +193,14 @@ class Engine:
         """Forget vLLM's own prefix cache."""
         assert self.ask("reset")["reset"]
 
+    def call(self, method, **arguments):
+        """Have the workers do something."""
+        self.ask("call", method=method, arguments=arguments)
+
+    def sleep(self, level):
+        """Sleep and wake up."""
+        assert self.ask("sleep", level=level)["awake"]
+
     def rest(self):
         """Wait until nothing is under way, whatever there is beside the engine."""
         assert self.ask("rest", seconds=PATIENCE / 5)["rested"]

@@ -72,6 +72,12 @@ def configuration(model, budget, prefix_caching):
     ).create_engine_config()
 
 
+@functools.cache
+def _tensor(weights):
+    values = torch.tensor(list(weights.encode()), dtype=torch.uint8)
+    return torch.nn.Parameter(values, requires_grad=False)
+
+
 class _Worker:
     """The methods of vLLM's worker that change a toy's weights."""
 
@@ -90,8 +96,7 @@ class _Worker:
         pass
 
     def get_model(self):
-        weights = torch.tensor(list(self._toy.weights.encode()), dtype=torch.uint8)
-        parameters = [("weights", torch.nn.Parameter(weights, requires_grad=False))]
+        parameters = [("weights", _tensor(self._toy.weights))]
         return SimpleNamespace(named_parameters=lambda: parameters)
 
 

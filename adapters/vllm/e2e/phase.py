@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from hook_clock import HookClock
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch.nn import Module
     from vllm import LLM, RequestOutput
     from vllm.inputs import PromptType
 
@@ -141,6 +143,21 @@ class Phase:
         """Forget vLLM's own prefix cache; the connector keeps what it has."""
         return {"reset": self._reset()}
 
+    def call(self, method: str, arguments: Json) -> Json:
+        """Have the workers do something."""
+        self._llm.collective_rpc(method, kwargs=arguments)
+        return {}
+
+    def scale(self, factor: float) -> Json:
+        """Multiply all weights by *factor*, in ways that PyTorch does not count."""
+        self._llm.apply_model(partial(_scale, factor=factor))
+        return {}
+
+    def sleep(self, level: int) -> Json:
+        """Sleep and wake up, as far as the device can."""
+        self._llm.sleep(level=level)
+        return {"awake": self._llm.wake_up()}
+
     def rest(self, seconds: float) -> Json:
         """Wait until the engine has done almost nothing for a while: what it stores is stored."""
         began = time.perf_counter()
@@ -179,6 +196,11 @@ class Phase:
     def forget(self, prompt: Sequence[int], tiers: Sequence[str]) -> Json:
         """Delete the chunks of *prompt* from *tiers* of every rank."""
         return {"chunks": self._llm.collective_rpc(_forget, args=(list(prompt), list(tiers)))}
+
+
+def _scale(model: Module, factor: float) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(factor)
 
 
 def _forget(worker: object, prompt: Sequence[int], tiers: Sequence[str]) -> int:
@@ -264,6 +286,9 @@ def main() -> None:
         "watch_layers": phase.watch_layers,
         "layers": phase.layers,
         "reset": phase.reset,
+        "call": phase.call,
+        "scale": phase.scale,
+        "sleep": phase.sleep,
         "rest": phase.rest,
         "flush": phase.flush,
         "metrics": phase.metrics,

@@ -1,4 +1,4 @@
-"""``python tiny_llama.py FOLDER``: a small Llama with random weights, the same on every machine.
+"""``python tiny_llama.py FOLDER [SEED]``: a small Llama with random weights, alike on all machines.
 
 27.8 million parameters in float32, 16 KiB of KV for each token. Queries and keys vary more than
 an initialised model's do, and values weigh as much as the residual stream: attention is far from
@@ -126,4 +126,4 @@ def checkpoint(
 
 
 if __name__ == "__main__":
-    checkpoint(Path(sys.argv[1]))
+    checkpoint(Path(sys.argv[1]), tensors=weights(*map(int, sys.argv[2:])))

@@ -1,11 +1,15 @@
 """Under vLLM's scheduler and executor, weights change: KV of others is never loaded or kept."""
 
 import random
+import re
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+import vllm
 
 from depth import thorough
+from hexkv.adapters.vllm.weights import ARGUMENTS, CHANGING, KEEPING
 from processes import until
 from vllm_engines import PATIENT
 from vllm_offloaded import Offloaded
@@ -48,6 +52,7 @@ def ask(toy, name, words, weights=""):
     toy.forget()
     toy.add(name, words)
     rest(toy)
+    assert toy.engine.flush(60)
     assert toy.answers()[name] == alone(words, 4, weights)
     return toy.cached[name]
 
@@ -61,7 +66,6 @@ def test_kv_of_weights_that_were_replaced_is_not_used_and_that_of_others_not_kep
         for words in (one, other):
             for turn in range(2):
                 assert ask(toy, f"{words[0]}.{turn}", words, f" {tmp_path}") == 0
-        assert toy.engine.flush(60)
     with closing(serve()) as toy:
         assert ask(toy, "other", other) == 0, "what other weights computed is not there"
         assert ask(toy, "hit", one) == 96, "what the first ones computed is"
@@ -101,6 +105,18 @@ def test_what_a_callable_does_to_weights_is_seen(serve):
     assert ask(toy, "looked at", words) == 96
     toy.executor.collective_rpc(merge)
     assert ask(toy, "merged", words, " merged") == 0
+
+
+def test_somebody_has_decided_about_each_call_that_vllm_makes_to_its_workers():
+    """Red under a new vLLM: does the call change weights? Put it into a list of ``weights``."""
+    source = Path(vllm.__file__).parent
+    files = [file for part in ("v1", "entrypoints") for file in (source / part).rglob("*.py")]
+    called = re.compile(r'collective_rpc\(\s*"(\w+)"')
+    names = {name for file in files for name in called.findall(file.read_text())}
+    before = {"init_device", "init_worker", "update_environment_variables"}
+    by_effect = {"apply_model"}
+    assert "sleep" in names
+    assert names - KEEPING - CHANGING - set(ARGUMENTS) - before - by_effect == set()
 
 
 @pytest.mark.parametrize("seed", [0, *thorough(*range(1, 8))])

@@ -57,7 +57,7 @@ CHANGING = frozenset(_CHANGING.split())
 _SAMPLES = 1 << 16
 """Bytes of a tensor in its fingerprint."""
 
-_ARGUMENTS: Mapping[str, Sequence[str]] = {
+ARGUMENTS: Mapping[str, Sequence[str]] = {
     "discard": ("tags",),
     "reload_weights": ("weights_iterator", "weights_path", "is_checkpoint_format"),
     "sleep": ("level",),
@@ -108,11 +108,11 @@ class Weights:
             return go()
         self._inside = True
         try:
-            given = dict(zip(_ARGUMENTS.get(str(method), ()), said.get("args") or (), strict=False))
+            given = dict(zip(ARGUMENTS.get(str(method), ()), said.get("args") or (), strict=False))
             given |= said.get("kwargs") or {}
             if method == "reload_weights":
                 return self._reload(config, given, go)
-            if isinstance(method, str) and (method in CHANGING or method in _ARGUMENTS):
+            if isinstance(method, str) and (method in CHANGING or method in ARGUMENTS):
                 self._begins(method, given)
                 return go()
             return self._unknown(method, go, None if said.get("non_block") else fingerprints)
