@@ -81,6 +81,10 @@ def test_nobody_is_held_up_by_a_tier_elsewhere_unless_that_is_asked_for(
         ({"loading": "lazy"}, r"loading \(from kv_connector_extra_config\)"),
         ({"loaders": 0}, r"\(from kv_connector_extra_config\): must be 1 to 64"),
         ({"lookup_seconds": -1.0}, "lookup_seconds"),
+        (
+            {"tiers": [{"store": "memory"}], "reset_clears": ["disc"]},
+            r"reset_clears \(from kv_connector_extra_config\): there is no tier 'disc', only",
+        ),
         ({"config": 5}, r"config \(from kv_connector_extra_config\): the path of a file"),
         ({"config": "/does/not/exist.yaml"}, "/does/not/exist.yaml: cannot be read"),
         ({"pool": {"bytes": object()}}, r"pool\.bytes \(from kv_connector_extra_config\)"),

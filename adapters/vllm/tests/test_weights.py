@@ -1,5 +1,6 @@
 """The cache stops before vLLM's weights change, whichever call changes them, and not otherwise."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -26,10 +27,14 @@ class Model:
         return [(name, getattr(self, name)) for name in ("one", "turned", "empty")]
 
 
+_numbers = count()
+
+
 class Engine:
     """vLLM's executor with one worker, and what is seen of its weights."""
 
-    def __init__(self, name="engine", first=FIRST):
+    def __init__(self, first=FIRST):
+        self.name = name = f"engine {next(_numbers)}"
         self.model, self.disk = Model(), {None: FIRST, "copy": FIRST, "other": "weights-other"}
         self.seen, self.intact_in_call = [], []
         engine = self
@@ -187,7 +192,7 @@ def test_sleep_at_level_1_keeps_the_cache_and_level_2_until_the_weights_are_back
 
 
 def test_where_vllm_does_not_know_its_first_weights_a_reload_ends_the_cache(engine):
-    vouched = Engine("vouched", first="")
+    vouched = Engine(first="")
     vouched.call("reload_weights")
     assert not vouched.weights.intact
     engine.call("update_config", {"load_config": {"load_format": "auto"}})
@@ -224,10 +229,10 @@ def test_what_cannot_be_looked_at_ends_the_cache(engine):
     engine.call("sleep", level=1)
     engine.call(_looks)
     assert not engine.weights.intact, "the memory of the weights is gone while vLLM sleeps"
-    beside = Engine("beside")
+    beside = Engine()
     beside.executor.collective_rpc(_looks, non_block=True)
     assert not beside.weights.intact
-    broken = Engine("broken")
+    broken = Engine()
     broken.model = None
     broken.call("what_an_extension_asks")
     assert not broken.weights.intact
@@ -240,10 +245,25 @@ def test_a_call_that_fails_fails_as_without_a_cache(engine):
 
 
 def test_engines_of_one_process_have_weights_of_their_own(engine):
-    other = Engine("other")
+    other = Engine()
     other.call("update_weights")
     assert engine.weights.intact
     assert not other.weights.intact
+
+
+def test_connectors_of_one_engine_see_its_calls_whatever_they_are_called(engine):
+    beside, inner = Weights(lambda: FIRST), Weights(lambda: FIRST)
+    watch(type(engine.executor).__mro__[2], engine.name, beside)
+    engine.call("reload_weights")
+    assert engine.weights.intact
+    assert beside.intact
+    assert (engine.weights.changes, beside.changes) == (1, 1)
+    assert engine.seen == ["reload_weights"], "once"
+    engine.executor.vllm_config.kv_transfer_config.engine_id = "another name than those within"
+    watch(type(engine.executor).__mro__[2], "inner", inner)
+    engine.call("update_weights")
+    assert not engine.weights.intact
+    assert not inner.intact
 
 
 def test_a_vllm_whose_calls_cannot_be_seen_is_told_of(caplog):

@@ -93,7 +93,8 @@ def configure(
         defaults["chunk"] = {"size": chunk, "tail": tail}
         said = load(file, environ, rest, source=SOURCE, defaults=defaults)
     tiers = [tier.name for tier in said.settings.tiers]
-    if strange := [name for name in connector.reset_clears if name not in tiers]:
+    strange = [name for name in connector.reset_clears if name not in tiers]
+    if strange and not said.settings.node:  # whose tiers are configured with it
         raise ConfigError(
             f"reset_clears (from {SOURCE}): there is no tier {strange[0]!r}, only"
             f" {', '.join(map(repr, tiers)) or 'none'}"

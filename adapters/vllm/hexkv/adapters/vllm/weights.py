@@ -212,8 +212,8 @@ def _taken(fingerprints: Call | None) -> object:
         return None
 
 
-_watched: weakref.WeakValueDictionary[str, Weights] = weakref.WeakValueDictionary()
-"""By vLLM's name of an engine."""
+_watched: list[tuple[str, weakref.ref[Weights]]] = []
+"""With vLLM's name of the engine. MultiConnector may have several for one."""
 
 
 def watch(executor: Any, engine: str, weights: Weights) -> None:
@@ -224,7 +224,8 @@ def watch(executor: Any, engine: str, weights: Weights) -> None:
         engine: vLLM's name of it.
         weights: seen for as long as the object lives.
     """
-    _watched[engine] = weights
+    _watched[:] = [(name, known) for name, known in _watched if known() is not None]
+    _watched.append((engine, weakref.ref(weights)))
     found, wrapped = [executor], 0
     while found:
         kind = found.pop()
@@ -238,6 +239,16 @@ def watch(executor: Any, engine: str, weights: Weights) -> None:
         log.warning("this vLLM does not say when weights change: restart it whenever they do")
 
 
+def _seen_by(config: Any) -> list[Weights]:
+    """Those that a call of the engine with this configuration is for; all if that is not clear."""
+    transfer = getattr(config, "kv_transfer_config", None)
+    if transfer is None:
+        return []
+    found = [(name, weights) for name, known in _watched if (weights := known()) is not None]
+    mine = [weights for name, weights in found if name == transfer.engine_id]
+    return mine or [weights for _, weights in found]
+
+
 def _watching(plain: Callable[..., object]) -> Callable[..., object]:
     names = signature(plain)
 
@@ -245,15 +256,13 @@ def _watching(plain: Callable[..., object]) -> Callable[..., object]:
     def collective_rpc(executor: Any, method: object, *args: Any, **named: Any) -> object:
         if isinstance(method, str) and method in KEEPING:
             return plain(executor, method, *args, **named)
-        transfer = getattr(executor.vllm_config, "kv_transfer_config", None)
-        weights = _watched.get(str(getattr(transfer, "engine_id", "")))
-        if weights is None:
-            return plain(executor, method, *args, **named)
+        go: Call = partial(plain, executor, method, *args, **named)
+        config = executor.vllm_config
         said = names.bind(executor, method, *args, **named).arguments
-        go = partial(plain, executor, method, *args, **named)
-        return weights.call(
-            executor.vllm_config, method, said, go, partial(plain, executor, fingerprint)
-        )
+        for weights in _seen_by(config):
+            fingerprints = partial(plain, executor, fingerprint)
+            go = partial(weights.call, config, method, said, go, fingerprints)
+        return go()
 
     collective_rpc.hexkv = True  # type: ignore[attr-defined]  # a mark: wrapped once
     return collective_rpc
