@@ -9,6 +9,7 @@ from depth import thorough
 from hexkv.adapters.local.memory import MemoryStore
 from hexkv.contracts.doubles import ManualClock
 from hexkv.contracts.heap_kv import HeapKV
+from hexkv.plugins.observing import ObservedCache
 from hexkv.ports import CounterName, EngineClosed, InvalidRequest, Namespace
 from prompts import FULL, PROMPT, computed, disk, empty, files_in, memory
 from rigging import CHUNK, FRAME, LAYOUT, tier
@@ -198,6 +199,17 @@ def test_a_frozen_engine_serves_and_stores_nothing(rig):
     assert r.engine.retrieve(PROMPT, empty()).hit_tokens == 32
     r.engine.freeze(False)
     assert r.engine.store(PROMPT, computed()).stored_tokens == FULL - 32
+
+
+def test_health_says_why_a_host_froze_the_engine(rig):
+    r = rig([memory()])
+    assert (r.engine.health().frozen, r.engine.health().why) == (False, "")
+    r.engine.freeze(why="weights were replaced")
+    assert (r.engine.health().frozen, r.engine.health().why) == (True, "weights were replaced")
+    assert ObservedCache(r.engine).unready() == "it is off: weights were replaced"
+    r.engine.freeze(False)
+    assert (r.engine.health().frozen, r.engine.health().why) == (False, "")
+    assert not ObservedCache(r.engine).unready()
 
 
 def test_clearing_by_tokens_by_tier_and_whole(rig, tmp_path):

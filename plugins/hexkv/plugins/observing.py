@@ -58,6 +58,8 @@ class ObservedCache:
             return str(error)
         if health is None or health.state != "open":
             return "it is closed" if health is None else f"it is {health.state or 'without a node'}"
+        if health.why:
+            return f"it is off: {health.why}"
         learning = [tier.name for tier in health.tiers if tier.indexing]
         return f"it learns what tier {', '.join(learning)} holds" if learning else ""
 

@@ -60,6 +60,7 @@ from hexkv.ports.frame import (
 )
 from hexkv.ports.hand_over import FrameFile, PlacedFrame, SupportsHandOver
 from hexkv.ports.hashes import HashFunction
+from hexkv.ports.health import Health, TierHealth
 from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keyed import KeyedAccess
 from hexkv.ports.keys import (
@@ -130,7 +131,7 @@ from hexkv.ports.region import (
     SupportsRegistration,
 )
 from hexkv.ports.relocation import CLAIM_SECONDS, LISTED_KEYS, ClaimState, Relocation
-from hexkv.ports.results import Cleared, Health, Lookup, Retrieved, StoreReport, TierHealth
+from hexkv.ports.results import Cleared, Lookup, Retrieved, StoreReport
 from hexkv.ports.runs import SupportsRuns, release_all, share_all
 from hexkv.ports.segment_finder import Piece, SegmentFinder
 from hexkv.ports.segments import LayeredSegments, SegmentAccess, SegmentCache

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from hexkv.ports.health import Health
 from hexkv.ports.keys import ChunkKey
 from hexkv.ports.maintenance import (
     NamespaceState,
@@ -19,7 +20,6 @@ from hexkv.ports.maintenance import (
     WorkReport,
 )
 from hexkv.ports.relocation import Relocation
-from hexkv.ports.results import Health
 from hexkv.ports.steps import TraceStep
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self
 
-from hexkv.ports.results import Health
+from hexkv.ports.health import Health
 from hexkv.ports.telemetry import Telemetry
 
 
@@ -23,8 +23,11 @@ class CacheLifecycle(Protocol):
         """What receives every count and duration."""
         ...
 
-    def freeze(self, frozen: bool = True) -> None:
-        """While frozen, store nothing: what is cached stays as it is."""
+    def freeze(self, frozen: bool = True, why: str = "") -> None:
+        """While frozen, store nothing: what is cached stays as it is.
+
+        *why* is for :attr:`Health.why`.
+        """
         ...
 
     def flush(self, seconds: float | None = None) -> bool:

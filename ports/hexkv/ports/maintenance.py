@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from hexkv.ports._kinds import check_kinds, check_parts
 from hexkv.ports.errors import InvalidRequest
+from hexkv.ports.health import TierHealth
 from hexkv.ports.keys import KEY_BYTES, NAMESPACE_BYTES, ChunkKey
 from hexkv.ports.reasons import Reason
-from hexkv.ports.results import TierHealth
 
 
 @dataclass(frozen=True, slots=True)

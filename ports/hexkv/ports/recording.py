@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from hexkv.ports.health import TierHealth
 from hexkv.ports.keys import ChunkKey
-from hexkv.ports.results import TierHealth
 
 
 class RecordedKind(StrEnum):

@@ -13,10 +13,11 @@ from typing import Protocol, runtime_checkable
 from hexkv.ports.chunk import ChunkSpec
 from hexkv.ports.chunk_cache import ChunkLeases
 from hexkv.ports.clock import Deadline
+from hexkv.ports.health import Health
 from hexkv.ports.hold import Hold, Publishing
 from hexkv.ports.keys import ChunkKey
 from hexkv.ports.memory import Lease
-from hexkv.ports.results import Cleared, Health
+from hexkv.ports.results import Cleared
 
 
 class ServiceHold(Hold, Protocol):

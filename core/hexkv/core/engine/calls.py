@@ -152,6 +152,9 @@ class Calls:
         self.frozen = False
         """True while nothing is to be stored."""
 
+        self.why = ""
+        """Why the host froze the engine."""
+
         self._half = half
         self._seconds = seconds
         self._clock = half.runtime.clock
@@ -222,7 +225,7 @@ class Calls:
             below = self._half.health(Deadline.after(self._clock, seconds))
             # Over a node that is gone an open engine takes calls in vain.
             state = self.state if below.state or self.state != "open" else ""
-            return replace(below, state=state, frozen=self.frozen)
+            return replace(below, state=state, frozen=self.frozen, why=self.why)
 
     def at_close(self, work: Callable[[], None]) -> None:
         """Do *work*, which never raises and does not refer to the engine, when that ends."""

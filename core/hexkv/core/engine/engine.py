@@ -367,9 +367,9 @@ class CacheEngine:
                 return self._half.clear(both, tiers, until)
             return self._half.clear(self._half.prefixes, tiers, until)
 
-    def freeze(self, frozen: bool = True) -> None:
+    def freeze(self, frozen: bool = True, why: str = "") -> None:
         with self._calls.call():
-            self._calls.frozen = frozen
+            self._calls.frozen, self._calls.why = frozen, why
 
     def flush(self, seconds: float | None = None) -> bool:
         seconds = self._deadlines.store if seconds is None else check_seconds(seconds)

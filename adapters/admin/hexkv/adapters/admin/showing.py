@@ -48,6 +48,7 @@ def _named(value: object) -> object:
 def show_status(health: Health) -> None:
     """Print the state of a cache in a few lines."""
     frozen = ", frozen" if health.frozen else ""
+    frozen += f": {health.why}" if health.why else ""
     used = f"{human_size(health.pool_held_bytes)} of {human_size(health.pool_bytes)}"
     typer.echo(f"{health.state}{frozen}; pool: {used} held; {health.prefetches} prefetches")
     for owner, count in health.leases.items():

@@ -190,6 +190,7 @@ def _clear(session: Client, asked: Request) -> None:
 
 def _health(session: Client, asked: Request) -> None:
     said = asdict(session.served.health())
+    del said["why"]  # a host's, never a node's, and engines of before do not know it
     # By the names that the client gave; of what others hold it is told how much.
     mine = f"{session.name} "
     said["leases"] = {owner.removeprefix(mine): n for owner, n in said["leases"].items()}
