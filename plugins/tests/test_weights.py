@@ -1,6 +1,8 @@
 """One checkpoint has one digest, however its tensors are filed; another one has another."""
 
+import itertools
 import json
+import os
 import shutil
 import sys
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from hexkv.contracts.cases import each
 from hexkv.plugins import weights
-from hexkv.plugins.weights import PIECE, digest_of, folder_of, tensor_files
+from hexkv.plugins.weights import PIECE, digest_of, folder_of, stamp_of, tensor_files
 
 TENSORS = {
     "layer.0.weight": ("BF16", [4, 8], bytes(range(64))),
@@ -212,3 +214,50 @@ def test_a_name_on_the_hub_is_its_local_copy(tmp_path, monkeypatch):
     assert folder_of(str(copy)) == copy
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert folder_of("org/here") is None
+
+
+def moved_in(file, data):
+    """Put *data* in the place of *file* as a trainer does, with the times of the one before."""
+    times, other = file.stat(), file.with_name("new")
+    other.write_bytes(data)
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(file)
+
+
+def written(file, data):
+    """Write *data* over *file*, and set the time back."""
+    times = file.stat()
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_stamp_shows_every_change_of_what_a_digest_reads_without_reading_tensors(
+    tmp_path, monkeypatch
+):
+    names = ("a.safetensors", "b.safetensors")
+    monkeypatch.setattr(weights._Stretch, "digest", lambda *_: 1 / 0)
+    for number, (change, name) in enumerate(
+        itertools.product(
+            (moved_in, written), (*names, "config.json", "model.safetensors.index.json")
+        )
+    ):
+        folder = checkpoint(tmp_path / str(number), files=names)
+        before = stamp_of(folder)
+        (folder / "tokenizer.json").write_text("{}")
+        assert stamp_of(folder) == before, "decides about tokens, not about KV"
+        change(folder / name, (folder / name).read_bytes())
+        assert stamp_of(folder) != before, (change.__name__, name)
+    before = stamp_of(folder)
+    (folder / "more.bin").write_bytes(b"x")
+    assert stamp_of(folder) != before
+
+
+def test_the_stamp_of_a_link_is_of_what_it_names(tmp_path):
+    for name in ("one", "two"):
+        checkpoint(tmp_path / name)
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    before = stamp_of(link)
+    link.unlink()
+    link.symlink_to("two")
+    assert stamp_of(link) != before

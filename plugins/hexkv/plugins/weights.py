@@ -130,6 +130,35 @@ def digest_of(path: Path) -> str:
     return f"weights-{digest.hexdigest()[:32]}"
 
 
+def stamp_of(path: Path) -> str:
+    """A digest of where a checkpoint's files lie and of when they changed; no tensor is read.
+
+    It stays the same for as long as :func:`digest_of` gives the same, and changes when a file that
+    is read there is written, replaced, added or removed: inode, size and both times count, the time
+    of the inode's last change included, which no copy sets back.
+
+    Args:
+        path: a checkpoint's folder, or its only file.
+
+    Raises:
+        OSError: a file cannot be looked at, or an index names one that is not there.
+    """
+    digest = sha256()
+    for file in _read_files(path):
+        found = file.stat()
+        known = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        digest.update(f"{file} {known}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _read_files(path: Path) -> list[Path]:
+    """All files that decide about the digest of *path*."""
+    if not path.is_dir():
+        return [path]
+    settings = [file for file in sorted(path.glob("*.json")) if file.name not in _UNRELATED]
+    return [*_weights(path), *settings]
+
+
 def tensor_files(directory: Path) -> list[Path]:
     """The safetensors files of a checkpoint: those in its folder, and those that an index names.
 
