@@ -29,21 +29,21 @@ if find_spec("sglang"):
         rig_plugin.activate()
 
 
-class Context:
-    """What SGLang's context records of changes to its configuration."""
+@pytest.fixture(autouse=True)
+def changed(monkeypatch):
+    """A process that saw its model loaded, and in which no weights have changed yet."""
+    from hexkv.adapters.sglang.files import FILES
+    from hexkv.adapters.sglang.updates import CHANGED, Changes
 
-    def __init__(self):
-        self.changes = [("startup", {"page_size": 4})]
-
-    def overrides_log(self):
-        return list(self.changes)
+    monkeypatch.setattr(FILES, "loaded", True)
+    for name in ("seen", "flushed", "unsettled", "vouched"):
+        monkeypatch.setattr(CHANGED, name, getattr(Changes(), name))
+    return CHANGED
 
 
 @pytest.fixture
-def context(monkeypatch):
-    """SGLang's context, in which a test records changes."""
-    from sglang.srt import runtime_context
+def unloaded(changed, monkeypatch):
+    """A process in which no server has looked at files."""
+    from hexkv.adapters.sglang.files import FILES
 
-    made = Context()
-    monkeypatch.setattr(runtime_context, "get_context", lambda: made)
-    return made
+    monkeypatch.setattr(FILES, "loaded", False)

@@ -21,6 +21,8 @@ from hexkv.plugins.compose import build
 from hexkv.plugins.discovery import discover
 from hexkv.ports import DType, KVLayout
 
+pytestmark = pytest.mark.usefixtures("unloaded")
+
 PAGE = 64
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 PROMPT = list(range(5 * PAGE + 20))

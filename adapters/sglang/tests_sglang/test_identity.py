@@ -16,6 +16,8 @@ from hexkv.plugins.identity import identify
 from hexkv.plugins.weights import digest_of
 from hexkv.ports import ConfigError, DType, KVLayout
 
+pytestmark = pytest.mark.usefixtures("unloaded")
+
 LAYOUT = KVLayout.attention(DType.FLOAT16, layers=2, heads=1, key_width=8)
 
 

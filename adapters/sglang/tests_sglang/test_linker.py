@@ -268,15 +268,18 @@ def test_a_model_with_more_than_plain_kv_is_refused(tmp_path):
         pass
 
 
-def test_after_weights_were_replaced_nothing_is_found_loaded_or_stored(context, tmp_path):
+def test_once_weights_change_nothing_is_found_loaded_or_stored(changed, tmp_path, caplog):
     pool, keys = filled("mha", seed=1), names(3)
     with linker(pool, tmp_path) as one:
         assert offloaded(one, keys, FROM)
         assert one.lookup("r", kv(keys)) == [1, 2, 3]
-        context.changes.append(("scheduler.weight_version", {"weight_version": "2"}))
+        changed.count()
         assert not one.load("r", kv(keys, TO))
         assert not one._engine.health().pins
         assert one.lookup("r", kv(keys)) == []
         other = names(3, seed=500)
         assert offloaded(one, other, FROM)
         assert one._store.find(other) == 0
+        assert one._engine.health().why == "weights were replaced"
+    [said] = [line for line in caplog.messages if "weights were replaced" in line]
+    assert said.endswith("restart the server"), "a linker cannot be attached again"

@@ -8,7 +8,7 @@ SCRIPT = """
 import sys, time
 from types import SimpleNamespace
 from prometheus_client import CollectorRegistry, multiprocess
-from hexkv.adapters.sglang.metrics import publish, telemetry
+from hexkv.adapters.sglang.metrics import publish, show_off, telemetry
 from hexkv.contracts.heap_kv import HeapKV
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
@@ -31,6 +31,7 @@ def page():
 with build(loaded, Namespace("m", layout), telemetry=told) as engine:
     publish(engine)
     begun = page()
+    assert begun["hexkv_off", "", "weights were replaced"].value == 0
     assert begun["hexkv_hit_tokens_total", "disk", ""].value == 0
     assert begun["hexkv_missed_tokens_total", "", "tier off"].value == 0
     assert begun["hexkv_read_seconds_count", "disk", ""].value == 0
@@ -42,6 +43,8 @@ with build(loaded, Namespace("m", layout), telemetry=told) as engine:
     while page()["hexkv_tier_used_bytes", "disk", ""].value != 3 * 8192:
         assert time.monotonic() < end
     shown = page()
+    show_off(engine, "weights were replaced")
+    assert page()["hexkv_off", "", "weights were replaced"].value == 1
 assert shown["hexkv_hit_tokens_total", "disk", ""].value == 48
 assert shown["hexkv_missed_tokens_total", "", "absent"].value == 16
 assert shown["hexkv_lookup_tokens_total", "", ""].value == 64

@@ -14,7 +14,8 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
-from hexkv.plugins.weights import digest_of, folder_of
+from hexkv.adapters.sglang.files import FILES
+from hexkv.plugins.weights import folder_of
 
 log = logging.getLogger("hexkv.sglang")
 
@@ -296,9 +297,20 @@ def _defaults(kind: type) -> list[tuple[str, object]]:
     return [(str(field.name), field.default) for field in fields]
 
 
+def files_of(arguments: object | None) -> Iterator[tuple[str, str, Path | None]]:
+    """Each argument that names files, its value, and where they are."""
+    for name, value in _given(arguments):
+        if name in _PATHS:
+            yield name, str(value), _place(str(value))
+
+
+def _place(value: str) -> Path | None:
+    return Path(value) if Path(value).is_file() else folder_of(value)
+
+
 def _text(name: str, value: object) -> str:
     if name in _PATHS:
-        folder = Path(str(value)) if Path(str(value)).is_file() else folder_of(str(value))
-        return str(value) if folder is None else digest_of(folder)
+        place = FILES.place(name, str(value), _place(str(value)))
+        return str(value) if place is None else FILES.digest(place)
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     return text if len(text) <= _LONGEST else sha256(text.encode()).hexdigest()[:32]

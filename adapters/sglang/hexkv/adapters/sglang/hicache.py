@@ -36,6 +36,13 @@ guarded = Guard(log)
 _METRICS = ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector")
 
 
+_ADVICE = (
+    "empty SGLang's cache (/flush_cache), detach hexkv, and attach it with a new model.weights; or"
+    " restart the server"
+)
+"""What to do once weights were replaced."""
+
+
 def _no(keys: Sequence[str], *_: object, **__: object) -> list[bool]:
     return [False] * len(keys)
 
@@ -82,7 +89,13 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
                 )
             inside = {"pages": packing_of(mem_pool_host)}
         self._engine, deadlines, self._weights = open_engine(
-            self._said, pages.layout, self._rank, page=pages.page, name=self._name, inside=inside
+            self._said,
+            pages.layout,
+            self._rank,
+            page=pages.page,
+            name=self._name,
+            inside=inside,
+            advice=_ADVICE,
         )
         self._pages: Pages = pages
         self._store = PageStore(self._engine, pages.page, deadlines)
@@ -117,6 +130,8 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         pages = target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys]
         window, copy = self._pages.flat_window(pages)
         hit = self._store.load(keys, window)
+        if not self._valid:  # the weights changed meanwhile
+            hit = 0
         for page, row in zip(pages[:hit], copy, strict=False):
             flat = row if isinstance(self._pages, HostPages) else self._pages.flat(row)
             page.copy_(flat.view(page.shape))
@@ -165,7 +180,8 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             return [False] * len(keys)
         starts = self._starts(keys, host_indices)
         hit = self._pages.fill(starts, lambda window: self._store.load(keys, window))
-        return [i < hit for i in range(len(keys))]
+        valid = self._valid  # unless the weights changed meanwhile
+        return [valid and i < hit for i in range(len(keys))]
 
     @guarded(_no)
     def batch_set_v1(
@@ -221,7 +237,10 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             return [False] * len(keys)
         side = self._sides[str(transfer.name)]
         starts = _starts(keys, transfer.host_indices, side.pages.page)
-        return side.load(keys, starts) if way == "get" else side.save(keys, starts)
+        if way == "set":
+            return side.save(keys, starts)
+        found = side.load(keys, starts)
+        return found if self._valid else _no(keys)
 
     @guarded(None)
     def clear(self) -> None:
@@ -268,7 +287,7 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
 
     @property
     def _valid(self) -> bool:
-        return self._engine is not None and not self._weights.replaced
+        return self._engine is not None and not self._weights.off
 
     def _starts(self, keys: Sequence[str], host_indices: torch.Tensor) -> list[int]:
         return _starts(keys, host_indices, self._pages.page)

@@ -7,10 +7,10 @@ backend is opened, should the plugin have been switched off (``SGLANG_PLUGINS``)
 
 from __future__ import annotations
 
-from hexkv.adapters.sglang import lora, updates
+from hexkv.adapters.sglang import lora, weights
 
 
 def install() -> None:
     """Wrap everything that is imported by now. Nothing is imported for it: again costs little."""
-    updates.watch()
+    weights.watch()
     lora.watch()

@@ -9,16 +9,17 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
-from hexkv.adapters.sglang.arguments import joined_by
+from hexkv.adapters.sglang import arguments as judged
 from hexkv.adapters.sglang.configuration import Configuration
-from hexkv.plugins.weights import digest_of, folder_of
+from hexkv.adapters.sglang.files import FILES
+from hexkv.plugins.weights import folder_of
 from hexkv.ports import ConfigError, DType, KVLayout, Namespace, ParallelSlice
 
 log = logging.getLogger("hexkv.sglang")
@@ -122,8 +123,8 @@ def namespace_of(
     if not path and not said.name:
         raise ConfigError("nothing says which model this is: set model.name")
     _refuse_mixing(arguments)
-    extra = joined_by(arguments) | dict(inside or {})
-    place = _place(path, arguments)
+    extra = judged.joined_by(arguments) | dict(inside or {})
+    place = FILES.place(_MODEL, path, _place(path, arguments))
     if (dtype := _dtype(arguments)) not in ("auto", layout.dtype.value):
         extra["dtype"] = dtype
     if (length := _length(place, arguments)) is not None:
@@ -131,7 +132,7 @@ def namespace_of(
     # SGLang keeps eight bits in plain bytes, whatever they stand for.
     if layout.dtype is DType.UINT8:
         extra["kv_cache_dtype"] = str(getattr(arguments, "kv_cache_dtype", "auto"))
-    if not said.lora and (adapters := _adapters(arguments)):
+    if not said.lora and (adapters := _held_by_adapters(arguments)):
         extra["adapters"] = adapters
     if rank.contexts > 1:
         extra["context"] = f"{rank.context} of {rank.contexts}"
@@ -144,6 +145,19 @@ def namespace_of(
         parallel=rank.piece,
         extra=tuple(sorted(extra.items())),
     )
+
+
+_MODEL = "model_path"
+_LORA = "lora_paths"
+
+
+def files_of(arguments: object | None) -> Iterator[tuple[str, str, Path | None]]:
+    """Each argument that names files which KV depends on, its value, and where they are."""
+    path = str(getattr(arguments, _MODEL, None) or "")
+    yield _MODEL, path, _place(path, arguments)
+    yield from judged.files_of(arguments)
+    for _, adapter in _adapters(arguments):
+        yield _LORA, str(adapter), adapter if adapter.is_dir() else None
 
 
 def _place(path: str, arguments: object | None) -> Path | None:
@@ -163,25 +177,17 @@ def _weights(path: str, place: Path | None, arguments: object | None) -> str:
     commit = _given(arguments, "revision") or ""
     if way == "dummy" and seed is not None:
         # The folder has a configuration at least.
-        return f"dummy-{seed} {_digest(place) if place else path}"
+        return f"dummy-{seed} {FILES.digest(place) if place else path}"
     if way in _FROM_FOLDER and not elsewhere:
         if place is not None:
-            return _digest(place)
+            return FILES.digest(place, f", or {_VOUCH}")
         if _COMMIT.fullmatch(commit):
             return commit
     how = f" ({', '.join([f'load_format={way}', *elsewhere])})"
-    raise ConfigError(
-        f"nothing says which weights {path} has{how}: set model.weights to what tells them from"
-        " all others"
-    )
+    raise ConfigError(f"nothing says which weights {path} has{how}: {_VOUCH}")
 
 
-def _digest(place: Path) -> str:
-    try:
-        return digest_of(place)
-    except OSError as error:
-        raise ConfigError(f"the weights in {place} cannot be read: {error}") from error
-
+_VOUCH = "set model.weights to what tells them from all others"
 
 _FROM_FOLDER = {
     "auto",
@@ -219,19 +225,25 @@ def _dtype(arguments: object | None) -> str:
     return _DTYPES.get(said, said)
 
 
-def _adapters(arguments: object | None) -> str | None:
-    """What the LoRA adapters hold that a server begins with; SGLang tells only paths apart."""
-    found = getattr(arguments, "lora_paths", None) or ()
-    if getattr(arguments, "enable_lora", None) is False or not found:
-        return None
-    known = []
+def _adapters(arguments: object | None) -> Iterator[tuple[str, Path]]:
+    """Name and place of each LoRA adapter that a server begins with."""
+    found = getattr(arguments, _LORA, None) or ()
+    if getattr(arguments, "enable_lora", None) is False:
+        return
     pairs = found.items() if isinstance(found, Mapping) else map(_name_and_path, found)
     for name, given in pairs:
-        path = Path(str(getattr(given, "lora_path", given)))
+        yield name, Path(str(getattr(given, "lora_path", given)))
+
+
+def _held_by_adapters(arguments: object | None) -> str | None:
+    """What the LoRA adapters hold that a server begins with; SGLang tells only paths apart."""
+    known = []
+    for name, path in _adapters(arguments):
         if not path.is_dir():
             log.warning("nothing says which weights the LoRA adapter %s has: set model.lora", path)
-        known.append(f"{name} {digest_of(path) if path.is_dir() else path}")
-    return sha256("\n".join(sorted(known)).encode()).hexdigest()[:32]
+        content = FILES.digest(path, ", or set model.lora") if path.is_dir() else path
+        known.append(f"{name} {content}")
+    return sha256("\n".join(sorted(known)).encode()).hexdigest()[:32] if known else None
 
 
 def _name_and_path(given: object) -> tuple[str, str]:

@@ -112,7 +112,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
         """Every length of the prefix, in pages, that can be loaded. Its pages are pinned."""
         keys = _keys(transfers)
-        if not keys or not self._ours.read or self._weights.replaced:
+        if not keys or not self._ours.read or self._weights.off:
             return []
         found = self._store.find(keys[: self._fitting(len(keys))])
         self._store.pin(rid, keys[:found])
@@ -141,7 +141,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             keys = _keys(transfers)
             [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]
             size = self._device.layout.chunk_bytes(len(slots))
-            if self._weights.replaced:
+            if self._weights.off:
                 return None
             if not self._take(size):
                 log.warning("%d tokens do not fit into hold_bytes: computed instead", len(slots))
@@ -218,7 +218,7 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         if not keys:
             return False
         first = not self._rank.replicated or self._rank.tensor == 0
-        if not self._ours.write or not first or self._weights.replaced:
+        if not self._ours.write or not first or self._weights.off:
             self._done.put(True)
             return True
         [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]

@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from hexkv.adapters.sglang.weights import REPLACED
 from hexkv.plugins.families import HELP, TIERED, bounds, known_series, reason_label
 from hexkv.plugins.telemetry import BREAKER, Totals
 from hexkv.ports import CounterName, Health, HexKVError, HistogramName, Telemetry
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from hexkv.ports import PrefixCache
 
 log = logging.getLogger("sglang.hexkv")
+
+_REASONS = (REPLACED,)
+"""Why a cache is off: each has a series from the start."""
 
 _PAUSE = 1.0
 """Seconds between two looks at the tiers."""
@@ -68,6 +72,9 @@ class Published(Totals):
             "budget_bytes": gauge("tier_budget_bytes", "Bytes that a tier may hold.", "tier"),
             "queued_bytes": gauge("tier_queued_bytes", "Bytes that wait or are moved.", "tier"),
         }
+        self._off = gauge("off", "1 while the host does not use the cache, by reason.", "reason")
+        for why in _REASONS:
+            self._off.labels(self._rank, why).set(0)
         text = "State of a lane's breaker: 0 closed, 1 half open, 2 open."
         self._breaker = gauge("tier_breaker", text, "tier", "lane")
         # To look a child up by its labels takes as long as all the rest.
@@ -101,6 +108,10 @@ class Published(Totals):
                     self._rank, tier
                 )
 
+    def off(self, why: str) -> None:
+        """Show that the host does not use the cache, and why."""
+        self._off.labels(self._rank, why).set(1)
+
     def show(self, health: Health) -> None:
         """Show how the tiers are."""
         for tier in health.tiers:
@@ -110,6 +121,12 @@ class Published(Totals):
                     sizes.labels(self._rank, tier.name).set(size)
             for lane, state in (("read", tier.reading), ("write", tier.writing)):
                 self._breaker.labels(self._rank, tier.name, lane).set(BREAKER[state])
+
+
+def show_off(engine: PrefixCache, why: str) -> None:
+    """Show that *engine* is off and why, if SGLang serves that."""
+    if isinstance(engine.telemetry, Published):
+        engine.telemetry.off(why)
 
 
 def publish(engine: PrefixCache) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from importlib import metadata
 from typing import NamedTuple
+from weakref import ref
 
 from hexkv.adapters.sglang import hooks, lora
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank, namespace_of, server_arguments
-from hexkv.adapters.sglang.metrics import publish, telemetry
+from hexkv.adapters.sglang.metrics import publish, show_off, telemetry
 from hexkv.adapters.sglang.weights import Weights
 from hexkv.plugins.compose import build
 from hexkv.plugins.schema import Calls
-from hexkv.ports import KVLayout, PrefixCache
+from hexkv.ports import HexKVError, KVLayout, PrefixCache
 
 log = logging.getLogger("hexkv.sglang")
 
@@ -38,6 +40,7 @@ def open_engine(
     page: int,
     name: str | None,
     inside: Mapping[str, str] | None = None,
+    advice: str = "restart the server",
 ) -> Opened:
     """Build the engine of one rank, for pages of *page* tokens.
 
@@ -48,14 +51,16 @@ def open_engine(
         page: tokens in a page.
         name: of the model, where there is no server to be asked.
         inside: what else decides about the bytes in a page, where only SGLang understands them.
+        advice: what to do once the weights were replaced.
 
     Raises:
         ConfigError, AdapterUnavailable, StoreError, PoolExhausted: it cannot be built.
     """
     hooks.install()
     configured = said.with_pages(page)
-    weights = Weights(vouched=bool(configured.engine.settings.model.weights))
     arguments = server_arguments()
+    vouched = configured.engine.settings.model.weights
+    weights = Weights(vouched=vouched, server=arguments is not None)
     namespace = namespace_of(
         layout,
         rank,
@@ -99,7 +104,20 @@ def open_engine(
             "a page of %s is small for what each one costs: a larger --page-size is faster",
             _size(layout.chunk_bytes(page)),
         )
+    weights.follow(partial(_switch_off, ref(engine), advice))
     return Opened(engine, settings.deadlines, weights)
+
+
+def _switch_off(opened: ref[PrefixCache], advice: str, why: str) -> None:
+    """Say in log, health and metrics that the cache is off. No error reaches the update."""
+    engine = opened()
+    try:
+        if engine is not None:
+            engine.freeze(why=why)
+            show_off(engine, why)
+            log.error("%s: from now on nothing is read or stored; %s", why, advice)
+    except HexKVError as error:
+        log.debug("the cache was closed before: %s", error)
 
 
 _SMALL = 64 << 10

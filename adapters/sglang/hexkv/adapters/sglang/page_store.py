@@ -149,7 +149,7 @@ class PageStore:
         kept = self._chunks.save(self.specs(names), window, until)
         with self._lock:
             self._saved.add(len(names), kept.stored_bytes, time.perf_counter() - began)
-        return kept.dropped_tokens == 0
+        return kept.dropped_tokens == 0 and not kept.frozen
 
     def pin(self, owner: str, names: Sequence[str]) -> None:
         """Keep pages from eviction until :meth:`unpin`, or as long as is configured."""

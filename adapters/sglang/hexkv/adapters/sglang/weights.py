@@ -1,71 +1,111 @@
-"""Whether a running server's weights were replaced.
+"""The weights that a running server has, and what ends with them.
 
-Its scheduler records an update from disk, and every other one for which a new ``weight_version``
-was given. All others are counted by :mod:`hexkv.adapters.sglang.updates`.
+An identity lives as long as the weights do. A model's files are looked at before it is loaded
+(:mod:`hexkv.adapters.sglang.files`), all changes of weights are counted from then on
+(:mod:`hexkv.adapters.sglang.updates`), and each one ends what was opened for the weights before.
 """
 
 from __future__ import annotations
 
 import logging
-from importlib import import_module
+from collections.abc import Callable
+from functools import wraps
 
-from hexkv.adapters.sglang.identity import server_arguments
+from hexkv.adapters.sglang import updates
+from hexkv.adapters.sglang.files import FILES
 from hexkv.adapters.sglang.updates import CHANGED
+from hexkv.adapters.sglang.wrapping import Plain
 from hexkv.ports import ConfigError
 
 log = logging.getLogger("hexkv.sglang")
 
-_RECORDED = {"model_path", "weight_version"}
-"""What SGLang changes in its configuration after weights were replaced, and at no other time."""
+REPLACED = "weights were replaced"
+"""Why a cache is off, in its health, metrics and log."""
+
+
+def watch() -> None:
+    """Note the files of models as they are loaded, and count changes of weights from then on."""
+    updates.watch(_loading)
+
+
+def _loading(plain: Plain) -> Plain:
+    @wraps(plain)
+    def load(scheduler: object, *args: object, **named: object) -> object:
+        arguments = getattr(scheduler, "server_args", None)
+        _note(arguments)
+        answer = plain(scheduler, *args, **named)
+        updates.watch()  # by now it is imported
+        _note(arguments)  # what was downloaded
+        FILES.loaded = True
+        return answer
+
+    return load
+
+
+def _note(arguments: object | None) -> None:
+    """Note the files that *arguments* name. A server without hexkv starts whatever they are."""
+    try:
+        from hexkv.adapters.sglang.identity import files_of
+
+        FILES.note(files_of(arguments))
+    except Exception as error:  # noqa: BLE001 - what has no note is refused where it is needed
+        log.debug("the model's files cannot be looked at: %s", error)
 
 
 class Weights:
-    """The weights that a namespace was made for."""
+    """The weights that a namespace is made for: from now on, until the next change of any."""
 
-    def __init__(self, *, vouched: bool) -> None:
+    def __init__(self, *, vouched: str, server: bool) -> None:
         """Take those that the server has now.
 
         Args:
-            vouched: True if the operator says which they are, by ``model.weights``.
+            vouched: what the operator says which they are, by ``model.weights``.
+            server: True if this is a process of a server, not of a test of its parts.
 
         Raises:
-            ConfigError: they are not those that the server began with, and nothing says which.
+            ConfigError: nothing says which weights they are, or SGLang's own memory may hold KV
+                of others.
         """
-        if not CHANGED.watched and server_arguments() is not None:
-            log.warning(
-                "this SGLang changes weights in ways that are not known here: give every update a"
-                " new weight_version"
-            )
-        self._updates = _updates()
-        self._replaced = False
-        if self._updates and not vouched:
+        if server and not FILES.loaded:
             raise ConfigError(
-                "the weights were replaced since the server started: set model.weights to what"
-                " tells them from all others"
+                "SGLang loaded its model without hexkv's plugin, so changes of weights are not"
+                " seen: name hexkv in SGLANG_PLUGINS, or leave that unset, and restart the server"
             )
-
-    @property
-    def replaced(self) -> bool:
-        """True once the server has other weights."""
-        if not self._replaced and _updates() != self._updates:
-            self._replaced = True
-            log.error(
-                "the server's weights were replaced: nothing is read or stored any more. Restart"
-                " it, or attach hexkv again with a new model.weights"
+        if CHANGED.unsettled:
+            raise ConfigError(
+                "an update of the weights has begun: attach hexkv after its end"
+                " (/end_weight_update)"
             )
-        return self._replaced
+        if CHANGED.seen and not vouched:
+            raise ConfigError(
+                f"{REPLACED} since it started: set model.weights to what tells them from all others"
+            )
+        if CHANGED.flushed != CHANGED.seen:
+            raise ConfigError(
+                f"{REPLACED}, and SGLang may still hold KV of the ones before: empty its cache"
+                " (POST /flush_cache), then attach hexkv again"
+            )
+        known = CHANGED.vouched.setdefault(vouched, CHANGED.seen) if vouched else CHANGED.seen
+        if known != CHANGED.seen:
+            raise ConfigError(
+                f"model.weights: {vouched!r} stands for weights that were replaced since: set it to"
+                " what tells the new ones from all others"
+            )
+        self.off = ""
+        """Why nothing may be read or stored; empty while everything may."""
 
+        self._then: Callable[[str], None] | None = None
+        CHANGED.ends.add(self)
 
-def _updates() -> int:
-    """How many changes of weights were counted or recorded in this process."""
-    return CHANGED.seen + _recorded()
+    def end(self) -> None:
+        """Stop: the weights change."""
+        if not self.off:
+            self.off = REPLACED
+            if self._then is not None:
+                self._then(self.off)
 
-
-def _recorded() -> int:
-    """How many updates SGLang has recorded; older versions record none."""
-    try:
-        context = import_module("sglang.srt.runtime_context").get_context()
-        changes = context.overrides_log()
-    except (ImportError, AttributeError, ValueError, RuntimeError):
-        return 0
-    return sum(not _RECORDED.isdisjoint(fields) for _, fields in changes)
+    def follow(self, then: Callable[[str], None]) -> None:
+        """Call *then* with the reason once the weights change; at once if they did already."""
+        self._then = then
+        if self.off:
+            then(self.off)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 Plain = Callable[..., object]
 _MARK = "hexkv_plain"
@@ -23,7 +24,8 @@ def wrap(module: str, name: str, method: str, around: Callable[[Plain], Plain]) 
     if plain is None:
         return False
     if not hasattr(plain, _MARK):
-        wrapped = around(plain)
+        static = isinstance(plain, staticmethod)
+        wrapped: Any = staticmethod(around(plain.__func__)) if static else around(plain)
         setattr(wrapped, _MARK, plain)
         setattr(owner, method, wrapped)
     return True
