@@ -1,6 +1,7 @@
 """The linker over SGLang's device pools: what it accepts is whole, and comes layer by layer."""
 
 from contextlib import contextmanager
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -9,15 +10,19 @@ from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
+from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.sglang.devices import PageCopies
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.linker import HexKVLinker
-from hexkv.ports import ConfigError
+from hexkv.adapters.sglang.updates import CHANGED
+from hexkv.kernels.paged import PagedKV
+from hexkv.ports import ConfigError, Finished
 from processes import until
 from sglang_pools import LAYERS, PAGE, device_pool, extra, host_pool, names, page_of, slots
 
 SGLANGS = ("backend_name", "module_path", "class_name", "interface_v1")
 FROM, TO = (3, 1, 8), (2, 7, 4)
+PATIENCE = 60.0
 
 
 @contextmanager
@@ -210,19 +215,105 @@ def test_a_load_that_another_rank_refuses_is_released(tmp_path, monkeypatch):
         assert not one.cancel_queued_load("r")
 
 
-def test_a_reset_waits_for_what_is_under_way(tmp_path):
+def test_a_reset_waits_for_copies_into_the_device(tmp_path):
     pool, keys = filled("mha", seed=1), names(3)
     with linker(pool, tmp_path) as one:
-        assert one.offload(kv(keys, FROM))
-        one.lookup("r", kv(keys))
-        one.reset()
-        assert one.num_completed_offloads() == 0
+        assert offloaded(one, keys, FROM)
         assert one.lookup("r", kv(keys)) == [1, 2, 3]
         assert one.load("r", kv(keys, TO))
         one.start_layer_wise_loading()
         one.reset()
         assert moved(pool, pool)
         assert not one.cancel_queued_load("r")
+        assert one.lookup("r", kv(keys)) == [1, 2, 3], "nothing was deleted"
+
+
+@pytest.fixture
+def stalled(monkeypatch):
+    """A disk that begins to write, and goes on when a test says so."""
+    disk = SimpleNamespace(begun=Event(), go=Event())
+    write = DiskStore.write
+
+    def later(*given):
+        disk.begun.set()
+        assert disk.go.wait(PATIENCE)
+        return write(*given)
+
+    monkeypatch.setattr(DiskStore, "write", later)
+    yield disk
+    disk.go.set()
+
+
+def test_a_reset_waits_for_no_store_and_nothing_of_slots_that_are_others_is_stored(
+    stalled, tmp_path
+):
+    pool, keys, later = filled("mha", seed=1), names(3), names(3, seed=500)
+    was = [buffer.clone() for buffer in buffers(pool)]
+    with linker(pool, tmp_path) as one:
+        assert one.offload(kv(keys, FROM))
+        assert stalled.begun.wait(PATIENCE)
+        assert one.offload(kv(later, FROM))
+        reset = Thread(target=one.reset, daemon=True)
+        reset.start()
+        reset.join(PATIENCE)
+        assert not reset.is_alive()
+        for buffer in buffers(pool):
+            buffer.zero_()
+        stalled.go.set()
+        until(lambda: one._store.find(keys) == 3)
+        assert offloaded(one, names(1, seed=900), FROM[:1])
+        assert one.num_completed_offloads() == 0, "of before the reset"
+        assert one._store.find(later) == 0
+        assert one.load("r", kv(keys, TO))
+        assert one.finish_layer_wise_loading(one.start_layer_wise_loading())
+    assert all(
+        torch.equal(before[slots(*FROM)], buffer[slots(*TO)])
+        for before, buffer in zip(was, buffers(pool), strict=True)
+    )
+
+
+class Beside:
+    """A copy that a GPU makes beside the host."""
+
+    def wait(self, deadline):
+        return True
+
+
+@pytest.mark.parametrize("transfer", [Finished(), Beside()], ids=["at once", "beside the host"])
+@pytest.mark.parametrize("given_away", [HexKVLinker.reset, lambda _: CHANGED.count()])
+def test_what_is_copied_while_its_slots_or_weights_become_others_is_not_stored(
+    given_away, transfer, tmp_path, monkeypatch
+):
+    pool, keys = filled("mha", seed=1), names(3)
+    gather = PagedKV.gather
+    with linker(pool, tmp_path) as one:
+
+        def torn(*given):
+            gather(*given)
+            if not isinstance(transfer, Beside):
+                given_away(one)
+            return transfer
+
+        monkeypatch.setattr(PagedKV, "gather", torn)
+        monkeypatch.setattr(Beside, "wait", lambda *_: given_away(one) is None)
+        keep, answers = one._keep, []
+        monkeypatch.setattr(one, "_keep", lambda task: answers.append(keep(task)))
+        assert one.offload(kv(keys, FROM))
+        until(lambda: answers == [False])
+        assert one._store.find(keys) == 0
+
+
+def test_what_was_queued_when_weights_changed_is_not_stored(changed, tmp_path, monkeypatch):
+    pool, keys, computed = filled("mha", seed=1), names(3), Event()
+    forward = SimpleNamespace(synchronize=lambda: computed.wait(PATIENCE))
+    with linker(pool, tmp_path) as one:
+        monkeypatch.setattr(one, "record_offload_ready", lambda: [forward])
+        assert one.offload(kv(keys, FROM))
+        changed.count()
+        computed.set()
+        until(lambda: one.num_completed_offloads() == 1)
+        assert not one.pop_completed_offload()
+        assert one._store.find(keys) == 0
 
 
 def test_reading_and_writing_are_switched_off_apart(tmp_path):

@@ -11,8 +11,16 @@ import torch
 from hexkv.adapters.sglang.pools import layout_of
 from hexkv.kernels.batches import batches
 from hexkv.kernels.dtypes import bits
-from hexkv.kernels.paged import PagedMemory
-from hexkv.ports import KVLayout, LayoutMismatch, Span
+from hexkv.kernels.paged import PagedKV, PagedMemory
+from hexkv.ports import (
+    Deadline,
+    Finished,
+    InvalidRequest,
+    KVLayout,
+    LayoutMismatch,
+    Span,
+    Transfer,
+)
 
 _HEADS = "MHATokenToKVPool"
 _LATENT = "MLATokenToKVPool"
@@ -32,6 +40,55 @@ class DevicePages:
     @property
     def device(self) -> torch.device:
         return self.planes[0][0].device
+
+
+class Revocable:
+    """A window of which nothing is kept that was copied after its slots may be others'.
+
+    Slots that SGLang gives away are written at once, also while a copy reads them. So every copy
+    is asked once more when it is done, and fails where *current* is False by then.
+    """
+
+    def __init__(self, window: PagedKV, current: Callable[[], bool]) -> None:
+        self._window = window
+        self.current = current
+        self.layout = window.layout
+        self.tokens = window.tokens
+
+    def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        self.check()
+        transfer = self._window.gather(spans, layers)
+        if isinstance(transfer, Finished):
+            self.check()
+            return transfer
+        return _Checked(transfer, self)
+
+    def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
+        self.check()
+        return self._window.scatter(spans, layers)
+
+    def check(self) -> None:
+        """Go on.
+
+        Raises:
+            InvalidRequest: the slots may be others' by now.
+        """
+        if not self.current():
+            raise InvalidRequest("the slots were given away while they were read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A copy of a :class:`Revocable` window."""
+
+    transfer: Transfer
+    window: Revocable
+
+    def wait(self, deadline: Deadline) -> bool:
+        done = self.transfer.wait(deadline)
+        if done:
+            self.window.check()
+        return done
 
 
 class PageCopies:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any
@@ -24,14 +25,14 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 )
 
 from hexkv.adapters.sglang.configuration import RawConfig
-from hexkv.adapters.sglang.devices import copy_layers, device_pages
+from hexkv.adapters.sglang.devices import Revocable, copy_layers, device_pages
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
 from hexkv.adapters.sglang.page_store import PageStore
 from hexkv.kernels.paged import PagedKV
 from hexkv.plugins.discovery import discover
 from hexkv.plugins.guard import Guard
-from hexkv.ports import ConfigError, Hold
+from hexkv.ports import ConfigError, Hold, InvalidRequest
 
 log = logging.getLogger("hexkv.sglang")
 guarded = Guard(log)
@@ -52,6 +53,16 @@ class Load:
     def payloads(self) -> list[memoryview]:
         """The KV of each page."""
         return [lease.payload for lease in self.hold.leases if lease is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Pages that are to be stored, in these slots of the device once these events have passed."""
+
+    keys: list[str]
+    slots: torch.Tensor
+    ready: list[Any]
+    round: int
 
 
 class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
@@ -94,10 +105,10 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         self._cut = False
         self._queued: dict[str, Load] = {}
         self._loads: queue.SimpleQueue[tuple[int, list[Load], Any] | None] = queue.SimpleQueue()
-        self._offloads: queue.Queue[tuple[list[str], torch.Tensor, list[Any]] | None] = (
-            queue.Queue()
-        )
+        self._offloads: queue.SimpleQueue[Offload | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._round = 0  # of offloads, from one reset to the next
+        self._round_lock = Lock()
         self.forward_stream = forward_stream
         self.pools = {PoolName.KV: pool}
         self.layer_done_counter = LayerWiseLoadCounter(self._device.layout.layers)
@@ -222,7 +233,8 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
             self._done.put(True)
             return True
         [slots] = [t.device_indices for t in transfers if t.name == PoolName.KV]
-        self._offloads.put((keys, slots, self.record_offload_ready()))
+        ready = self.record_offload_ready()
+        self._offloads.put(Offload(keys, slots, ready, self._round))
         return True
 
     def num_completed_offloads(self) -> int:
@@ -232,23 +244,32 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
         return self._done.get_nowait()
 
     def reset(self) -> None:
-        """Wait for everything that is under way, and release what was queued."""
+        """Release what was queued, and wait for copies into the device; for no store.
+
+        What was to be stored is left out from here on: its slots are others' as soon as this
+        returns. What was copied already goes on to its tiers.
+        """
+        self._settle()
+        with self._round_lock:
+            self._round += 1
+            _drain(self._offloads)
+            _drain(self._done)
+        self.layer_done_counter.reset()
+
+    def _settle(self) -> None:
         for rid in list(self._queued):
             self.cancel_queued_load(rid)
         for index in list(self.layer_done_counter.futures):
             self.layer_done_counter.finish(index)
-        self._offloads.join()
-        while not self._done.empty():
-            self._done.get_nowait()
-        self.layer_done_counter.reset()
 
     def close(self) -> None:
-        """Store what is under way, and close the tiers."""
-        self.reset()
+        """Store what is under way, up to a limit, and close the tiers."""
+        self._settle()
         self._loads.put(None)
         self._offloads.put(None)
         for thread in self._threads:
             thread.join(_WAIT_SECONDS)
+        self.reset()
         self._engine.close()
 
     def _give(self) -> None:
@@ -277,17 +298,30 @@ class HexKVLinker(UnifiedCacheLinker):  # type: ignore[misc]  # untyped here
 
     def _save(self) -> None:
         while (task := self._offloads.get()) is not None:
-            try:
-                self._done.put(self._keep(*task))
-            finally:
-                self._offloads.task_done()
+            kept = self._keep(task)
+            with self._round_lock:
+                if task.round == self._round:
+                    self._done.put(kept)
 
     @guarded(False)
-    def _keep(self, keys: list[str], slots: torch.Tensor, ready: list[Any]) -> bool:
-        for event in ready:
+    def _keep(self, task: Offload) -> bool:
+        for event in task.ready:
             event.synchronize()
-        window = PagedKV.on(self._device.memory, slots)
-        return self._store.save(keys, window)
+        slots = PagedKV.on(self._device.memory, task.slots)
+        # Also of weights that change: the forward pass that wrote the slots may have been the last.
+        window = Revocable(slots, lambda: task.round == self._round and not self._weights.off)
+        try:
+            return self._store.save(task.keys, window)
+        except InvalidRequest:
+            if window.current():
+                raise
+            return False
+
+
+def _drain(queued: queue.SimpleQueue[Any]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            queued.get_nowait()
 
 
 def _room(wanted: int | None, pool: int) -> int:
