@@ -1,14 +1,19 @@
 """The backend as SGLang treats it: three threads, several pools, and the end of it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
+from hexkv.adapters.local.disk import DiskStore
 from hexkv.adapters.sglang.hicache import HexKVStorage
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.ports import ConfigError, StoreError
+from processes import until
 from sglang_pools import (
     PAGE,
     backend,
@@ -20,6 +25,8 @@ from sglang_pools import (
     same,
     slots,
 )
+
+PATIENCE = 60.0
 
 
 def test_three_threads_at_once_get_their_own_pages():
@@ -71,6 +78,71 @@ def test_a_backend_is_attached_again_and_finds_its_disk(tmp_path):
         with backend(pool, extra(tmp_path)) as storage:
             assert storage.batch_exists(keys) == found
             assert all(storage.batch_set_v1(keys, slots(0, 1)))
+
+
+class Stalled:
+    """A disk that begins to read or to write, and goes on when a test says so."""
+
+    def __init__(self, monkeypatch, method):
+        self.begun, self.go = Event(), Event()
+        plain = getattr(DiskStore, method)
+
+        def later(*given):
+            self.begun.set()
+            assert self.go.wait(PATIENCE)
+            return plain(*given)
+
+        monkeypatch.setattr(DiskStore, method, later)
+
+
+def controller(storage, thread):
+    """As much of SGLang's as stops a thread, for which it waits ten seconds."""
+    return SimpleNamespace(
+        storage_backend=storage, storage_stop_event=Event(), prefetch_io_aux_thread=thread
+    )
+
+
+@pytest.mark.parametrize("order", ["page_first", "layer_first"])
+def test_sglang_waits_for_no_store_when_it_stops_its_threads_and_a_late_page_moves_nothing(
+    order, tmp_path, monkeypatch
+):
+    keys, got = names(2), []
+    with backend(host_pool("mha", order, seed=1), extra(tmp_path)) as storage:
+        assert all(storage.batch_set_v1(keys, slots(0, 1)))
+    disk, pool = Stalled(monkeypatch, "read"), host_pool("mha", order)
+    with backend(pool, extra(tmp_path)) as storage:
+        reader = Thread(target=lambda: got.append(storage.batch_get_v1(keys, slots(2, 3))))
+        reader.start()
+        assert disk.begun.wait(PATIENCE)
+        HiCacheController._stop_storage_threads(controller(storage, reader))
+        reader.join(PATIENCE)
+        assert got == [[False] * 2]
+        disk.go.set()
+        until(lambda: not any("call" in owner for owner in storage._engine.health().leases))
+        assert not pool.kv_buffer.any()
+        assert storage.batch_exists(keys) == 2
+        assert storage.batch_get_v1(keys, slots(2, 3)) == [True] * 2
+        assert pool.kv_buffer.any()
+
+
+def test_a_page_that_is_written_when_sglang_stops_its_threads_is_whole_or_not_there(
+    tmp_path, monkeypatch
+):
+    pool, keys, got = host_pool("mha", "page_first", seed=1), names(2), []
+    was = page_of(pool, 0).clone()
+    disk = Stalled(monkeypatch, "write")
+    with backend(pool, extra(tmp_path)) as storage:
+        writer = Thread(target=lambda: got.append(storage.batch_set_v1(keys, slots(0, 1))))
+        writer.start()
+        assert disk.begun.wait(PATIENCE)
+        HiCacheController._stop_storage_threads(controller(storage, writer))
+        writer.join(PATIENCE)
+        assert got == [[False] * 2]
+        pool.kv_buffer.zero_()
+        disk.go.set()
+        until(lambda: storage.batch_exists(keys) == 2)
+        assert storage.batch_get_v1(keys[:1], slots(3)) == [True]
+        assert same(page_of(pool, 3), was)
 
 
 def test_clearing_forgets_every_page():

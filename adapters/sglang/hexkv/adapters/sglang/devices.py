@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
@@ -11,9 +12,10 @@ import torch
 from hexkv.adapters.sglang.pools import layout_of
 from hexkv.kernels.batches import batches
 from hexkv.kernels.dtypes import bits
-from hexkv.kernels.paged import PagedKV, PagedMemory
+from hexkv.kernels.paged import PagedMemory
 from hexkv.ports import (
     Deadline,
+    DeviceKV,
     Finished,
     InvalidRequest,
     KVLayout,
@@ -49,23 +51,28 @@ class Revocable:
     is asked once more when it is done, and fails where *current* is False by then.
     """
 
-    def __init__(self, window: PagedKV, current: Callable[[], bool]) -> None:
+    def __init__(self, window: DeviceKV, current: Callable[[], bool]) -> None:
         self._window = window
         self.current = current
+        self.moving = Lock()
+        """Held while this copies on the thread that calls it."""
+
         self.layout = window.layout
         self.tokens = window.tokens
 
     def gather(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        self.check()
-        transfer = self._window.gather(spans, layers)
+        with self.moving:
+            self.check()
+            transfer = self._window.gather(spans, layers)
         if isinstance(transfer, Finished):
             self.check()
             return transfer
         return _Checked(transfer, self)
 
     def scatter(self, spans: Sequence[Span], layers: range | None = None) -> Transfer:
-        self.check()
-        return self._window.scatter(spans, layers)
+        with self.moving:
+            self.check()
+            return self._window.scatter(spans, layers)
 
     def check(self) -> None:
         """Go on.

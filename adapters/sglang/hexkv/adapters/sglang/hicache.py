@@ -13,13 +13,15 @@ pool by index (``batch_get_v1``, with ``"interface_v1": 1``), and in several poo
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
+from hexkv.adapters.sglang.aside import Aside
 from hexkv.adapters.sglang.configuration import RawConfig
 from hexkv.adapters.sglang.identity import Rank
 from hexkv.adapters.sglang.opening import open_engine
@@ -98,8 +100,9 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
             advice=_ADVICE,
         )
         self._pages: Pages = pages
-        self._store = PageStore(self._engine, pages.page, deadlines)
-        self._sides = Sides(self._engine, deadlines, pages, self._rank)
+        self._aside = Aside()
+        self._store = PageStore(self._engine, pages.page, deadlines, aside=self._aside)
+        self._sides = Sides(self._engine, deadlines, pages, self._rank, self._aside)
 
     def register_mem_host_pool_v2(self, host_pool: FlatPool, host_pool_name: Any) -> None:
         """Take a further pool."""
@@ -270,7 +273,20 @@ class HexKVStorage(HiCacheStorage):  # type: ignore[misc]  # untyped here
         """Write what is under way, and close the tiers. Twice is allowed."""
         engine, self._engine = self._engine, None
         if engine is not None:
+            self._aside.close()
             engine.close()
+
+    @contextmanager
+    def hexkv_stopped(self) -> Iterator[None]:
+        """While SGLang stops its threads: no call of theirs waits, or moves anything."""
+        if self._engine is None:
+            yield
+            return
+        self._aside.stop()
+        try:
+            yield
+        finally:
+            self._aside.go_on()
 
     @property
     def namespace(self) -> Namespace | None:

@@ -2,15 +2,36 @@
 
 SGLang calls :func:`install` in every process as it starts it (its plugin group
 ``sglang.srt.plugins``), before models and LoRA adapters are loaded. It is called once more when a
-backend is opened, should the plugin have been switched off (``SGLANG_PLUGINS``).
+backend is opened, for what is imported by then.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
 from hexkv.adapters.sglang import lora, weights
+from hexkv.adapters.sglang.wrapping import Plain, wrap
+
+_CONTROLLER = ("sglang.srt.managers.cache_controller", "HiCacheController")
 
 
 def install() -> None:
     """Wrap everything that is imported by now. Nothing is imported for it: again costs little."""
     weights.watch()
     lora.watch()
+    for method in ("_stop_storage_threads", "reset"):  # the second does without until 0.5.17
+        wrap(*_CONTROLLER, method, _stopping)
+
+
+def _stopping(plain: Plain) -> Plain:
+    """SGLang waits for its threads on the scheduler's, whatever call of ours they are in."""
+
+    @wraps(plain)
+    def stop(controller: Any, *args: object, **named: object) -> object:
+        storage = getattr(controller, "storage_backend", None)
+        with getattr(storage, "hexkv_stopped", nullcontext)():
+            return plain(controller, *args, **named)
+
+    return stop

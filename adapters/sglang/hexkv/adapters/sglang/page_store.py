@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
 
+from hexkv.adapters.sglang.aside import Answer, Aside, Call
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.schema import Calls
 from hexkv.ports import (
@@ -21,6 +22,8 @@ from hexkv.ports import (
     Hold,
     KeyedAccess,
     Namespace,
+    Retrieved,
+    StoreReport,
 )
 
 _KEPT = 1024
@@ -67,6 +70,7 @@ class PageStore:
         namespace: Namespace | None = None,
         pieces: int = 1,
         clock: Clock | None = None,
+        aside: Aside | None = None,
     ) -> None:
         """Put pages of *tokens* tokens on *engine*.
 
@@ -77,12 +81,14 @@ class PageStore:
             namespace: of this pool; by default the engine's.
             pieces: chunks for each page.
             clock: of the deadlines; by default the machine's.
+            aside: where calls are made that the host may leave; by default on its thread.
         """
         self._chunks = engine.chunks
         self._space = engine.key_space(namespace)
         self._tokens = tokens
         self._deadlines = deadlines
         self._pieces = pieces
+        self._aside = aside
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = Lock()
         self._loaded, self._saved = Traffic(), Traffic()
@@ -104,7 +110,11 @@ class PageStore:
         """For every page, True if a tier holds it."""
         if not names:
             return []
-        found = self._chunks.match(self.keys(names), self._until(self._deadlines.lookup))
+
+        def match(_: Call | None) -> Sequence[str | None]:
+            return self._chunks.match(self.keys(names), self._until(self._deadlines.lookup))
+
+        found = self._do(match, [None] * (len(names) * self._pieces))
         if self._pieces == 1:
             return [tier is not None for tier in found]
         return [
@@ -117,8 +127,15 @@ class PageStore:
         if not names:
             return 0
         began = time.perf_counter()
-        until = self._until(self._deadlines.retrieve)
-        got = self._chunks.load(self.specs(names), window, until)
+
+        def load(call: Call | None) -> Retrieved | None:
+            until = self._until(self._deadlines.retrieve)
+            into = window if call is None else call.window(window)
+            return self._chunks.load(self.specs(names), into, until)
+
+        got = self._do(load, None)
+        if got is None:
+            return 0
         pages = got.hit_tokens // (self._tokens * self._pieces)
         with self._lock:
             self._loaded.add(pages, got.loaded_bytes, time.perf_counter() - began)
@@ -145,8 +162,15 @@ class PageStore:
         if not names:
             return True
         began = time.perf_counter()
-        until = self._until(self._deadlines.store)
-        kept = self._chunks.save(self.specs(names), window, until)
+
+        def save(call: Call | None) -> StoreReport | None:
+            until = self._until(self._deadlines.store)
+            of = window if call is None else call.window(window)
+            return self._chunks.save(self.specs(names), of, until)
+
+        kept = self._do(save, None)
+        if kept is None:
+            return False
         with self._lock:
             self._saved.add(len(names), kept.stored_bytes, time.perf_counter() - began)
         return kept.dropped_tokens == 0 and not kept.frozen
@@ -174,6 +198,9 @@ class PageStore:
             for digest in digests
             for piece in range(self._pieces)
         ]
+
+    def _do(self, work: Callable[[Call | None], Answer], otherwise: Answer) -> Answer:
+        return work(None) if self._aside is None else self._aside.do(work, otherwise)
 
     def _until(self, seconds: float) -> Deadline:
         return Deadline.after(self._clock, seconds)

@@ -14,6 +14,7 @@ from typing import Any
 from sglang.srt.mem_cache import hicache_storage
 
 from hexkv.adapters.sglang.arguments import joined_by_draft
+from hexkv.adapters.sglang.aside import Aside
 from hexkv.adapters.sglang.identity import Rank, server_arguments
 from hexkv.adapters.sglang.page_store import PageStore
 from hexkv.adapters.sglang.pools import (
@@ -71,11 +72,14 @@ class Side:
 class Sides:
     """The pools beside the model's own, by name."""
 
-    def __init__(self, engine: PrefixCache, deadlines: Calls, main: Pages, rank: Rank) -> None:
+    def __init__(
+        self, engine: PrefixCache, deadlines: Calls, main: Pages, rank: Rank, aside: Aside
+    ) -> None:
         self._engine = engine
         self._deadlines = deadlines
         self._main = main
         self._rank = rank
+        self._aside = aside
         self._sides: dict[str, Side] = {}
 
     def register(self, name: str, pool: FlatPool) -> None:
@@ -97,7 +101,14 @@ class Sides:
             parallel=self._rank.whole if name == _OWN else base.parallel,
             extra=tuple(sorted(extra.items())),
         )
-        store = PageStore(self._engine, self._main.page, self._deadlines, namespace, pages.pieces)
+        store = PageStore(
+            self._engine,
+            self._main.page,
+            self._deadlines,
+            namespace,
+            pages.pieces,
+            aside=self._aside,
+        )
         self._sides[name] = Side(pages, store)
 
     def _pages_of(self, pool: FlatPool) -> Pages:
