@@ -35,8 +35,8 @@ class LyingPeer:
         self._about = about
         # A connection that was greeted is of the generation that it was greeted with.
         server = self._service._channel._server
-        for client in list(server._clients):
-            client.connection.stream.abort()
+        for connection in list(server._admission._clients):
+            connection.stream.abort()
 
     def _part(self, lease, start, size):
         part = self._part_of(lease, start, size)

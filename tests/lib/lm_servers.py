@@ -98,11 +98,12 @@ class Served:
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self):
-        """End it as an operator does. The exit code and what it complained about."""
+        """End it as an operator does. The exit code, and its log but for clients turned away."""
         self.thaw()
         self.process.terminate()
         _, errors = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, errors
+        lines = [it for it in errors.splitlines(True) if "connections turned away" not in it]
+        return self.process.returncode, "".join(lines)
 
     def kill(self):
         """As a machine goes down: no farewell."""

@@ -7,9 +7,44 @@ import select
 import socket
 from contextlib import suppress
 from threading import RLock
+from typing import Protocol
+
+BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted. One beyond is tried again by its
+client, a second later at first; the kernel may have a lower limit (``net.core.somaxconn``)."""
 
 _LOOK_UP_MS = 1000
 """Of waiting for somebody to connect, after which a server looks whether it is to end."""
+
+
+class Accepting(Protocol):
+    """What a server accepts connections from. :meth:`accept` is for one thread."""
+
+    @property
+    def host(self) -> str:
+        """The numeric address of a TCP port."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        ...
+
+    def accept(self) -> socket.socket | None:
+        """Return the next client; ``None`` if :meth:`wake`, or none for a while, came instead.
+
+        Raises:
+            OSError: none can be accepted at present.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Have :meth:`accept` end, from any thread or signal handler."""
+        ...
+
+    def close(self) -> None:
+        """Listen no more. Calling it twice is allowed; not while another thread is in accept."""
+        ...
 
 
 class Acceptor:
@@ -25,6 +60,16 @@ class Acceptor:
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
+
+    @property
+    def host(self) -> str:
+        """The numeric address of a TCP port."""
+        return str(self.socket.getsockname()[0])
+
+    @property
+    def port(self) -> int:
+        """The TCP port, also where any free one was asked for."""
+        return int(self.socket.getsockname()[1])
 
     def accept(self) -> socket.socket | None:
         """The next client; ``None`` if :meth:`wake`, or nobody for a while, came instead.

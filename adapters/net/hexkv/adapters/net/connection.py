@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 
+from hexkv.adapters.net.errors import OutOfTime
 from hexkv.adapters.net.stream import Stream
 from hexkv.ports import Clock, Deadline
 
@@ -27,6 +29,9 @@ class Limits:
     patience: float = 10.0
     """Seconds for all before the first request; for the rest of a request's head; and for all
     transfers of one request together, beside what their bytes take at the *rate*."""
+
+    first: float = inf
+    """Seconds until the first byte, of all before the first request."""
 
     rate: float = 8e6
     """Bytes per second that a value moves at least."""
@@ -57,10 +62,30 @@ class Connection:
         self.opening = Deadline.after(clock, limits.patience)
         """Of everything before the first request."""
 
+        self._first = Deadline.after(clock, limits.first)
         self._start = b""
         self._left = 0.0
         self._waiting: tuple[float, int] | None = None
         self._wait(0.0)
+
+    def await_first(self) -> None:
+        """Wait for the client's first byte, where it has a time of its own.
+
+        Raises:
+            OutOfTime: it did not come in time.
+        """
+        if self.limits.first < inf and not self.stream.ready(self._first.remaining()):
+            raise OutOfTime("a client says nothing")
+
+    def engage(self, seconds: float) -> None:
+        """Count the client as known and as being worked for, so that it does not give way.
+
+        Args:
+            seconds: for all transfers of its request together, beside what their bytes take.
+        """
+        self.known = True
+        self._waiting = None
+        self._left = seconds
 
     def look(self, size: int) -> bytes:
         """Receive the first *size* bytes, which then come again with what the client begins by."""
@@ -87,9 +112,7 @@ class Connection:
         else:
             until = Deadline.after(self.clock, idle)
             head = self.stream.take_start(size, until, self.limits.patience, ahead=ahead)
-        self.known = True
-        self._waiting = None
-        self._left = self.limits.patience
+        self.engage(self.limits.patience)
         return head
 
     def rest(self, size: int) -> bytes:

@@ -11,12 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hexkv.adapters.net.accepting import Acceptor
+from hexkv.adapters.net.accepting import BACKLOG, Acceptor
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.server import listen
 from hexkv.ports import ConfigError
-
-_BACKLOG = 128
 
 
 class Listener:
@@ -52,18 +50,18 @@ class Listener:
             sock = socket.socket(fileno=descriptor)
             with suppress(OSError):
                 self._path.chmod(mode)
-            sock.listen(_BACKLOG)  # so that who asks is told of this process, not of the former
+            sock.listen(BACKLOG)  # so that who asks is told of this process, not of the former
         self._acceptor = Acceptor(sock)
 
     @property
     def host(self) -> str:
         """The numeric address of a TCP port."""
-        return str(self._acceptor.socket.getsockname()[0])
+        return self._acceptor.host
 
     @property
     def port(self) -> int:
         """The TCP port, also where any free one was asked for."""
-        return int(self._acceptor.socket.getsockname()[1])
+        return self._acceptor.port
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -126,7 +124,7 @@ def bind(path: Path, mode: int) -> tuple[socket.socket, int]:
         os.fchmod(sock.fileno(), mode)
         sock.bind(str(path))
         path.chmod(mode)  # the umask took its part: what was asked for is what counts
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         if lock >= 0:

@@ -54,7 +54,7 @@ class Stream:
     def __init__(self, sock: socket.socket, peer: str = "the other end") -> None:
         """Take over *sock*, which is connected; *peer* is its other end in messages."""
         self._socket = sock
-        self._peer = peer
+        self.peer = peer
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._ahead = b""
         self._armed: dict[int, float] = {}
@@ -81,9 +81,9 @@ class Stream:
         try:
             self._tls.do_handshake()
         except ssl.SSLCertVerificationError as error:
-            raise Untrusted(f"{self._peer} is not to be believed: {error}") from error
+            raise Untrusted(f"{self.peer} is not to be believed: {error}") from error
         except OSError as error:
-            raise _translated(error, self._peer) from error
+            raise _translated(error, self.peer) from error
 
     def send(self, views: Sequence[memoryview | bytes], deadline: Deadline) -> None:
         """Send all *views*, in order."""
@@ -270,6 +270,17 @@ class Stream:
         with suppress(OSError):
             self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Return the socket, blocking and without time-outs, which is from now on the caller's.
+
+        Not with TLS, and not while bytes were received that were not taken.
+        """
+        sock = socket.socket(fileno=self._socket.detach())
+        sock.settimeout(None)
+        for option in self._armed:
+            sock.setsockopt(socket.SOL_SOCKET, option, pack("@ll", 0, 0))
+        return sock
+
     def _gather(self, views: Sequence[memoryview], deadline: Deadline) -> int:
         if self._tls is not None:
             return self._wait(socket.SO_SNDTIMEO, deadline, self._tls.send, views[0][:_RECORDS])
@@ -295,7 +306,7 @@ class Stream:
 
     def _got(self, count: int) -> int:
         if not count:
-            raise ConnectionBroken(f"{self._peer} closed the connection")
+            raise ConnectionBroken(f"{self.peer} closed the connection")
         return count
 
     def _wait(self, option: int, deadline: Deadline, call: Callable[..., T], *words: Any) -> T:
@@ -314,7 +325,7 @@ class Stream:
                 self._arm(option, seconds - armed)
                 return call(*words)
         except OSError as error:
-            raise _translated(error, self._peer) from error
+            raise _translated(error, self.peer) from error
 
     def _arm(self, option: int, seconds: float) -> float:
         """Set the kernel's time-out for that direction, and give it back."""
