@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from hexkv.adapters.admin import wire
 from hexkv.adapters.admin.wire import VERBS, Kind, Verb
+from hexkv.adapters.net.connection import Connection
 from hexkv.adapters.net.errors import BadMessage, ConnectionBroken, OutOfTime
-from hexkv.adapters.net.stream import Stream
 from hexkv.ports import (
     Administration,
-    Clock,
     Deadline,
     EngineClosed,
     HexKVError,
@@ -47,23 +46,24 @@ class Caller(NamedTuple):
 class AdminSession:
     """Does what one client asks for, which has been let in."""
 
-    def __init__(
-        self, stream: Stream, caller: Caller, clock: Clock, verbs: BoundedSemaphore
-    ) -> None:
-        """Over *stream*; changes are made by as many at a time as *verbs* lets."""
-        self._stream = stream
+    def __init__(self, connection: Connection, caller: Caller, verbs: BoundedSemaphore) -> None:
+        """Over *connection*; changes are made by as many at a time as *verbs* lets."""
+        self._connection = connection
+        self._stream = connection.stream
         self._caller = caller
-        self._clock = clock
+        self._clock = connection.clock
         self._verbs = verbs
 
-    def run(self, target: Callable[[], Administration | None], opening: Deadline) -> None:
-        """Receive a verb up to *opening*, do it, and answer.
+    def run(self, target: Callable[[], Administration | None]) -> None:
+        """Receive a verb, do it, and answer.
 
         Raises:
             BadMessage: the client does not speak the protocol.
             OutOfTime, ConnectionBroken: it is gone.
         """
-        kind, body = wire.receive(self._stream, wire.MAX_REQUEST, opening)
+        connection = self._connection
+        kind, body = wire.receive(self._stream, wire.MAX_REQUEST, connection.opening)
+        connection.engage(connection.limits.patience)
         if kind != Kind.VERB:
             raise BadMessage(f"a message of kind {kind} in place of a verb")
         name, raw = wire.read(wire.REQUEST, body)
