@@ -151,6 +151,7 @@ class Node(Engines):
         limits=None,
         allowed=None,
         clients=64,
+        clock=None,
         **sections,
     ):
         # Unix sockets have short paths.
@@ -160,6 +161,7 @@ class Node(Engines):
             root, slots=slots, memory=memory, frame=frame, disk=disk, **sections
         )
         self._limits = limits or Limits(slots * frame)
+        self._clock = clock or SystemClock()
         self._options = {"clients": clients, "parting": 0.1}
         if allowed is not None:
             self._options["allowed"] = allowed
@@ -201,7 +203,7 @@ class Node(Engines):
 
     def _serve(self, listener, **options):
         self.server = NodeServer(
-            self.served, listener, SystemClock(), self._limits, **self._options, **options
+            self.served, listener, self._clock, self._limits, **self._options, **options
         )
         self._thread = Thread(target=self.server.run, daemon=True)
         self._thread.start()

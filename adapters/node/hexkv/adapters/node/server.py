@@ -6,13 +6,16 @@ import logging
 import os
 import secrets
 import socket
-import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock
 
+from hexkv.adapters.net.admission import Admission, TurnedAway
+from hexkv.adapters.net.connection import Connection
+from hexkv.adapters.net.connection import Limits as ConnectionLimits
 from hexkv.adapters.net.listening import Listener
 from hexkv.adapters.net.unix import peer_of
 from hexkv.adapters.node.barrier import Barrier
@@ -31,7 +34,7 @@ from hexkv.adapters.node.session import Session
 from hexkv.adapters.node.taking import Inherited
 from hexkv.adapters.node.wire import GREETING, MAGIC, MAX_BODY, VERSION, WELCOME
 from hexkv.plugins.served import ServedChunks
-from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline
+from hexkv.ports import FRAME_VERSION, Clock, ConfigError, Deadline, StoreUnreachable
 
 log = logging.getLogger("hexkv")
 
@@ -78,7 +81,8 @@ class NodeServer:
             clock: for deadlines.
             limits: of each client.
             allowed: who may connect.
-            clients: how many there may be at a time.
+            clients: how many there may be at a time, and how many connections that have not
+                said the greeting.
             parting: seconds that they have to let go of what they lease, when this ends.
             inherited: what the node before has handed over, and *served* has adopted.
 
@@ -102,6 +106,15 @@ class NodeServer:
         self._changed = Condition(Lock())
         """Of who is connected."""
         self._stopping = False  # a bool, for a signal handler must not wait for a lock
+        self._admission = Admission(
+            self._attend,
+            clock,
+            ConnectionLimits(GREETING.size, patience=limits.patience),
+            connections=clients,
+            name="hexkv node",
+        )
+        """Of connections before the greeting."""
+
         self._barrier = Barrier()
         self._inherited = inherited
         self._successor: socket.socket | None = None
@@ -117,6 +130,11 @@ class NodeServer:
     def clients(self) -> int:
         """How many connections there are."""
         return len(self._sessions)
+
+    @property
+    def turned_away(self) -> Counter[TurnedAway]:
+        """How many connections were turned away, by why."""
+        return self._admission.turned_away
 
     @property
     def leased_bytes(self) -> int:
@@ -141,10 +159,9 @@ class NodeServer:
                         time.sleep(0.1)  # out of file descriptors, perhaps
                     continue
                 if sock is not None:
-                    Thread(
-                        target=self._attend, args=(sock,), name="hexkv node", daemon=True
-                    ).start()
+                    self._admission.admit(sock)
         finally:
+            self._admission.end(self._parting)
             if self.given:
                 self._listener.leave()
             else:
@@ -163,15 +180,29 @@ class NodeServer:
             self._last.close()
             self._last = None
 
-    def _attend(self, sock: socket.socket) -> None:
+    def _attend(self, connection: Connection) -> None:
+        """Answer a connection of which nothing is known.
+
+        Raises:
+            _Refused: it may not use this node, or cannot.
+            OutOfTime, ConnectionBroken, OSError: it is gone, or says no greeting.
+        """
+        pid, uid, gid = connection.stream.process
+        if not self._allowed.lets_in(uid, gid):
+            raise _Refused(f"process {pid} is user {uid} of group {gid}")
+        magic, *versions, _ = GREETING.unpack(connection.begin(GREETING.size))
+        if magic not in (MAGIC, HANDOVER):
+            raise _Refused(f"process {pid} speaks another protocol")
+        sock = self._admission.release(connection)
         try:
-            session = self._let_in(sock)
-        except (OSError, _Refused, struct.error) as error:
-            log.warning("node: a client is turned away: %s", error)
+            if magic == HANDOVER:
+                self._meet(sock, uid)
+                return
+            session = self._let_in(sock, pid, uid, tuple(versions))
+        except BaseException:
             sock.close()
-            return
-        if session is not None:
-            session.run()
+            raise
+        session.run()
 
     def _ended(self, session: Session) -> None:
         with self._changed:
@@ -261,37 +292,23 @@ class NodeServer:
         session.trusted = uid in (0, os.geteuid())
         return session
 
-    def _let_in(self, sock: socket.socket) -> Session | None:
-        """Greet a client, and pass it the pool; ``None``: it is no client.
+    def _let_in(
+        self, sock: socket.socket, pid: int, uid: int, versions: tuple[int, ...]
+    ) -> Session:
+        """Pass the pool to a client that has said the greeting.
 
         Raises:
-            _Refused: it may not use this node, or cannot.
+            _Refused: there is no place for it, or it speaks another version.
             OSError: it is gone.
         """
-        pid, uid, gid = peer_of(sock)
-        if not self._allowed.lets_in(uid, gid):
-            raise _Refused(f"process {pid} is user {uid} of group {gid}")
-        sock.settimeout(self._limits.patience)
-        said = b""
-        while len(said) < GREETING.size:
-            part = sock.recv(GREETING.size - len(said))
-            if not part:
-                raise _Refused("it says nothing")
-            said += part
-        magic, version, frames, _ = GREETING.unpack(said)
-        if magic == HANDOVER:
-            self._meet(sock, uid)
-            return None
         limits, name = self._limits, f"{pid}-{next(self._numbers)}"
-        if magic != MAGIC:
-            raise _Refused("it speaks another protocol")
         session = self._session(sock, name, uid)
         why = ""
-        if (version, frames) != (VERSION, FRAME_VERSION):
-            why = f"it speaks version {version} with frames {frames}"
+        if versions != (VERSION, FRAME_VERSION):
+            why = "process {} speaks version {} with frames {}".format(pid, *versions)
         with self._changed:
             if not why and (self._stopping or len(self._sessions) >= self._most):
-                why = f"there are {len(self._sessions)} already"
+                why = f"there are {len(self._sessions)} clients already"
             if not why:
                 self._sessions.add(session)
         size = 0 if why else len(self._region.buffer)
@@ -307,9 +324,8 @@ class NodeServer:
             MAX_BODY,
         )
         try:
-            socket.send_fds(sock, [welcome], [] if why else [self._region.descriptor])
-            sock.settimeout(None)
             take_no_longer(sock, limits.patience)
+            socket.send_fds(sock, [welcome], [] if why else [self._region.descriptor])
         except BaseException:
             self._ended(session)
             raise
@@ -335,5 +351,5 @@ class NodeServer:
             return self._changed.wait_for(lambda: not self._sessions, seconds)
 
 
-class _Refused(Exception):
+class _Refused(StoreUnreachable):
     """A client is not let in."""
