@@ -248,3 +248,23 @@ def test_no_file_names_a_path_of_somebodys_machine():
             continue
         found += [f"{name(path)}: {match.group()}" for match in MACHINE.finditer(text)]
     assert found == []
+
+
+def test_no_listener_accepts_beside_the_one_class_that_bounds_all():
+    """Sockets are accepted in one module, and threads answer them in another."""
+    accepting = {
+        name(path)
+        for path in PRODUCT
+        if "adapters" in path.parts or "plugins" in path.parts
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("accept", "serve_forever", "start_server")
+    }
+    net = "adapters/net/hexkv/adapters/net"
+    assert accepting == {
+        f"{net}/accepting.py",
+        f"{net}/listening.py",
+        f"{net}/server.py",
+        "adapters/node/hexkv/adapters/node/server.py",
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hexkv.adapters.net.admission import TurnedAway
 from hexkv.adapters.observe.feed import Feed
 from hexkv.plugins.families import Family, Sample, text_format
 
@@ -60,6 +61,13 @@ def counted(feed: Feed, publisher: Publisher) -> str:
             ),
         ]
     )
+
+
+def turned_away(counts: Mapping[TurnedAway, int]) -> str:
+    """Connections for numbers and probes that were turned away, in the same format."""
+    samples = [Sample((("reason", str(why)),), counts.get(why, 0)) for why in TurnedAway]
+    text = "Connections for numbers and probes that were turned away."
+    return text_format([Family("hexkv_http_turned_away_total", "counter", text, samples)])
 
 
 def recorded(recorder: Recorder) -> str:

@@ -2,65 +2,68 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler
-from socket import SHUT_RDWR, SO_SNDBUF, SOL_SOCKET, socket
+from io import BufferedReader, BytesIO, RawIOBase
+from socket import SO_SNDBUF, SOL_SOCKET
 from threading import Thread
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, cast
 
 from hexkv.adapters.net.address import Address
-from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.admission import TurnedAway
+from hexkv.adapters.net.connection import Connection, Limits
+from hexkv.adapters.net.errors import BadMessage
+from hexkv.adapters.net.server import StreamServer, listen
 from hexkv.adapters.observe.openmetrics import (
     OPENMETRICS,
     TEXT,
     as_openmetrics,
     wants_openmetrics,
 )
+from hexkv.ports import Clock
 
 if TYPE_CHECKING:
     from socketserver import BaseServer
 
-log = logging.getLogger("hexkv")
+    from _typeshed import WriteableBuffer
 
-_PATIENCE = 5.0
-"""Seconds that a client may be silent in the middle of a request or an answer."""
+_REQUEST = 64 << 10
+"""Bytes of a request, at most."""
+
+_SECONDS, _FIRST = 5.0, 1.0
+"""For a whole request, up to the last byte of its answer, and for its first byte."""
 
 _CLOSING = 1.0
 _PAGE = 256 << 10
-"""Bytes that are sent at once: a page of an engine with five tiers has 33 kB."""
+"""Bytes that a connection takes at once: a page of an engine with five tiers has 33 kB."""
 
 
 class HealthServer:
-    """Serves until it is closed, in threads of its own.
-
-    Each waits for a connection and answers it: while threads of the host compute, every change of
-    threads costs a turn of the interpreter's lock.
-    """
+    """Serves until it is closed, in threads of its own."""
 
     def __init__(
         self,
         address: Address,
+        clock: Clock,
         metrics: Callable[[], str],
         unready: Callable[[], str],
         *,
         secret: bytes = b"",
         tls: ssl.SSLContext | None = None,
-        connections: int = 4,
+        connections: int = 64,
     ) -> None:
         """Listen at *address*, and serve.
 
         Args:
             address: host and port.
+            clock: for deadlines.
             metrics: gives the numbers as text.
             unready: gives the reason why no requests should be sent here; empty for none.
             secret: the bearer token that numbers take; empty: none.
             tls: wraps every connection.
-            connections: at a time; further ones wait.
+            connections: at a time, as of every :class:`StreamServer`.
 
         Raises:
             ConfigError: it cannot listen there.
@@ -68,64 +71,85 @@ class HealthServer:
         self.metrics = metrics
         self.unready = unready
         self.secret = secret
-        self._tls = tls
-        self._listener = listen(address.host, address.port)
+        listener = listen(address.host, address.port)
         # Connections inherit it: a page fits, so that sending one is not to wait for its reader.
-        self._listener.setsockopt(SOL_SOCKET, SO_SNDBUF, _PAGE)
-        self._closed = False
-        self._threads = [
-            Thread(target=self._serve, name="hexkv observe", daemon=True)
-            for _ in range(connections)
-        ]
-        for thread in self._threads:
-            thread.start()
+        listener.setsockopt(SOL_SOCKET, SO_SNDBUF, _PAGE)
+        self._server = StreamServer(
+            listener,
+            self._attend,
+            clock,
+            Limits(_REQUEST, patience=_SECONDS, first=_FIRST),
+            connections=connections,
+            tls=tls,
+            name="hexkv observe",
+        )
+        self.port = int(listener.getsockname()[1])
+        self._thread = Thread(target=self._server.run, name="hexkv observe", daemon=True)
+        self._thread.start()
 
     @property
-    def port(self) -> int:
-        """The TCP port."""
-        return int(self._listener.getsockname()[1])
+    def turned_away(self) -> Mapping[TurnedAway, int]:
+        """How many connections were turned away, by why."""
+        return self._server.turned_away
 
     def close(self) -> None:
         """Serve no more. What is being answered may go on for a moment."""
-        self._closed = True
-        with suppress(OSError):
-            self._listener.shutdown(SHUT_RDWR)  # wakes who waits in accept()
-        self._listener.close()
-        end = monotonic() + _CLOSING
-        for thread in self._threads:
-            thread.join(max(0.0, end - monotonic()))
+        self._server.stop()
+        self._thread.join(_CLOSING)
 
-    def _serve(self) -> None:
-        while not self._closed:
-            try:
-                sock, client = self._listener.accept()
-            except OSError:  # it was closed, or there are no more descriptors
-                sleep(0.1)
-                continue
-            try:
-                with suppress(OSError), sock:  # clients come and go, and some speak no TLS
-                    self._answer(sock, client)
-            except Exception:
-                log.exception("a request for numbers is not answered")
+    def _attend(self, connection: Connection) -> None:
+        answer = _Handler(connection, None, cast("BaseServer", self)).answer
+        if answer:  # else the client has left
+            connection.engage(connection.opening.remaining())
+            connection.send([answer])
 
-    def _answer(self, sock: socket, client: object) -> None:
-        sock.settimeout(_PATIENCE)
-        if self._tls is None:
-            _Handler(sock, client, cast("BaseServer", self))
-            return
-        with self._tls.wrap_socket(sock, server_side=True) as secured:
-            _Handler(secured, client, cast("BaseServer", self))
+
+class _Request(RawIOBase):
+    """What a client sends, up to the deadline of its request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._left = _REQUEST
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: WriteableBuffer) -> int:
+        view = memoryview(into).cast("B")
+        if not self._left:
+            raise BadMessage("a request that is too long")
+        connection = self._connection
+        came = connection.stream.take_some(min(len(view), self._left), connection.opening)
+        self._left -= len(came)
+        view[: len(came)] = came
+        return len(came)
 
 
 class _Handler(BaseHTTPRequestHandler):
     """One request, after which the connection ends."""
 
     server: HealthServer  # type: ignore[assignment]  # all that it asks of one
-    timeout = _PATIENCE
-    # Heads and pages go out together: whatever a socket is asked for may cost a turn, too.
-    wbufsize = _PAGE
+    wfile: BytesIO
+    answer: bytes
+    """All of it, once it is made."""
+
+    request: Connection
     server_version = "hexkv"
     sys_version = ""
+
+    def setup(self) -> None:
+        self.rfile = BufferedReader(_Request(self.request))
+        # Heads and pages go out together: whatever a socket is asked for may cost a turn
+        # of the interpreter's lock.
+        self.wfile = BytesIO()
+
+    def finish(self) -> None:
+        self.answer = self.wfile.getvalue()
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.request.engage(self.request.opening.remaining())
+        return parsed
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]

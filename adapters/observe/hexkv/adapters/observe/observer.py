@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.security import is_local, read_secret
 from hexkv.adapters.net.tls import Trust, server_context
-from hexkv.adapters.observe.counting import counted, counted_spans, recorded
+from hexkv.adapters.observe.counting import counted, counted_spans, recorded, turned_away
 from hexkv.adapters.observe.feed import Feed
 from hexkv.adapters.observe.http import HealthServer
 from hexkv.adapters.observe.place import Collector
@@ -124,6 +124,7 @@ class ServerObserver:
                     )
             self._server = HealthServer(
                 address,
+                self._clock,
                 lambda: observed.metrics() + self._counted(),
                 observed.unready,
                 secret=self._secret,
@@ -216,7 +217,8 @@ class ServerObserver:
         calls, exporter = self._calls, self._exporter
         events = "" if feed is None or publisher is None else counted(feed, publisher)
         spans = "" if calls is None or exporter is None else counted_spans(calls, exporter)
-        return events + spans + ("" if recorder is None else recorded(recorder))
+        http = "" if self._server is None else turned_away(self._server.turned_away)
+        return events + spans + http + ("" if recorder is None else recorded(recorder))
 
 
 def shifted(address: Address, rank: int) -> Address:

@@ -47,8 +47,8 @@ class ServerSettings:
     """True if other machines may connect without any of these, for a network that is guarded
     otherwise."""
 
-    connections: int = 4
-    """HTTP connections at a time; further ones wait."""
+    connections: int = 64
+    """HTTP connections at a time. One more has the place of the one that is silent for longest."""
 
     events: str = ""
     """``host:port`` where KV events are published, for routers; empty: nowhere. Only the first

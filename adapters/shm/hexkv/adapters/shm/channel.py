@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
+from hexkv.adapters.net.accepting import BACKLOG
 from hexkv.adapters.net.address import Address
 from hexkv.adapters.net.connection import Connection, Limits
 from hexkv.adapters.net.handshake import Refused
@@ -87,7 +88,7 @@ class ShmChannel(PeerChannel):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(path)
-            listener.listen(128)
+            listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
             raise ConfigError(f"cannot listen at {text}: {error.strerror}") from error

@@ -1,0 +1,227 @@
+"""A client that is silent, or slow, keeps no other client out, at any listener of the project."""
+
+import secrets
+import socket
+from contextlib import ExitStack, closing, contextmanager, suppress
+from threading import Thread
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from administration import short_folder
+from hexkv.adapters.admin import handshake as admin_handshake
+from hexkv.adapters.admin import server as admin_server
+from hexkv.adapters.admin.server import AdminServer
+from hexkv.adapters.directory import wire as directory_wire
+from hexkv.adapters.directory.cell import Cell
+from hexkv.adapters.directory.client import RemoteDirectory
+from hexkv.adapters.directory.server import DirectoryServer
+from hexkv.adapters.lmserver import handshake as lm_handshake
+from hexkv.adapters.lmserver.server import Server as LMServer
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.net.connection import Limits
+from hexkv.adapters.net.listening import Listener
+from hexkv.adapters.net.peers import wire as peer_wire
+from hexkv.adapters.net.peers.line import greet as greet_peer
+from hexkv.adapters.net.server import listen
+from hexkv.adapters.net.stream import connect
+from hexkv.adapters.node import wire as node_wire
+from hexkv.adapters.node.greeting import greet as greet_node
+from hexkv.adapters.node.limits import Limits as NodeLimits
+from hexkv.adapters.observe.http import HealthServer
+from hexkv.adapters.shm.channel import ShmChannel
+from hexkv.adapters.tcp.channel import TcpChannel
+from hexkv.contracts.channel.blocks import Blocks
+from hexkv.contracts.channel.source import HeldFrames
+from hexkv.contracts.doubles import ManualClock
+from hexkv.plugins.clock import SystemClock
+from hexkv.ports import PAGE, Deadline
+from nodes import FRAME, Node
+from processes import PATIENCE, until
+
+PLACES = 4
+SECONDS = 5.0
+"""For all before the first request, where that cannot be set."""
+
+SHORT = 0.5
+
+MANY = 500
+
+
+class Nothing:
+    """What is served to clients that ask for nothing; it can be referred to weakly."""
+
+
+def soon():
+    return Deadline.after(SystemClock(), PATIENCE)
+
+
+def running(server):
+    """Run *server* in a thread until the stack that gets this ends."""
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+
+    @contextmanager
+    def ending():
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    return ending()
+
+
+def served(address, admission, start, greet):
+    """A listener: where it is, its places, how a greeting begins, and what greets it."""
+    return SimpleNamespace(address=address, admission=admission, start=start, greet=greet)
+
+
+def health(opened, clock, places, seconds):
+    server = HealthServer(Address("127.0.0.1"), clock, str, str, connections=places)
+    opened.callback(server.close)
+
+    def greet(stream):
+        stream.send([b"GET /healthz HTTP/1.0\r\n\r\n"], soon())
+        assert stream.take(15, soon()) == b"HTTP/1.0 200 OK"
+
+    at = Address("127.0.0.1", server.port)
+    return served(at, server._server._admission, b"GET /healthz HTTP/1.1\r\nX: aaaaaaa", greet)
+
+
+def admin(address):
+    def make(opened, clock, places, seconds):
+        place = address or Address(path=f"{opened.enter_context(short_folder())}/admin.sock")
+        listener = Listener(place)
+        at = place if place.path else Address(listener.host, listener.port)
+        administration = Nothing()
+        opened.enter_context(patch.object(admin_server, "_OPENING", seconds))
+        server = AdminServer(administration, listener, clock, clients=places)
+        opened.callback(server.close)
+        opened.callback(lambda: administration)
+        start = admin_handshake.GREETING.pack(
+            admin_handshake.MAGIC, admin_handshake.VERSION, bytes(32)
+        )
+        greet = lambda stream: admin_handshake.greet(stream, b"", soon())  # noqa: E731
+        return served(at, server._admission, start, greet)
+
+    return make
+
+
+def directory(opened, clock, places, seconds):
+    server = DirectoryServer(
+        listen("127.0.0.1", 0), Cell(clock), clock, connections=places, patience=seconds
+    )
+    opened.enter_context(running(server))
+    at = Address(*server.address)
+    start = directory_wire.HELLO.pack(directory_wire.MAGIC, directory_wire.VERSION, bytes(32))
+    greet = lambda stream: RemoteDirectory._greeted(RemoteDirectory(at), stream, soon())  # noqa: E731
+    return served(at, server._admission, start, greet)
+
+
+def lm(opened, clock, places, seconds):
+    values = SimpleNamespace(of=lambda scheme: None, durable=False)
+    limits = Limits(1 << 20, patience=seconds)
+    server = LMServer(listen("127.0.0.1", 0), values, clock, limits, connections=places)
+    opened.enter_context(running(server))
+    start = lm_handshake.HELLO.pack(lm_handshake.MAGIC, lm_handshake.VERSION, 0, bytes(32))
+    greet = lambda stream: lm_handshake.greet(  # noqa: E731
+        stream, b"", soon(), secrets.token_bytes, checked=False
+    )
+    return served(Address(*server.address), server._admission, start, greet)
+
+
+def peers(make, magic):
+    def made(opened, clock, places, seconds):
+        limits = Limits(16 * PAGE, patience=seconds)
+        channel = opened.enter_context(make(clock, limits=limits, clients=places))
+        source = HeldFrames(Blocks.on_heap(1, 4 * PAGE))
+        at = channel.place(channel.serve(source, 1).address)
+        word = magic(channel)
+        start = peer_wire.HELLO.pack(word, peer_wire.VERSION, bytes(32), b"")
+        greet = lambda stream: greet_peer(stream, b"", "", 16 * PAGE, soon(), word)  # noqa: E731
+        return served(at, channel._server._admission, start, greet)
+
+    return made
+
+
+def node(opened, clock, places, seconds):
+    root = opened.enter_context(short_folder())
+    limits = NodeLimits(FRAME, patience=seconds)
+    there = opened.enter_context(
+        Node(root, slots=2, memory=1, disk=False, clients=places, limits=limits, clock=clock)
+    )
+
+    def greet(stream):
+        sock = stream.detach()
+        with closing(sock):
+            sock.settimeout(PATIENCE)
+            sock.sendall(node_wire.greeting())
+            _, descriptor = greet_node(sock)
+            socket.close(descriptor)
+
+    at = Address(path=str(there.path))
+    return served(at, there.server._admission, node_wire.greeting()[:-1], greet)
+
+
+LISTENERS = {
+    "numbers and probes": health,
+    "administration": admin(None),
+    "administration over TCP": admin(Address("127.0.0.1")),
+    "a directory": directory,
+    "hexkv serve": lm,
+    "peers over TCP": peers(
+        lambda clock, **options: TcpChannel(Address("127.0.0.1"), clock, **options),
+        lambda channel: peer_wire.MAGIC,
+    ),
+    "peers over shared memory": peers(ShmChannel, lambda channel: channel._memory.magic),
+    "a node": node,
+}
+every_listener = pytest.mark.parametrize("make", LISTENERS.values(), ids=LISTENERS)
+
+
+def silent(opened, address):
+    stream = connect(address, soon())
+    opened.callback(stream.close)
+    return stream
+
+
+@every_listener
+def test_the_longest_silent_gives_way_to_a_newcomer_and_is_counted(make):
+    with ExitStack() as opened:
+        there = make(opened, ManualClock(), PLACES, PATIENCE)
+        first, *_ = [silent(opened, there.address) for _ in range(3 * PLACES)]
+        there.greet(silent(opened, there.address))
+        with suppress(ConnectionResetError):
+            assert not first._socket.recv(1), "it has given way"
+        until(lambda: sum(there.admission.turned_away.values()) >= 2 * PLACES + 1)
+
+
+@every_listener
+def test_a_byte_now_and_then_buys_no_time(make):
+    clock = ManualClock()
+    with ExitStack() as opened:
+        there = make(opened, clock, PLACES, SHORT)
+        stream = silent(opened, there.address)
+        until(lambda: there.admission.clients)
+        with suppress(OSError):  # it ends while bytes are sent
+            for place in range(12):
+                stream._socket.sendall(there.start[place : place + 1])
+                clock.advance(SECONDS / 10)
+        with suppress(ConnectionResetError):
+            assert not stream._socket.recv(1), "it is over"
+        until(lambda: there.admission.turned_away == {"late": 1})
+
+
+def test_probes_are_answered_beside_500_silent_and_500_trickling_connections():
+    with ExitStack() as opened:
+        there = health(opened, ManualClock(), 64, PATIENCE)
+        crowd = [silent(opened, there.address) for _ in range(2 * MANY)]
+        for turn in range(3):
+            for stream in crowd[::2]:
+                with suppress(OSError):
+                    stream._socket.sendall(there.start[turn : turn + 1])
+            there.greet(silent(opened, there.address))
+        assert sum(there.admission.turned_away.values()) >= 2 * MANY - 64
