@@ -20,6 +20,7 @@ class Blocks:
 
     def __init__(self, block):
         self.block = block
+        self.clears = 0
         self.clear()
 
     def clear(self):
@@ -31,6 +32,7 @@ class Blocks:
     def apply(self, event):
         match event:
             case {"type": "AllBlocksCleared"}:
+                self.clears += 1
                 self.clear()
             case {"type": "BlockStored", "medium": medium, "lora_name": lora}:
                 parent = event["parent_block_hash"]
@@ -66,7 +68,8 @@ class Blocks:
 class Router(Blocks):
     """One that listens. *loses* says of each batch, by how many came, whether it is lost.
 
-    A *strict* one takes a replay only if it begins at the number that it asked for.
+    A *strict* one takes a replay only if it begins at the number that it asked for. Without a port
+    for replays it asks for none.
     """
 
     def __init__(self, events, replay, block=16, loses=lambda _: False, strict=False):
@@ -81,8 +84,9 @@ class Router(Blocks):
         self._sub = self._context.socket(zmq.SUB)
         self._sub.setsockopt(zmq.SUBSCRIBE, b"")
         self._sub.connect(f"tcp://127.0.0.1:{events}")
-        self._ask = self._context.socket(zmq.DEALER)
-        self._ask.connect(f"tcp://127.0.0.1:{replay}")
+        self._ask = None if replay is None else self._context.socket(zmq.DEALER)
+        if self._ask is not None:
+            self._ask.connect(f"tcp://127.0.0.1:{replay}")
 
     def __enter__(self):
         return self
@@ -98,7 +102,7 @@ class Router(Blocks):
             if self._loses(self._came):
                 continue
             number = int.from_bytes(sequence, "big")
-            if number > self.expected:
+            if number > self.expected and self._ask is not None:
                 self._replay()
             if number >= self.expected:
                 self._take(number, payload)

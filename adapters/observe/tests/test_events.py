@@ -1,16 +1,22 @@
 """KV events over ZeroMQ: a router agrees with lookups, also after losses and restarts."""
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from random import Random
+from socket import socketpair
+from unittest.mock import patch
 
+import msgspec
 import pytest
 import zmq
 
 from configured import CHUNK, FRAME, LAYOUT, NAMESPACE, PROMPT, built, computed
+from hexkv.adapters.net.address import Address
+from hexkv.adapters.observe.publisher import Publisher, Source
+from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.compose import build
 from hexkv.plugins.config import load
 from hexkv.ports import ConfigError, Namespace
-from processes import held_port
+from processes import PATIENCE, held_port, until
 from routers import Router, said
 
 BLOCK = 8
@@ -30,7 +36,7 @@ def port(place, name):
 @contextmanager
 def routers(place, *losing, strict=False):
     """A router for each rule of losing batches."""
-    ports = port(place, "events"), port(place, "replay")
+    ports = port(place, "events"), port(place, "replay") if "replay" in place else None
     with_all = [Router(*ports, BLOCK, it, strict) for it in losing]
     try:
         yield with_all
@@ -100,6 +106,105 @@ def test_a_restart_clears_and_what_a_scan_finds_is_announced_once_asked_for(tmp_
             engine.lookup(PROMPT)
             router.follow(lambda: router.match(PROMPT) == (0, len(PROMPT)))
             assert router.expected > before
+
+
+@pytest.fixture
+def unreplayed(place):
+    """The same without replays, as llm-d has it by default."""
+    del place["replay"]
+    return place
+
+
+def memory_alone(place):
+    """An engine with nothing slower, which begins with nothing each time."""
+    wanted = {"chunk": {"size": CHUNK}, "pool": {"bytes": 64 * FRAME}, "observe": place}
+    return build(load(None, {}, wanted), NAMESPACE)
+
+
+OTHER = [token + 1 for token in PROMPT]
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_a_router_without_replays_hears_that_a_process_was_killed(unreplayed, snapshots):
+    place = unreplayed | {"events_snapshots": snapshots}
+    with routers(place, lambda _: False) as (router,):
+        with memory_alone(place) as engine:
+            engine.store(PROMPT, computed())
+            router.follow(lambda: router.match(PROMPT) == (len(PROMPT), len(PROMPT)))
+            with patch.object(Publisher, "_publish"):  # it says no more than one that is killed
+                engine.close()
+        with memory_alone(place) as engine:
+            engine.store(OTHER, computed(OTHER))
+            router.follow(lambda: router.match(OTHER) == (len(OTHER), len(OTHER)))
+            router.follow(lambda: router.match(PROMPT) == (0, 0))
+
+
+def test_who_subscribes_late_learns_all_and_others_know_the_same_afterwards(unreplayed):
+    everything = len(PROMPT), len(PROMPT)
+    with routers(unreplayed, lambda _: False) as (early,), memory_alone(unreplayed) as engine:
+        early.follow(lambda: early.clears)
+        engine.store(PROMPT, computed())
+        early.follow(lambda: early.match(PROMPT) == everything)
+        with routers(unreplayed, lambda _: False) as (late,):
+            late.follow(lambda: late.match(PROMPT) == everything)
+            heard = late.expected
+            early.follow(lambda: early.expected >= heard)
+            assert early.match(PROMPT) == everything
+
+
+def test_later_subscriptions_are_not_answered_where_that_is_not_wanted(unreplayed):
+    place = unreplayed | {"events_snapshots": False}
+    with routers(place, lambda _: False) as (early,), memory_alone(place) as engine:
+        early.follow(lambda: early.clears)
+        engine.store(PROMPT, computed())
+        early.follow(lambda: early.match(PROMPT)[1] == len(PROMPT))
+        with routers(place, lambda _: False) as (late,):
+            late.follow(lambda: late.expected)
+            until(lambda: said(port(place, "address"))["subscriptions_total"] == 2)
+            engine.store(OTHER, computed(OTHER))
+            late.follow(lambda: late.match(OTHER)[1] == len(OTHER))
+            early.follow(lambda: early.match(OTHER)[1] == len(OTHER))
+            assert (early.clears, late.clears) == (1, 0)
+            assert late.match(PROMPT) == (0, 0)
+
+
+def test_no_change_comes_before_the_end_of_what_a_subscription_is_answered_by():
+    """A change may be about a block whose parent is only said later."""
+    woken, wake = socketpair()
+    told = [{"type": "AllBlocksCleared"}, *({"type": "BlockRemoved", "n": n} for n in range(500))]
+    later = {"type": "BlockRemoved", "n": "later"}
+    begun = []
+
+    def snapshot():
+        for event in told:
+            yield event
+            if not begun:
+                begun.append(True)
+                wake.send(b".")  # while it is being published
+
+    def take():
+        woken.recv(64)
+        return [later] if begun else []
+
+    address = Address("127.0.0.1", held_port())
+    source = Source(take, snapshot, woken.fileno(), lambda: wake.send(b"."))
+    with ExitStack() as opened:
+        opened.enter_context(woken)
+        opened.enter_context(wake)
+        context = zmq.Context()
+        opened.callback(context.destroy, linger=0)
+        sub = context.socket(zmq.SUB)
+        sub.setsockopt(zmq.SUBSCRIBE, b"")
+        sub.connect(f"tcp://{address}")
+        publisher = Publisher(
+            source, SystemClock(), address, None, topic="", history=1 << 20, beat=60.0
+        )
+        opened.callback(publisher.close)
+        came = []
+        while later not in came:
+            assert sub.poll(1000 * PATIENCE)
+            came += msgspec.msgpack.decode(sub.recv_multipart()[-1])[1]
+    assert came[-1 - len(told) :] == [*told, later]
 
 
 def test_without_a_slower_tier_there_is_memory_only(tmp_path, place):

@@ -28,6 +28,7 @@ def counted(feed: Feed, publisher: Publisher) -> str:
     return text_format(
         [
             _total("batches", "Batches published.", publisher.batches),
+            _total("subscriptions", "Subscriptions of routers.", publisher.subscriptions),
             _total("replays", "Replays answered.", publisher.replays),
             _total(
                 "snapshots", "Replays answered with all that is announced.", publisher.snapshots

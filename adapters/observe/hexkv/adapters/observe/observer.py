@@ -210,6 +210,7 @@ class ServerObserver:
                 topic=settings.events_topic,
                 history=settings.events_history,
                 beat=settings.events_beat,
+                snapshots=settings.events_snapshots,
             )
 
     def _counted(self) -> str:

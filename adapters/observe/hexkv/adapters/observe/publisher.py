@@ -1,15 +1,20 @@
 """KV events over ZeroMQ, as vLLM and SGLang publish theirs, and replays of what was missed.
 
-PUB: frames ``topic, sequence (8 bytes, big-endian), msgpack of [seconds, [event, ...], 0]``.
+XPUB, a PUB that hears of subscriptions: frames ``topic, sequence (8 bytes, big-endian), msgpack of
+[seconds, [event, ...], 0]``.
 ROUTER: asked with ``b"", first sequence`` it answers ``b"", topic, sequence, payload`` for each
 batch from there on, and at the end the sequence -1 with no payload.
 (vllm/distributed/kv_events.py)
 
-Three things are not as there, each for who listens late or loses a batch:
+Four things are not as there, each for a listener that comes late or loses a batch:
 
 - Sequences begin at the milliseconds of the wall clock, so a new life of the process is a gap for
   who listened to the last one, and no return to numbers that were seen. The first batch says that
   everything is cleared.
+- A subscription is answered by all that is announced, which goes to all listeners: cleared, and
+  then each block. A router that has outlived the former process learns so that what it knew is
+  void, also where no replay is served; what other routers know is the same afterwards. Changes
+  that come meanwhile are published behind it, so no block comes before its parent.
 - A silence is broken by empty batches, so a loss is noticed though nothing happens any more.
 - Who asks for batches that are not kept any more gets all that is announced instead, under numbers
   that were missed: cleared, and then each block. Where these are of a life before, or of none, it
@@ -57,9 +62,15 @@ _REPLAYS = 4
 _REFRESHED = 5.0
 """Seconds between two times that everything is published anew."""
 
+_HANDSHAKE_MS = 5000
+"""For the whole greeting of a connection, after which ZeroMQ ends it."""
+
 _SETTLING = 1.0
 """Seconds between the question of a newcomer and that: he may ask before his subscription is known,
 and would hear none of it."""
+
+_SUBSCRIBED = b"\x01"
+"""What the message of a subscription begins with; that of its end begins with a zero."""
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _PARTING = 0.25
@@ -98,6 +109,7 @@ class Publisher:
         topic: str,
         history: int,
         beat: float,
+        snapshots: bool = True,
     ) -> None:
         """Bind, and begin.
 
@@ -109,6 +121,7 @@ class Publisher:
             topic: leads each message.
             history: bytes of batches that are kept for replays.
             beat: seconds of silence before an empty batch.
+            snapshots: True if each subscription is answered; otherwise the first one alone is.
 
         Raises:
             ConfigError: an address cannot be bound.
@@ -118,6 +131,7 @@ class Publisher:
         self._topic = topic.encode()
         self._most = history
         self._beat = beat
+        self._answers_all = snapshots
         self._encoder = msgspec.msgpack.Encoder()
         self._first = self._next = int(clock.wall() * 1000)
         self._history: deque[tuple[int, bytes]] = deque()
@@ -126,6 +140,12 @@ class Publisher:
         self.replays = 0
         self.snapshots = 0
         """Replays that were answered with all that is announced."""
+
+        self.subscriptions = 0
+        """Subscriptions that arrived."""
+
+        self._unanswered = False
+        """True from a subscription until all that is announced is published for it."""
 
         self._anew: Iterator[Event] | None = None
         """What is left of all that is published anew."""
@@ -139,7 +159,8 @@ class Publisher:
         self._ending = Flag()
         self._context: zmq.Context[Any] = zmq.Context()
         try:
-            self._pub = self._bound(zmq.PUB, events, _QUEUED)
+            self._pub = self._bound(zmq.XPUB, events, _QUEUED)
+            self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # also what another one subscribes to, too
             self._router = None if replay is None else self._bound(zmq.ROUTER, replay, _REPLIED)
         except BaseException:
             self._context.destroy(linger=0)
@@ -159,6 +180,7 @@ class Publisher:
         sock.setsockopt(zmq.SNDHWM, most)
         sock.setsockopt(zmq.RCVHWM, 64)
         sock.setsockopt(zmq.MAXMSGSIZE, 1024)
+        sock.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         sock.setsockopt(zmq.IPV6, ":" in address.host)
         if kind == zmq.ROUTER:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -182,6 +204,7 @@ class Publisher:
     def _go_on(self) -> None:
         poller = zmq.Poller()
         poller.register(self._source.woken, zmq.POLLIN)
+        poller.register(self._pub, zmq.POLLIN)
         if self._router is not None:
             poller.register(self._router, zmq.POLLIN)
         spoke = asked = self._clock.now()
@@ -190,8 +213,10 @@ class Publisher:
             pause = 0.0 if self._anew is not None else min(self._beat, _PAUSE)
             found = dict(poller.poll(int(pause * 1000)))
             now = self._clock.now()
+            if self._pub in found:
+                self._read_subscriptions()
             self._refresh(now)
-            if self._source.woken in found:
+            if self._anew is None and self._source.woken in found:
                 self._ending.wait(_GATHERED)
                 events = list(self._source.take())
                 for start in range(0, len(events), _AT_ONCE):
@@ -209,21 +234,41 @@ class Publisher:
                 else:
                     self._ending.wait(_GATHERED)
 
+    def _read_subscriptions(self) -> None:
+        came = 0
+        with suppress(zmq.Again):
+            for _ in range(_AT_ONCE):
+                came += self._pub.recv(zmq.NOBLOCK)[:1] == _SUBSCRIBED
+        self._unanswered |= bool(came) and (self._answers_all or not self.subscriptions)
+        self.subscriptions += came
+
     def _refresh(self, now: float) -> None:
         """Publish a part of what is to be published anew."""
-        if self._anew is None:
-            due = max(self._refreshed + _REFRESHED, min(self._asked + _SETTLING, self._latest))
-            if self._wanted is None or now < due:
-                return
-            self._anew = iter(self._source.snapshot())
-            if not self._wanted:  # a newcomer: to others it is nothing new
-                next(self._anew)
-            self._wanted = None
+        if self._anew is None and not self._begin_anew(now):
+            return
+        assert self._anew is not None  # noqa: S101 - it has begun
         events = list(islice(self._anew, _AT_ONCE))
         if events:
             self._publish(events)
+            if events != [CLEARED]:  # which alone is nothing that has to be seldom
+                self._refreshed = now
         else:
-            self._anew, self._refreshed = None, now
+            self._anew = None
+
+    def _begin_anew(self, now: float) -> bool:
+        """True if all that is announced is to be published anew, from now on."""
+        due = self._refreshed + _REFRESHED
+        asked = max(due, min(self._asked + _SETTLING, self._latest))
+        if self._unanswered and now >= due:
+            self._anew = iter(self._source.snapshot())
+        elif self._wanted is not None and now >= asked:
+            self._anew = iter(self._source.snapshot())
+            if not self._wanted:  # a newcomer: to others it is nothing new
+                next(self._anew)
+        else:
+            return False
+        self._unanswered, self._wanted = False, None
+        return True
 
     def _part(self) -> None:
         """Answer who missed something of the end: Dynamo's indexer waits for ever for a replay."""

@@ -75,6 +75,10 @@ class ServerSettings:
     events_beat: float = 1.0
     """Seconds of silence before an empty batch."""
 
+    events_snapshots: bool = True
+    """True if each subscription is answered by all that is announced, for all routers to hear;
+    otherwise only the first one after a start is."""
+
     record: str = ""
     """A folder where calls are recorded, for ``hexkv report`` and ``hexkv plan``; empty: nowhere.
     Only the first engine of a model records."""
