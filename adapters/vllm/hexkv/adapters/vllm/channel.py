@@ -33,6 +33,8 @@ MAX_MESSAGE = 64 << 20
 """Bytes: a prompt of 16 million tokens, or all those that wait for an answer."""
 
 _RECONNECT_MS = 20
+_HANDSHAKE_MS = 5000
+"""For the whole greeting of a connection, after which ZeroMQ ends it."""
 
 log = logging.getLogger("vllm.hexkv")
 
@@ -89,6 +91,7 @@ class ChannelServer:
             side.setsockopt(zmq.SNDHWM, PENDING)
             side.setsockopt(zmq.RCVHWM, PENDING)
             side.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+            side.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         path.unlink(missing_ok=True)
         front.bind(f"ipc://{path}")
         back.bind("inproc://answers")
