@@ -14,6 +14,8 @@ from hexkv.plugins.schema import EngineSettings, known_keys, parse_size
 from hexkv.plugins.sources import MAX_FILE_BYTES
 from hexkv.ports import ConfigError
 
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+
 
 @pytest.fixture
 def write(tmp_path):
@@ -92,17 +94,47 @@ def test_a_section_from_the_environment_is_merged_like_one_from_a_file(write):
     assert loaded.origin(("pool", "bytes")) == f"{path}:1"
 
 
-def test_environment_values_are_read_as_yaml():
+def test_environment_values_are_read_as_yaml_where_no_text_is_wanted():
     environ = {
         "HEXKV_TIERS__0__SETTINGS": "{a: [1, two], b: null}",
-        "HEXKV_MODEL__NAME": "'8'",
+        "HEXKV_TIERS__0__SERDE": "[zstd, raw]",
+        "HEXKV_TIERS__0__BUDGET": "null",
         "HEXKV_DEADLINES__LOOKUP": "0.25",
+        "HEXKV_POOL__SETTINGS__LIST": "[1]",
+        "HEXKV_POOL__SETTINGS__LIST__1": "2",
         "UNRELATED": "[",
     }
     settings = load(None, environ).settings
     assert settings.tiers[0].settings == {"a": [1, "two"], "b": None}
-    assert settings.model.name == "8"
+    assert settings.tiers[0].serdes == ("zstd", "raw")
+    assert settings.tiers[0].budget is None
     assert settings.deadlines.lookup == 0.25
+    assert settings.pool.settings == {"list": [1, "2"]}
+
+
+@given(WORDS)
+def test_text_of_the_environment_is_taken_as_it_is(text):
+    environ = {
+        "HEXKV_MODEL__NAME": text,
+        "HEXKV_MODEL__SALT": text,
+        "HEXKV_MODEL__EXTRA__NOTE": text,
+        "HEXKV_TIERS__0__SETTINGS__PASSWORD": text,
+    }
+    settings = load(None, environ).settings
+    assert settings.model.name == settings.model.extra["note"] == text
+    assert settings.model.salt.get_secret_value() == text
+    assert settings.tiers[0].settings == {"password": text}
+
+
+def test_a_tilde_is_the_home_directory_wherever_a_file_is_named(write, monkeypatch):
+    path = write("node: ~/node.sock\n")
+    monkeypatch.setenv("HOME", str(path.parent))
+    assert load("~/hexkv.yaml", {}).settings.node == str(path.parent / "node.sock")
+    assert load(None, {"HEXKV_CONFIG": "~/hexkv.yaml"}).origins["node",] == f"{path}:1"
+    with pytest.raises(ConfigError, match=r"no-such-user.*no home directory"):
+        load("~no-such-user/hexkv.yaml", {})
+    with pytest.raises(ConfigError, match=r"segments\.record .*no home directory"):
+        load(None, {"HEXKV_SEGMENTS__RECORD": "~no-such-user/record"})
 
 
 def test_the_file_can_be_named_by_the_environment_but_an_argument_wins(write, tmp_path):
@@ -130,10 +162,8 @@ def test_the_file_can_be_named_by_the_environment_but_an_argument_wins(write, tm
         ({"HEXKV_POOL__BYTES": "["}, r"env HEXKV_POOL__BYTES:1: "),
         ({"HEXKV_DEADLINES__LOOKUP": ".inf"}, r"deadlines\.lookup .*finite"),
         ({"HEXKV_HASH": "md5"}, r"hash \(from env HEXKV_HASH\): should be 'sha256', 'blake2b' or"),
-        (
-            {"HEXKV_INSTANCE__ID": "2024-01-01"},
-            r"HEXKV_INSTANCE__ID:1: YAML takes it for a date",
-        ),
+        ({"HEXKV_COMPUTE_RATE": "2024-01-01"}, r"HEXKV_COMPUTE_RATE:1: YAML takes it for a date"),
+        ({"HEXKV_INSTANCE__ID": "@x"}, r"instance \(from env HEXKV_INSTANCE__ID\): unknown key"),
         ({"HEXKV_TIERS__5__STORE": "x"}, r"tiers \(from env .*'5' is no position in a list of 1"),
         ({"HEXKV_TIERS__" + "9" * 5000: "x"}, r"tiers .* is no position"),
         ({"HEXKV_TIERS__FIRST": "x"}, r"tiers \(from env .*'first' is no position"),
@@ -268,9 +298,6 @@ def test_a_size_is_its_number_times_its_unit(number, unit, space):
 def test_what_is_no_whole_number_of_bytes_is_refused(text):
     with pytest.raises(ValueError, match=r"size|whole number"):
         parse_size(text)
-
-
-WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
 
 
 @given(st.dictionaries(WORDS, WORDS, max_size=4))

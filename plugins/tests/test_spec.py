@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from packaging.version import Version
 
 from hexkv.contracts.cases import each
 from hexkv.plugins import AdapterSpec, CommandSpec, OpenContext
 from hexkv.plugins.clock import SystemClock
+from hexkv.plugins.config import load
 from hexkv.plugins.registry import Origin, Registry
+from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import CONTRACT
+from hexkv.plugins.tiers import parse_adapter
+from hexkv.plugins.values import FilePath
 from hexkv.ports import OLDEST, AdapterUnavailable, ConfigError
 from hexkv.ports.contract import CHANGES, ENDS
 
@@ -31,6 +39,20 @@ class Settings:
     def __post_init__(self):
         if self.retries < 0:
             raise ValueError("retries must not be negative")
+
+
+@dataclass(frozen=True)
+class Texts:
+    text: str = ""
+    secret: Secret = NO_SECRET
+    perhaps: str | None = None
+    folder: Path = Path()
+    others: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    mode: Literal["on", "off"] = "on"
+    file: FilePath = ""
+    number: int = 0
+    either: str | int = 0
 
 
 def offering(**changes):
@@ -117,6 +139,40 @@ def test_a_bad_setting_is_named(settings, message):
     with pytest.raises(ConfigError, match=message):
         registry.open("store", "shelf", settings, CONTEXT)
     assert not opened
+
+
+def from_environment(**values):
+    """The settings of a tier on a shelf of texts, each given by a variable."""
+    registry, _ = offering(settings=Texts)
+    environ = {f"HEXKV_TIERS__0__SETTINGS__{name.upper()}": value for name, value in values.items()}
+    loaded = load(None, {"HEXKV_TIERS__0__STORE": "shelf"} | environ)
+    given, place = loaded.settings.tiers[0].settings, ("tiers", 0, "settings")
+    return parse_adapter(loaded, registry, "store", "shelf", given, place)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12))
+def test_text_of_the_environment_reaches_an_adapter_as_it_is(text):
+    found = from_environment(text=text, secret=text, perhaps=text, labels__one=text, folder=text)
+    assert (found.text, found.perhaps, found.secret.reveal()) == (text, text, text)
+    assert (found.labels, found.folder) == ({"one": text}, Path(text))
+
+
+def test_other_settings_of_the_environment_are_yaml():
+    found = from_environment(others="[a, 'b']", mode="off", number="0x10", either="7")
+    assert (found.others, found.mode, found.number, found.either) == (("a", "b"), "off", 16, 7)
+    with pytest.raises(ConfigError, match=r"env HEXKV_TIERS__0__SETTINGS__NUMBER:1: "):
+        from_environment(number="@")
+    with pytest.raises(ConfigError, match=r"settings\.nmber \(from env .*unknown key.*'number'"):
+        from_environment(nmber="@")
+
+
+def test_a_tilde_in_a_setting_that_names_a_file_is_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/its/home")
+    found = from_environment(file="~/a", text="~/a", secret="~")
+    assert (found.file, found.text, found.secret.reveal()) == ("/its/home/a", "~/a", "~")
+    assert from_environment(file="./~").file == "./~"
+    with pytest.raises(ConfigError, match=r"settings\.file \(from env .*no home directory"):
+        from_environment(file="~no-such-user/a")
 
 
 class Half:

@@ -1,9 +1,9 @@
 """How adapters are found, configured and put together.
 
 Adapter authors need a few names from here: :class:`AdapterSpec`, :class:`CommandSpec`,
-:class:`OpenContext`, :class:`Secret`, :class:`SettingError` and ``hookimpl``. Programs that embed
-hexkv use :mod:`hexkv.api`; hosts that need more than the port gives read a configuration with
-:func:`hexkv.plugins.config.load` and make an engine of it with
+:data:`FilePath`, :class:`OpenContext`, :class:`Secret`, :class:`SettingError` and ``hookimpl``.
+Programs that embed hexkv use :mod:`hexkv.api`; hosts that need more than the port gives read a
+configuration with :func:`hexkv.plugins.config.load` and make an engine of it with
 :func:`hexkv.plugins.compose.build`. Those import pydantic, this package does not.
 """
 
@@ -20,10 +20,12 @@ from hexkv.plugins.spec import (
     hookimpl,
     hookspec,
 )
+from hexkv.plugins.values import FilePath
 
 __all__ = [
     "AdapterSpec",
     "CommandSpec",
+    "FilePath",
     "Hooks",
     "Kind",
     "NoSettings",

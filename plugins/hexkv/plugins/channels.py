@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import OpenContext, SettingError, about
+from hexkv.plugins.values import FilePath
 
 _NAME_BYTES = 64
 
@@ -22,7 +23,7 @@ class ChannelSettings:
     secret: Secret = NO_SECRET
     """What all peers know."""
 
-    secret_file: str = ""
+    secret_file: FilePath = ""
     """A file that holds the secret instead, mode 0600."""
 
     connections: int = 4

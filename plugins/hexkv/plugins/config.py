@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path as FilePath
 
 from pydantic import ValidationError
@@ -16,14 +17,17 @@ from pydantic import ValidationError
 from hexkv.plugins.places import Path, render
 from hexkv.plugins.problems import explain
 from hexkv.plugins.schema import EngineSettings, known_keys
+from hexkv.plugins.section import Section
+from hexkv.plugins.settings import json_schema
 from hexkv.plugins.sources import (
     FILE_VARIABLE,
     Layers,
+    Unread,
     merge_environment,
     merge_file,
     plain,
 )
-from hexkv.plugins.values import Value, faults
+from hexkv.plugins.values import Value, at_home, faults
 from hexkv.ports import ConfigError
 
 DEFAULT = "default"
@@ -76,8 +80,8 @@ def load(
     layers = Layers({"tiers": tiers, **plain(defaults or {}, CODE)})
     file = path if path is not None else environ.get(FILE_VARIABLE)
     if file is not None:
-        merge_file(layers, FilePath(file))
-    merge_environment(layers, environ)
+        merge_file(layers, _home(file))
+    merge_environment(layers, environ, partial(json_schema, EngineSettings))
     layers.merge(plain(overrides or {}, source), lambda _: source)
 
     if layers.values.get("node") and not any(place[:1] == ("tiers",) for place in layers.origins):
@@ -90,11 +94,32 @@ def load(
     if not problems:
         try:
             settings = EngineSettings.model_validate_json(json.dumps(layers.values))
+            _keep_unread(settings, layers.values)
         except ValidationError as error:
             problems = explain(error, locate, known_keys)
     if problems:  # outside of pydantic's error, which holds the values
         raise ConfigError("; ".join(problems))
     return Loaded(settings, layers.origins)
+
+
+def _home(file: str | os.PathLike[str]) -> FilePath:
+    try:
+        return FilePath(at_home(os.fspath(file)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _keep_unread(node: object, value: Value) -> None:
+    """Have *node*, the part of the settings that *value* became, hold the same unread texts."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for part, item in parts:
+            if isinstance(item, Unread):
+                node[part] = item  # type: ignore[index] # one of an adapter's own settings
+            elif isinstance(node, Section):
+                _keep_unread(getattr(node, str(part)), item)
+            elif isinstance(item, dict | list):
+                _keep_unread(node[part], item)  # type: ignore[index] # as it is
 
 
 def _locate(path: Path, origins: Mapping[Path, str]) -> str:

@@ -19,6 +19,7 @@ from pydantic import (
 from hexkv.plugins.section import Own, Seconds, Section, Size
 from hexkv.plugins.sizes import parse_size as parse_size
 from hexkv.plugins.spec import SettingError
+from hexkv.plugins.values import FilePath
 
 IN_MEMORY = frozenset({"memory", "heap"})
 """Stores of which nobody else, and no later process, meets what they hold."""
@@ -83,7 +84,7 @@ class SegmentSettings(Section):
     index: Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=2**63)] = 16 * 2**20
     """Memory to find segments at any offset, for each namespace; 0: only between separators."""
 
-    record: str = ""
+    record: FilePath = ""
     """The file that `hexkv blend calibrate` made of the model; none: no prompt is blended."""
 
     check_every: int = Field(default=1_000, ge=1)
@@ -283,7 +284,7 @@ class EngineSettings(Section):
     checksum: str = "xxh3-128"
     """By which new frames are guarded; frames name theirs, so it may change."""
 
-    node: str = ""
+    node: FilePath = ""
     """The socket of a node of this machine (``hexkv node``), which has the pool and the tiers.
     Then nothing of what the node decides is said here."""
 

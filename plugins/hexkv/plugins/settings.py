@@ -6,11 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
 
 from hexkv.plugins.places import Locate, Path, unknown
 from hexkv.plugins.problems import explain
+from hexkv.plugins.sources import Schema, Unread, parse_yaml
 from hexkv.plugins.spec import AdapterSpec
 from hexkv.plugins.values import faults
 from hexkv.ports import ConfigError
@@ -34,6 +38,9 @@ def parse_settings(
 
     problems = [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
     if not problems:
+        settings = read_texts(spec, settings)
+        problems = [f"{place(path)}: {wrong}" for path, wrong in faults(settings)]
+    if not problems:
         problems = [unknown((name,), names, place) for name in settings if name not in names]
     if not problems:
         try:
@@ -41,6 +48,40 @@ def parse_settings(
         except ValidationError as error:
             problems = explain(error, place, lambda _: names)
     raise ConfigError("; ".join(problems))
+
+
+def read_texts(spec: AdapterSpec, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return *settings* with values of the environment and of options read as their types want.
+
+    Raises:
+        ConfigError: one is no YAML, and its type is not text.
+    """
+
+    def read(value: Any, words: tuple[str, ...]) -> Any:
+        if isinstance(value, Unread):
+            found = value.read(json_schema(spec.settings), words)
+            return parse_yaml(value, value.origin)[0] if isinstance(found, Unread) else found
+        if isinstance(value, Mapping):
+            return {key: read(item, (*words, key)) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [read(item, (*words, str(index))) for index, item in enumerate(value)]
+        return value
+
+    return {name: read(value, (name,)) for name, value in settings.items()}
+
+
+class _Quiet(GenerateJsonSchema):
+    def emit_warning(self, kind: object, detail: str) -> None:
+        """Pass over what a default may be: types are of interest alone."""
+
+
+@lru_cache(maxsize=128)
+def json_schema(settings: type) -> Schema:
+    """Return the JSON schema of a dataclass or a section; one of anything if it has none."""
+    try:
+        return _reader(settings).json_schema(schema_generator=_Quiet)
+    except PydanticInvalidForJsonSchema:
+        return {}
 
 
 @lru_cache(maxsize=128)

@@ -7,10 +7,10 @@ replaces a list, except that the environment can address one item of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -27,6 +27,82 @@ _SERVICE_LINK = re.compile(
 
 MAX_FILE_BYTES = 256 * 1024
 """A configuration is written by people; anything larger is some other file."""
+
+
+class Unread(str):
+    """A value of a variable or an option, until its schema says if it is text or YAML.
+
+    Args:
+        text: the value as it is.
+        origin: where it came from.
+    """
+
+    __slots__ = ("origin",)
+    origin: str
+
+    def __new__(cls, text: str, origin: str) -> Self:
+        made = super().__new__(cls, text)
+        made.origin = origin
+        return made
+
+    def __reduce__(self) -> tuple[type[Unread], tuple[str, str]]:
+        return Unread, (str(self), self.origin)
+
+    def read(self, schema: Schema, words: Sequence[str]) -> Value:
+        """Return the value for the place that *words* lead to in *schema*.
+
+        Text is taken as it is, a key that *schema* does not know, too: the message about the key
+        is the better one. Where *schema* says nothing, the value stays unread.
+
+        Raises:
+            ConfigError: neither text is wanted, nor is it YAML.
+        """
+        kinds = _kinds(schema, words)
+        if kinds <= {"string", "null"}:
+            return str(self)
+        return self if _ANYTHING in kinds else parse_yaml(self, self.origin)[0]
+
+
+Schema = Mapping[str, Any]
+"""A JSON schema, as pydantic makes them."""
+
+_ANYTHING = "anything"
+
+
+def _kinds(schema: Schema, words: Sequence[str]) -> set[str]:
+    """The JSON types of what a schema allows at the place that *words* lead to."""
+    options = _options(schema, schema)
+    for word in words:
+        options = [
+            option
+            for inner in (_inside(option, word) for option in options)
+            if inner is not None
+            for option in _options(schema, inner)
+        ]
+    return {str(option.get("type", _ANYTHING)) for option in options}
+
+
+def _options(schema: Schema, part: Schema) -> list[Schema]:
+    """The alternatives of a part of *schema*, its references followed."""
+    if reference := part.get("$ref"):
+        return _options(schema, schema["$defs"][reference.rpartition("/")[2]])
+    several = [one for word in ("anyOf", "oneOf", "allOf") for one in part.get(word, ())]
+    return [option for one in several for option in _options(schema, one)] or [part]
+
+
+def _inside(part: Schema, word: str) -> Schema | None:
+    """What a part of a schema says of the key or position *word*; ``None``: there is none."""
+    match part.get("type"):
+        case None:
+            return {}
+        case "array" if (index := _position(word)) is not None:
+            first = part.get("prefixItems", ())
+            found: Any = first[index] if index < len(first) else part.get("items", {})
+        case "object":
+            found = part.get("properties", {}).get(word, part.get("additionalProperties"))
+        case _:
+            return None
+    return {} if found is True else found or None
 
 
 class Layers:
@@ -139,11 +215,14 @@ def merge_file(layers: Layers, path: FilePath) -> None:
     layers.merge(value, lambda place: f"{path}:{lines[place]}")
 
 
-def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
+def merge_environment(
+    layers: Layers, environ: Mapping[str, str], schema: Callable[[], Schema]
+) -> None:
     """Lay the variables ``HEXKV_*`` over *layers*, ``HEXKV_CONFIG`` excepted.
 
-    ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``; values are YAML. Those that
-    Kubernetes adds for services are passed over.
+    ``HEXKV_TIERS__1__SETTINGS__PATH`` is ``tiers[1].settings.path``. A value is taken as it is
+    where the schema wants text, read as YAML where it wants something else, and :class:`Unread`
+    where it does not say. Variables that Kubernetes adds for services are passed over.
 
     Raises:
         ConfigError: a name that leads nowhere, or a value that is no YAML.
@@ -157,10 +236,13 @@ def merge_environment(layers: Layers, environ: Mapping[str, str]) -> None:
             # Positions in numeric order, so that an eleventh item comes after the tenth.
             order = [(_position(word) or 0, word) for word in words]
             found.append((order, name))
+    sections = {tuple(order[:end]) for order, _ in found for end in range(len(order))}
     for order, name in sorted(found):
-        origin = f"env {name}"
-        value, _ = parse_yaml(environ[name], origin)
-        layers.assign([word for _, word in order], value, origin)
+        origin, words = f"env {name}", [word for _, word in order]
+        value = Unread(environ[name], origin).read(schema(), words)
+        if isinstance(value, Unread) and tuple(order) in sections:
+            value, _ = parse_yaml(value, origin)  # another variable addresses a part of it
+        layers.assign(words, value, origin)
 
 
 def _is_service_link(name: str) -> bool:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from hexkv.plugins.places import Path
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 Value: TypeAlias = "dict[str, Value] | list[Value] | str | int | float | bool | None"
 """What a configuration is made of: what JSON can say."""
@@ -59,3 +64,32 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def at_home(path: str) -> str:
+    """Return *path* with the home directory that a ``~`` at its beginning stands for.
+
+    Raises:
+        ValueError: there is no such home directory.
+    """
+    if not path.startswith("~"):
+        return path
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ValueError(f"{path!r}: no home directory is known for that; ./~ is a plain name")
+    return found
+
+
+class _AtHome:
+    """Has pydantic pass a text through :func:`at_home`."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(at_home, handler(source))
+
+
+FilePath = Annotated[str, _AtHome()]
+"""The type of every setting that may be the path of a file, a directory or a socket."""

@@ -19,6 +19,7 @@ from hexkv.contracts.faults.apart import ProxyApart
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.registry import Registry
 from hexkv.plugins.spec import AdapterSpec, OpenContext, Replacing
+from hexkv.plugins.values import at_home
 from hexkv.ports import (
     ChunkStore,
     ConfigError,
@@ -196,7 +197,7 @@ class Installed:
             elif how == "prefix":
                 settings[name] = f"{former}{mark}:"
             else:
-                path = Path(str(former))
+                path = Path(at_home(str(former)))
                 folder = (path.parent if how == "file" else path) / mark
                 folder.mkdir(mode=0o700, parents=True)
                 ended.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,7 +16,8 @@ from hexkv.contracts.check._installed import Installed
 from hexkv.contracts.scorecard import Subject
 from hexkv.plugins.places import suggestion
 from hexkv.plugins.registry import Registry, require
-from hexkv.plugins.secret import Secret
+from hexkv.plugins.settings import read_texts
+from hexkv.plugins.sources import Unread
 from hexkv.plugins.spec import AdapterSpec, Kind
 from hexkv.ports import (
     Chunker,
@@ -176,7 +176,8 @@ def _of_spec(
     kind: Kind = spec.kind
     origin = registry.origin[kind, spec.name]
     require(spec)
-    values = {key: _value(spec, key, text) for key, text in settings.items()}
+    unread = {key: Unread(text, f"--set {key}") for key, text in settings.items()}
+    values = read_texts(spec, unread)
     registry.parse(kind, spec.name, values)  # says now what is wrong with them
     installed = Installed(registry, spec, values)
     if installed.exposed and not destructive:
@@ -226,18 +227,6 @@ def _of_factory(word: str) -> Target:
             return Target(Subject(word, engine=engine), suite, opened)
     ports = ", ".join(port.__name__ for port, _ in SUITES.values())
     raise ConfigError(f"{word} makes a {type(subject).__name__}, which is none of {ports}")
-
-
-def _value(spec: AdapterSpec, name: str, text: str) -> object:
-    """*text* as the JSON that it is, or as itself: a path needs no quotes."""
-    types = {setting.name: setting.type for setting in fields(spec.settings)}
-    if types.get(name) in (str, "str", Secret, "Secret"):
-        return text
-    try:
-        value: object = json.loads(text)
-    except ValueError:
-        return text
-    return value
 
 
 def _public(url: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import SettingError, about
+from hexkv.plugins.values import FilePath
 
 _LONGEST = 107
 """Bytes that a path has room for in the kernel's address of a Unix socket."""
@@ -16,7 +17,7 @@ _LONGEST = 107
 class SocketSettings:
     """Settings of the administration ``socket``: where it is served, or where it is reached."""
 
-    address: str
+    address: FilePath
     """An absolute path, of a Unix socket, or ``host:port``. In the path of an engine's,
     ``{rank}`` is its rank and ``{pid}`` its process."""
 
@@ -32,13 +33,13 @@ class SocketSettings:
     secret: Secret = NO_SECRET
     """What both ends know. Where the address is ``host:port`` there must be one."""
 
-    secret_file: str = ""
+    secret_file: FilePath = ""
     """A file that holds the secret instead. Only its owner may read it."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """Serving: a file with certificate and key. Other machines can reach it with TLS only."""
 
-    tls_ca: str = ""
+    tls_ca: FilePath = ""
     """Connecting: a file of authorities, of which one signed the certificate there."""
 
     clients: int = 16

@@ -16,6 +16,7 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
+from hexkv.plugins.values import FilePath
 from hexkv.ports import Clock, ConfigError
 
 if TYPE_CHECKING:
@@ -36,16 +37,16 @@ class _Access:
     secret: Secret = NO_SECRET
     """What servers ask for; empty where they ask for nothing."""
 
-    secret_file: str = ""
+    secret_file: FilePath = ""
     """A file that holds the secret instead. Line ends at its end do not count."""
 
     tls: bool = False
     """Encrypt. A server's certificate must be good for the host in its address."""
 
-    tls_ca: str = ""
+    tls_ca: FilePath = ""
     """A file of authorities to trust instead of the system's."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """A file with this end's certificate and key, for a server that asks for one."""
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ class StaticSettings(_Access):
     listen: str = ""
     """``host:port`` at which this node answers the others; empty if nobody is to ask it."""
 
-    tls_client_ca: str = ""
+    tls_client_ca: FilePath = ""
     """A file of authorities whose certificates others must show where this node listens."""
 
     entries: int = 1 << 22

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.gds.store import Driver
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class GdsSettings:
     """Settings of the store ``gds``."""
 
-    root: str
+    root: FilePath
     """The directory, created if need be; on a file system that cuFile reads."""
 
     directory: Literal["disk", "fs"] = "disk"
@@ -26,7 +27,7 @@ class GdsSettings:
     """Whether cuFile is called for each frame, or kvikio, which divides frames among threads and
     goes by the host where cuFile has no way."""
 
-    library: str = ""
+    library: FilePath = ""
     """cuFile's library; empty: the system's, or that of NVIDIA's wheel."""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
+from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -32,7 +33,7 @@ class HexkvSettings:
     secret: Secret = NO_SECRET
     """What the server asks for; empty where it asks for nothing."""
 
-    secret_file: str = ""
+    secret_file: FilePath = ""
     """A file that holds the secret instead. Line ends at its end do not count."""
 
     connections: int = 4
@@ -44,10 +45,10 @@ class HexkvSettings:
     tls: bool = False
     """Encrypt. The server's certificate must be good for the host in *address*."""
 
-    tls_ca: str = ""
+    tls_ca: FilePath = ""
     """A file of authorities to trust instead of the system's."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """A file with this client's certificate and key, for a server that asks for one."""
 
     def __post_init__(self) -> None:

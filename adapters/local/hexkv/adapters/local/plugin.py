@@ -16,6 +16,7 @@ from hexkv.plugins.spec import (
     about,
     hookimpl,
 )
+from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class MmapSettings:
 class DiskSettings:
     """Settings of the store ``disk``."""
 
-    root: str
+    root: FilePath
     """The directory, created if need be. Engines may share it."""
 
     direct: Literal["auto", "on", "off"] = "auto"
@@ -58,7 +59,7 @@ class DiskSettings:
 class SharedFileSettings:
     """Settings of the store ``fs``."""
 
-    root: str
+    root: FilePath
     """The directory, on a file system that the hosts share; created if need be."""
 
     ttl: float | None = None

@@ -12,6 +12,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class StorageSettings:
     plugin: str = "POSIX"
     """NIXL's plug-in: ``POSIX``, ``GDS`` or ``GDS_MT`` for files, ``OBJ`` for an object store."""
 
-    root: str = ""
+    root: FilePath = ""
     """Of files: their directory, created if need be."""
 
     directory: Literal["disk", "fs"] = "disk"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hexkv.plugins.spec import SettingError
+from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class SharedSettings:
 class ClientSettings:
     """Settings of the node ``unix``, which ``node`` in a configuration stands for."""
 
-    socket: str
+    socket: FilePath
     """The path at which the node listens."""
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.observe.place import Collector
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import SettingError, about
+from hexkv.plugins.values import FilePath
 
 _LONGEST_TOPIC = 255
 _BOUNDS = (
@@ -27,20 +28,20 @@ _SMALLEST_FILE = 1 << 16
 class ServerSettings:
     """Settings of the observer ``server``."""
 
-    address: str = "127.0.0.1:9464"
+    address: FilePath = "127.0.0.1:9464"
     """``host:port`` where ``/metrics``, ``/healthz`` and ``/readyz`` are served; empty: nowhere.
     Of the engines of one model the first takes this port, the next one that follows, and so on."""
 
     secret: Secret = NO_SECRET
     """A bearer token that ``/metrics`` takes."""
 
-    secret_file: str = ""
+    secret_file: FilePath = ""
     """A file that holds the secret instead. Only its owner may read it."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """A file with certificate and key: serve HTTPS."""
 
-    tls_client_ca: str = ""
+    tls_client_ca: FilePath = ""
     """Ask clients for a certificate of these authorities."""
 
     exposed: bool = False
@@ -79,7 +80,7 @@ class ServerSettings:
     """True if each subscription is answered by all that is announced, for all routers to hear;
     otherwise only the first one after a start is."""
 
-    record: str = ""
+    record: FilePath = ""
     """A folder where calls are recorded, for ``hexkv report`` and ``hexkv plan``; empty: nowhere.
     Only the first engine of a model records."""
 

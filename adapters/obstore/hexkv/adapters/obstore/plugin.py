@@ -12,6 +12,7 @@ from hexkv.adapters.obstore.places import Place
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.obstore.back_door import BackDoor
@@ -43,13 +44,13 @@ class ObstoreSettings:
     secret_key: Secret = NO_SECRET
     """Of S3 and Azure."""
 
-    service_account: str = ""
+    service_account: FilePath = ""
     """Of Google: the file of who asks; empty: likewise."""
 
     anonymous: bool = False
     """Whether requests are not signed at all."""
 
-    tls_authorities: str = ""
+    tls_authorities: FilePath = ""
     """File of the certificates that sign servers', beside the system's."""
 
     connections: int = 16

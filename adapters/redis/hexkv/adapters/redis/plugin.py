@@ -10,6 +10,7 @@ from hexkv.adapters.net.address import Address
 from hexkv.adapters.redis.address import PORT, Location
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, BackDoor, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.redis._routes import Route
@@ -39,13 +40,13 @@ class _Servers:
     sentinel_username: str = ""
     sentinel_password: Secret = NO_SECRET
 
-    tls_authorities: str = ""
+    tls_authorities: FilePath = ""
     """File of the certificates that sign servers'; empty for the system's."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """File of this client's certificate, where servers ask for one."""
 
-    tls_key: str = ""
+    tls_key: FilePath = ""
     tls_verify: bool = True
     """Whether a server's certificate must be signed and have the server's name."""
 

@@ -10,6 +10,7 @@ from hexkv.adapters.s3.address import Endpoint, Location
 from hexkv.plugins.clock import SystemClock
 from hexkv.plugins.secret import NO_SECRET, Secret
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 from hexkv.ports import Clock
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class S3Settings:
     client: Literal["auto", "http", "awscrt"] = "auto"
     """What moves frames: ``http`` of our own, or ``awscrt``. ``auto``: ``http``."""
 
-    tls_authorities: str = ""
+    tls_authorities: FilePath = ""
     """File of the certificates that sign servers'; empty for the system's."""
 
     tls_verify: bool = True

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from hexkv.adapters.shm.places import path_of
 from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.spec import AdapterSpec, OpenContext, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
 class ShmSettings(ChannelSettings):
     """Settings of the channel ``shm``."""
 
-    listen: str = ""
+    listen: FilePath = ""
     """Where peers are served: a path, ``@name``, or empty for a name of its own."""
 
     mode: str = "0600"

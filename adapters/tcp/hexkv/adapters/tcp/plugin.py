@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hexkv.adapters.net.address import Address
 from hexkv.plugins.channels import ChannelSettings
 from hexkv.plugins.spec import AdapterSpec, OpenContext, SettingError, about, hookimpl
+from hexkv.plugins.values import FilePath
 
 if TYPE_CHECKING:
     from hexkv.adapters.tcp.channel import Security
@@ -27,10 +28,10 @@ class TcpSettings(ChannelSettings):
     tls: bool = False
     """Encrypt, with TLS 1.3. Peers' certificates must be good for the hosts of their addresses."""
 
-    tls_certificate: str = ""
+    tls_certificate: FilePath = ""
     """A file with this peer's certificate and key."""
 
-    tls_ca: str = ""
+    tls_ca: FilePath = ""
     """A file of the authorities that sign peers' certificates. Who has none of theirs stays out."""
 
     def __post_init__(self) -> None:

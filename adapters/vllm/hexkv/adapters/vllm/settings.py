@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hexkv.plugins.spec import SettingError
+from hexkv.plugins.values import FilePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class ConnectorSettings:
     """Tiers from which a reset of vLLM's own caches (``reset_external``, ``/pause``, ``/sleep``)
     deletes what this model has. Without any, it deletes nothing."""
 
-    socket_dir: str = ""
+    socket_dir: FilePath = ""
     """Where scheduler and workers meet; by default in the directory for temporary files."""
 
     def __post_init__(self) -> None:
